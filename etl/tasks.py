@@ -9,24 +9,25 @@ from celery.exceptions import Ignore, WorkerLostError
 from celery.signals import celeryd_after_setup, task_failure
 from django.conf import settings
 
+from etl import runstate
 from etl.core import workspace
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import cleanup, recovery
 from etl.pipeline import dispatch, execution
 
 log = structlog.get_logger(__name__)
 
 
-@shared_task(name=dispatch.OCR)
-def ocr(*, task_id: int, **_later: object) -> None:
+@shared_task(name=dispatch.OCR, bind=True)
+def ocr(self: Any, /, *, task_id: int, **_later: object) -> None:
     """The chain continues when this returns, and ends when it raises."""
-    if not execution.run(Phase.OCR, task_id=task_id):
+    if not execution.run_next(Stage.OCR, task_id=task_id, job_id=self.request.id or ""):
         raise Ignore
 
 
-@shared_task(name=dispatch.POSTPROCESS)
-def postprocess(*, task_id: int, **_later: object) -> None:
-    execution.run(Phase.POSTPROCESS, task_id=task_id)
+@shared_task(name=dispatch.POSTPROCESS, bind=True)
+def postprocess(self: Any, /, *, task_id: int, **_later: object) -> None:
+    execution.run_next(Stage.POSTPROCESS, task_id=task_id, job_id=self.request.id or "")
 
 
 @shared_task(name=dispatch.RECOVER)
@@ -46,14 +47,22 @@ def prepare_workspace(*, instance: Any, **_later: object) -> None:
 
     At exit, because Celery sends no signal when SIGQUIT ends a worker.
     """
-    if settings.ETL_QUEUES[Phase.OCR] in instance.app.amqp.queues.consume_from:
+    if settings.ETL_QUEUES[Stage.OCR] in instance.app.amqp.queues.consume_from:
         workspace.check()
         workspace.clear()
         atexit.register(workspace.clear)
 
 
 @task_failure.connect
-def log_lost_task(*, sender: Any, exception: object, kwargs: Any, **_later: object) -> None:
-    """Log the task, because Celery only logs the message's id. The task is sent again when its lease expires."""
-    if isinstance(exception, WorkerLostError) and sender.name in {dispatch.OCR, dispatch.POSTPROCESS}:
-        log.error("worker_lost", etl_task_id=kwargs.get("task_id"), stage=sender.name.removeprefix("etl."))
+def log_lost_task(*, sender: Any, task_id: str, exception: object, kwargs: Any, **_later: object) -> None:
+    """Log the task that the worker ran, because Celery only logs the message's id.
+
+    The task is sent again when its lease expires. If Redis is unavailable, the task of the message is logged.
+    """
+    if not (isinstance(exception, WorkerLostError) and sender.name in {dispatch.OCR, dispatch.POSTPROCESS}):
+        return
+    try:
+        lost = runstate.find_running(task_id)
+    except runstate.Unavailable:
+        lost = None
+    log.error("worker_lost", etl_task_id=lost or kwargs.get("task_id"), stage=sender.name.removeprefix("etl."))

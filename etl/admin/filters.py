@@ -3,6 +3,17 @@
 from config.platform.admin.lists import KnownValues
 from etl.core import errors
 from etl.core.formats import DocumentFormat
+from etl.core.states import Status
+from etl.models.task import STORED
+
+
+class ByStatus(KnownValues):
+    """Filter by status. The others are in Redis: rows stay pending until the end."""
+
+    title = "status"
+    parameter_name = "status__exact"
+    field = "status"
+    options = {str(status): str(status.label) for status in Status if status in STORED}
 
 
 class ByTaskError(KnownValues):

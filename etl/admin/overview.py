@@ -4,12 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
 from config.platform.admin import overview
 from config.platform.admin.display import length, list_url, milliseconds
 from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewPart, Series, at_most, cut, last_hours
-from config.platform.db import sql
+from config.platform.db import clock, sql
 from etl.core.states import ENDED, Status
 
 COLOURS = {
@@ -61,7 +60,7 @@ def draw() -> Drawn:
 
 def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
     """Return the figure of open tasks. `ended`: the end of the last task, as rows do not show whether workers run."""
-    now = timezone.now()
+    now = clock.now()
     waited = now - row["oldest"] if row["oldest"] else None
     is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
     size = settings.SLUICE.etl_queue_size

@@ -2,17 +2,19 @@
 
 from typing import Any
 
-from config.platform.admin.confirmed_actions import StaffAction, change, each, only_if_status
-from etl.core.states import ENDED, Phase, Status
+from config.platform.admin.confirmed_actions import StaffAction, blaming_owners_quota, change, each, only_if_status
+from etl.core.states import ENDED, Stage, Status
 from etl.maintenance import manual
+from etl.models import Task
 from etl.pipeline import actions
+from etl.runstate import RunState
 
 MODEL_MAY_COST = "Language model calls are paid again, except for responses stored by a failed run."
 
 
 def generation_of(task: Any) -> str:
     """Return the generation, which grows with each retry."""
-    return str(task.fence)
+    return str(task.generation)
 
 
 def current_state(task: Any) -> Any:
@@ -21,7 +23,14 @@ def current_state(task: Any) -> Any:
 
 
 def cancel_refusal(task: Any) -> str:
-    return "" if current_state(task).status == Status.PENDING else actions.NotCancellable.detail
+    state = current_state(task)
+    is_cancellable = state.is_cancellable if isinstance(state, RunState) else state.status == Status.PENDING
+    return "" if is_cancellable else actions.NotCancellable.detail
+
+
+def retry(task: Task, stage: Stage) -> None:
+    with blaming_owners_quota():
+        actions.retry(task=task, from_stage=stage)
 
 
 retry_refusal = only_if_status(ENDED, actions.NotEnded.detail)
@@ -35,9 +44,10 @@ TASKS = (
         past="Cancelled",
         icon="cancel",
         permission="etl.change_task",
-        explanation="Only documents that have not started are cancelled. The others continue.",
+        explanation="Only documents that have not started, or that wait for post-processing, are cancelled. The others "
+        "continue.",
         refusal=cancel_refusal,
-        do=change(lambda task: actions.cancel(task=task), "The document will not be processed."),
+        do=change(lambda task: actions.cancel(task=task), "The document will not be processed further."),
         revision=generation_of,
         is_danger=True,
     ),
@@ -50,7 +60,7 @@ TASKS = (
         explanation="Repeats all stages with the same version of the rule. The current result or error is deleted. "
         f"{MODEL_MAY_COST}",
         refusal=retry_refusal,
-        do=change(lambda task: actions.retry(task=task, from_stage=Phase.OCR), "Queued from OCR."),
+        do=change(lambda task: retry(task, Stage.OCR), "Queued from OCR."),
         revision=generation_of,
     ),
     StaffAction(
@@ -63,7 +73,7 @@ TASKS = (
         f"result or error is deleted. {MODEL_MAY_COST}",
         refusal=retry_refusal,
         do=change(
-            lambda task: actions.retry(task=task, from_stage=Phase.POSTPROCESS),
+            lambda task: retry(task, Stage.POSTPROCESS),
             "Queued from post-processing, with the stored OCR result.",
         ),
         revision=generation_of,

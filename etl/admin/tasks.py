@@ -27,7 +27,7 @@ from config.platform.admin.display import (
     span,
 )
 from etl.admin import staff_actions
-from etl.admin.filters import ByKind, ByTaskError
+from etl.admin.filters import ByKind, ByStatus, ByTaskError
 from etl.api import lookup
 from etl.models import Task
 from etl.runstate import whole_metadata
@@ -43,7 +43,8 @@ def attach_run_states(tasks: Sequence[Any]) -> None:
     states = lookup.run_states(task.pk for task in tasks if not task.has_ended)
     for task in tasks:
         state = states.get(task.pk)
-        task.live = state if state and state.fence >= task.fence else None
+        is_own = state is not None and state.uuid == task.uuid and state.generation >= task.generation
+        task.live = state if is_own else None
 
 
 class TaskList(ChangeList):
@@ -64,8 +65,9 @@ class TaskAdmin(StaffActionAdmin):
         "error_code",
     )  # fmt: skip
     list_display_links = ("task_id", "filename")
-    list_filter = ("status", "phase", ByTaskError, ByKind, "created_at", "updated_at")
+    list_filter = (ByStatus, "phase", ByTaskError, ByKind, "created_at", "updated_at")
     list_select_related = ("user", "rule")
+    unindexed = frozenset({"phase", "error_code", "kind", "updated_at"})
     search_fields = ("task_id", "user__username")
     search_help_text = "Document ID or exact username"
     ordering = ("-created_at", "-task_id")
@@ -97,7 +99,7 @@ class TaskAdmin(StaffActionAdmin):
     # ---- Reading ----
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer the results, which are large and confidential."""
-        return super().get_queryset(request).defer("result")  # type: ignore[no-any-return]
+        return super().get_queryset(request).without_results()  # type: ignore[no-any-return]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return TaskList
@@ -119,7 +121,7 @@ class TaskAdmin(StaffActionAdmin):
     def equal_to(self, term: str) -> Q:
         if term.isascii() and term.isdecimal() and len(term) <= LONGEST_ID:
             return Q(pk=int(term))
-        return Q(user__username=term)
+        return self.text_equal_to("user__username", term)
 
     def name_of(self, row: Any) -> str:
         return f"Document {row.pk} of {row.user}, {staff_actions.current_state(row).status}"
@@ -163,7 +165,7 @@ class TaskAdmin(StaffActionAdmin):
             ("run", task.run),
             ("OCR result from run", task.ocr_run),
             ("stored model responses from run", task.journal_run),
-            ("fencing token", task.fence),
+            ("generation", task.generation),
         ]
         return below_each_other(rows)
 

@@ -1,7 +1,7 @@
-"""`GET /tasks/{id}/events`: what happens to a task, as server-sent events.
+"""`GET /tasks/{id}/events`: the changes of a task as server-sent events.
 
-Run-states have no history, so a listener gets the current state whenever it differs from the one that it got last.
-Event numbers are the revisions of run-states; the end has the last number of its fence.
+Run-states have no history, so a listener receives the current state whenever it differs from the last one.
+Event numbers are the revisions of run-states; the end has the last number of its generation.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from typing import NamedTuple
 from django.db import connection
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
-from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
 from config.platform.http import sse
-from config.platform.http.auth import credential_of
+from config.platform.http.auth import credential_of, user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from etl.api import lookup, openapi, representation
 from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.core import metrics
+from etl.models import Task
 from etl.runstate import RunState
 
 
@@ -31,9 +31,8 @@ class TaskEventsView(TaskAPIView):
     http_method_names = ("get",)  # Django would make a HEAD of it
     content_negotiation_class = IgnoreAccept
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="watchTask",
-        tags=openapi.TAGS,
         **openapi.WATCH,
         responses={
             (200, sse.MEDIA_TYPE): openapi.EVENTS,
@@ -42,8 +41,11 @@ class TaskEventsView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        start = begin(seen(request, task_id), request.headers.get("Last-Event-ID", ""))
-        credential = credential_of(request)
+        state = seen(request, task_id)
+        start = begin(state, request.headers.get("Last-Event-ID", ""))
+        if lookup.has_result(state):
+            lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
+        credential = credential_of(request, owner_id=state.user_id, model=Task)
         connection.close()
         if start is None:
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
@@ -79,7 +81,8 @@ class TaskUpdate:
     def snapshot(self) -> bytes:
         """The snapshot. At the end its number is one less, so that `status` can follow."""
         number = self.number - 1 if self.is_final else self.number
-        return sse.frame("snapshot", representation.task(self.state), number=number)
+        task = representation.task(self.state, previous_result=lookup.previous_result(self.state))
+        return sse.frame("snapshot", task, number=number)
 
     @cached_property
     def status(self) -> bytes:

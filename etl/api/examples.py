@@ -6,20 +6,42 @@
 from typing import Any
 
 from config.platform.http import sse
+from etl.core.errors import FileEncrypted, LlmUnavailable, explain
+from etl.core.states import Stage
 
-MARKDOWN_KEY = "etl/tasks/17/ocr-1/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.md"
+FOLDER = "etl/tasks/17-0b6f2a54-7d1c-4c8e-9a53-2f4f1f6f7c10"
+MARKDOWN_KEY = f"{FOLDER}/ocr-1/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.md"
 FILE_KEY = "etl/uploads/4/0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
 ACCEPTED = {"task_id": 17, "status": "pending", "status_url": "/api/v1/etl/tasks/17"}
-CITATIONS = [{"pointer": "/total", "page": 1, "quote": "Total: 118.50", "match": "exact"}]
+CITATIONS = [
+    {"pointer": "/number", "page": 1, "bbox": None, "quote": "Invoice 2026-0042", "match": "exact"},
+    {"pointer": "/total", "page": 2, "bbox": None, "quote": "Total: 118.50", "match": "normalized"},
+]
+LIMITS = {
+    "documents_per_day": {"limit": 5000, "used": 12, "remaining": 4988, "resets_at": "2026-03-02T00:00:00Z"},
+    "bytes_per_day": {
+        "limit": 5368709120,
+        "used": 5311017,
+        "remaining": 5363398103,
+        "resets_at": "2026-03-02T00:00:00Z",
+    },
+    "rule_versions_per_day": {"limit": 500, "used": 4, "remaining": 496, "resets_at": "2026-03-02T00:00:00Z"},
+    "open_tasks": {"limit": 500, "used": 3, "remaining": 497},
+    "max_file_bytes": 52428800,
+    "max_pages": 500,
+    "rate": "1200/min",
+}
 RUNNING: dict[str, Any] = {
     "task_id": 17,
     "status": "llm_processing",
     "phase": "postprocess",
     "progress": 60,
+    "waiting": False,
     "filename": "invoice.pdf",
     "rule_id": 3,
     "rule_version": 2,
     "result": None,
+    "previous_result": None,
     "error": None,
     "metadata": {
         "attempts": {"ocr": 1, "postprocess": 1},
@@ -42,7 +64,7 @@ COMPLETED = {
         "provider_task_id": "local-17",
         "metadata": {"pages": 2, "duration_ms": 840, "version": "1.0"},
         "data": {"number": "2026-0042", "total": 118.5},
-        "output_s3_key": "etl/tasks/17/result-1/output.json",
+        "output_s3_key": f"{FOLDER}/result-1/output.json",
         "citations": CITATIONS,
     },
     "metadata": {
@@ -55,18 +77,12 @@ COMPLETED = {
     },
     "updated_at": "2026-03-01T09:00:04.000000Z",
 }
-ENCRYPTED = {
-    "code": "file_encrypted",
-    "stage": "ocr",
-    "detail": "The file is encrypted. Remove its password and submit it again.",
-    "retryable": False,
-}
 FAILED = {
     **RUNNING,
     "status": "failed",
     "phase": "ocr",
     "progress": 0,
-    "error": ENCRYPTED,
+    "error": explain(FileEncrypted(), stage=Stage.OCR.value),
     "metadata": {
         **RUNNING["metadata"],
         "attempts": {"ocr": 1, "postprocess": 0},
@@ -76,9 +92,9 @@ FAILED = {
         "ocr": {},
     },
 }
-SUMMARY = {name: value for name, value in RUNNING.items() if name != "result"}
+SUMMARY = {name: value for name, value in RUNNING.items() if name not in ("result", "previous_result")}
 UPLOAD = {"filename": "invoice.pdf", "content_type": "application/pdf", "size": 48213}
-PLACE = {
+UPLOAD_URL = {
     "file_key": FILE_KEY,
     "upload_url": f"https://storage.example/sluice/{FILE_KEY}?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=…",
     "method": "PUT",
@@ -88,7 +104,9 @@ PLACE = {
 MARKDOWN = (
     "<!-- page: 1 -->\n# Invoice 2026-0042\n\n| Item | Price |\n| --- | ---: |\n| Paper | 118.50 |\n\nTotal: 118.50\n"
 )
-TRIED = {
+SPENT = {"calls": 12, "prompt_tokens": 48211, "completion_tokens": 1903}
+USAGE = {"total": SPENT, "days": [{"date": "2026-03-01", **SPENT}]}
+TRIAL_PASSED = {
     "ok": True,
     "result": {
         "markdown_s3_key": None,
@@ -96,25 +114,23 @@ TRIED = {
         "metadata": {"pages": 1, "duration_ms": 0, "version": ""},
         "data": {"plate": "B-XY 123", "amount": 4.5},
         "output_s3_key": None,
-        "citations": [{"pointer": "/amount", "page": 1, "quote": "Paid: 4.50 EUR", "match": "exact"}],
+        "citations": [
+            {"pointer": "/plate", "page": 1, "bbox": None, "quote": "B-XY 123", "match": "exact"},
+            {"pointer": "/amount", "page": 1, "bbox": None, "quote": "Paid: 4.50 EUR", "match": "normalized"},
+        ],
     },
     "usage": {"prompt_tokens": 412, "completion_tokens": 64, "calls": 1},
     "warnings": [],
 }
-NOT_TRIED = {
+TRIAL_FAILED = {
     "ok": False,
-    "error": {
-        "code": "llm_unavailable",
-        "stage": "postprocess",
-        "detail": "The language model is unreachable, overloaded or too slow to respond.",
-        "retryable": True,
-    },
+    "error": explain(LlmUnavailable(), stage=Stage.POSTPROCESS.value),
     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
     "warnings": [],
 }
 
 
-PROGRESS = {"status": "llm_processing", "phase": "postprocess", "progress": 80}
+PROGRESS = {"status": "llm_processing", "phase": "postprocess", "progress": 80, "waiting": False}
 END = {**PROGRESS, "status": "completed", "progress": 100, "error": None, "at": COMPLETED["updated_at"]}
 STREAM = b"".join(
     [

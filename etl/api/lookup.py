@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import Q
 
-from config.platform.http import graceful_shutdown
+from config.platform.http import graceful_shutdown, staff
+from config.platform.http.auth import Credential, still_valid
 from config.platform.http.circuit_breaker import CircuitBreaker
+from config.platform.http.problems import NotAuthenticated
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Status
@@ -26,6 +29,7 @@ from etl.models.task import TaskQuerySet
 from etl.runstate import RunState
 
 POLL_SECONDS = 0.25
+CHECK_SECONDS = 5  # between checks that a waiting user still has access
 # A waiting request occupies a thread of this process. Requests above these limits do not wait.
 MAX_WAITING = 64
 MAX_WAITING_PER_USER = 16
@@ -35,7 +39,7 @@ MAX_WAITING_PER_USER = 16
 def find(task_id: int, *, user: User) -> RunState | None:
     """Return a task that the user may see, or None. Query the database only if Redis has no run-state."""
     state = known([task_id]).get(task_id)
-    return state if state and (user.is_staff or state.user_id == user.pk) else None
+    return state if state and (state.user_id == user.pk or staff.may(user, Task)) else None
 
 
 def known(task_ids: Iterable[int]) -> dict[int, RunState]:
@@ -51,16 +55,40 @@ def merged(row: Task | None, state: RunState | None) -> RunState | None:
     """Return the newer of the two.
 
     A task ends in Redis first and then in its row, and a retry starts in the row. So the row is newer if it has ended
-    or has a greater fence.
+    or has a greater generation. A run-state may also be that of another document, whose row was lost.
     """
-    if state is None or (row is not None and (row.has_ended or row.fence > state.fence) and row.fence >= state.fence):
-        return RunState.of_row(row) if row is not None else None
+    if row is None:
+        return state and as_shown(state)
+    if state is None or state.uuid != row.uuid or is_outdated(state, row):
+        return RunState.of_row(row)
     return as_shown(state)
+
+
+def is_outdated(state: RunState, row: Task) -> bool:
+    return row.generation > state.generation or (row.has_ended and row.generation == state.generation)
 
 
 def as_shown(state: RunState) -> RunState:
     """Return the state, as not ended if its result is not in the row yet."""
     return replace(state, status=Status.LLM_PROCESSING) if state.result_is_elsewhere else state
+
+
+def previous_result(state: RunState) -> dict[str, Any] | None:
+    """Return the last result of a task that was retried and has not completed since, or None."""
+    if not state.previous_run or state.status == Status.COMPLETED:
+        return None
+    rows = Task.objects.filter(pk=state.task_id, last_result_run=state.previous_run)
+    return rows.values_list("last_result", flat=True).first()
+
+
+def record_reading(state: RunState, *, user: User, what: str) -> None:
+    """Record that staff open the content of another user's document, before it is sent."""
+    staff.record_reading(user, Task(pk=state.task_id, user_id=state.user_id), what)
+
+
+def has_result(state: RunState) -> bool:
+    """Return whether the task as the API shows it contains a result."""
+    return state.status == Status.COMPLETED or bool(state.previous_run)
 
 
 # ---- Lists ----------------------------------------------------------------------------------------------------------
@@ -69,11 +97,13 @@ def with_status(tasks: TaskQuerySet, status: str) -> TaskQuerySet:
 
     The status of open tasks is in their run-states only. There are at most ETL_QUEUE_SIZE open tasks.
     """
-    fences = dict(tasks.open().order_by().values_list("task_id", "fence"))
+    generations = dict(tasks.open().order_by().values_list("task_id", "generation"))
     states = {
-        task_id: as_shown(state) for task_id, state in run_states(fences).items() if state.fence >= fences[task_id]
+        task_id: as_shown(state)
+        for task_id, state in run_states(generations).items()
+        if state.generation >= generations[task_id]
     }
-    fitting = [task_id for task_id in fences if status_of(states.get(task_id)) == status]
+    fitting = [task_id for task_id in generations if status_of(states.get(task_id)) == status]
     return tasks.filter(Q(status=status) | Q(task_id__in=fitting) if status in ENDED else Q(task_id__in=fitting))
 
 
@@ -84,7 +114,7 @@ def status_of(state: RunState | None) -> str:
 def shown(rows: Collection[Task]) -> list[RunState]:
     """Return the states of rows that were just read, without results. One round trip for the open ones."""
     for row in rows:
-        row.result = None  # deferred: the results of a page may be too large
+        row.result = row.last_result = None  # deferred: the results of a page may be too large
     states = run_states(row.pk for row in rows if not row.has_ended)
     return [seen for row in rows if (seen := merged(row, states.get(row.pk))) is not None]
 
@@ -141,11 +171,11 @@ class WaitingRequests:
 waiting = WaitingRequests()
 
 
-def wait_for_change(state: RunState, *, user: User, seconds: float) -> RunState:
+def wait_for_change(state: RunState, *, user: User, credential: Credential, seconds: float) -> RunState:
     """Wait until the task has changed, and return its state. Hold no database connection meanwhile.
 
-    Return earlier, with the state unchanged, if too many requests wait, Redis is unavailable, or the process shuts
-    down.
+    Raises NotAuthenticated when the credential is no longer valid. Return earlier, with the state unchanged, if too
+    many requests wait, Redis is unavailable, or the process shuts down.
     """
     if state.has_ended or not seconds or not waiting.enter(user.pk):
         return state
@@ -153,21 +183,31 @@ def wait_for_change(state: RunState, *, user: User, seconds: float) -> RunState:
     try:
         metrics.wait_begun()
         connection.close()
-        now = changed(state, until=time.monotonic() + seconds)
+        now = changed(state, credential, until=time.monotonic() + seconds)
     finally:
         waiting.leave(user.pk)
         metrics.wait_ended(changed=now is not state)
     return now
 
 
-def changed(state: RunState, *, until: float) -> RunState:
+def changed(state: RunState, credential: Credential, *, until: float) -> RunState:
+    check_at = time.monotonic() + CHECK_SECONDS
     while (left := until - time.monotonic()) > 0 and not graceful_shutdown.has_begun.wait(min(POLL_SECONDS, left)):
         if breaker().is_open:
             break
         try:
             now = known([state.task_id]).get(state.task_id)
+            if time.monotonic() > check_at:
+                require_valid(credential)
+                check_at = time.monotonic() + CHECK_SECONDS
         finally:
             connection.close()
         if now is None or now.number != state.number:
             return now or state
     return state
+
+
+def require_valid(credential: Credential) -> None:
+    """Raises NotAuthenticated if the token or session was revoked, or its user was deactivated."""
+    if credential not in still_valid([credential]):
+        raise NotAuthenticated

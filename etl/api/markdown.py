@@ -8,14 +8,15 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import get_conditional_response
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiResponse
 from rest_framework.request import Request
 
 from config.platform import storage
+from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import Problem, StorageUnavailable
-from etl.api import openapi
+from etl.api import lookup, openapi
 from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.ingest import acceptance
 from etl.pipeline import actions
@@ -33,9 +34,8 @@ class MarkdownView(TaskAPIView):
 
     content_negotiation_class = IgnoreAccept
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="getMarkdown",
-        tags=openapi.TAGS,
         **openapi.MARKDOWN,
         responses={
             (200, "text/markdown"): OpenApiResponse(
@@ -46,9 +46,11 @@ class MarkdownView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        key = seen(request, task_id).markdown_key
+        state = seen(request, task_id)
+        key = state.markdown_key
         if not key:
             raise MarkdownNotReady
+        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the Markdown.")
         etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # the object is named by the hash of its content
         unchanged = get_conditional_response(request._request, etag=etag)
         response = unchanged or streamed(key, request)

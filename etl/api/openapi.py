@@ -1,13 +1,14 @@
 """OpenAPI texts, parameters, and examples of the operations on documents.
 
-Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
+Each constant holds keyword arguments of `operation`. The views add the operation id, the request, and the problems.
 Nothing here runs while a request is processed.
 """
 
+from functools import partial
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from config.platform.http import sse
 from config.platform.http.openapi.responses import (
@@ -25,7 +26,7 @@ from config.platform.http.problems import CONTENT_TYPE
 from etl.api import examples, schemas
 from etl.core.states import Status
 
-TAGS = ["documents"]
+operation = partial(extend_schema, tags=["documents"])
 TASK = {"task_id": "$response.body#/task_id"}
 SAME_TASK = {"task_id": "$request.path.task_id"}
 
@@ -38,6 +39,11 @@ WAIT = OpenApiParameter(
     {"type": "integer", "minimum": 0, "maximum": 60, "default": 0},
     description="Maximum number of seconds to wait for a change. The response is sent on the first change, or "
     "immediately if the task has ended, and may come early when many requests are waiting.",
+)
+DAYS = OpenApiParameter(
+    "days",
+    {"type": "integer", "minimum": 1, "maximum": 366, "default": 30},
+    description="Number of days, of which the last is today.",
 )
 ETAG = OpenApiParameter(
     "ETag", str, "header", response=[200, 304], required=True, description="Identifies the content."
@@ -73,8 +79,9 @@ SUBMIT: dict[str, Any] = {
 immediately. Poll the URL in `Location` for its status. OCR converts the document to Markdown, and a rule converts the
 Markdown to JSON. Without `rule_id` the default rule applies, which wraps the Markdown and calls no model.
 
-The request counts towards the rate limit and takes a place in the queue. 503 `queue_full`: wait for `Retry-After`. A
-refused file (empty, too large, unsupported) is not stored. Problems that only parsing finds end the task with an
+The request counts towards the rate limit and your quota, and takes a place in the queue. Waiting documents are
+processed in turns between users. 429 `quota_exceeded`: see `GET /api/v1/etl/limits`. 503 `queue_full`: wait for
+`Retry-After`. A refused file is not stored and not counted. Problems that only parsing finds end the task with an
 `error`.
 
 **Send an `Idempotency-Key`** so that you can safely repeat the request after a network error or 5xx: it creates one
@@ -97,14 +104,18 @@ UPLOADS: dict[str, Any] = {
     "summary": "Create an upload URL",
     "description": """For large documents or slow connections. Send exactly `size` bytes to `upload_url` by PUT with
 these `headers` within 15 minutes, then submit `file_key`. Uploads that are not submitted within a day are deleted. Size
-and type are checked here, and checked again against the content when you submit it.""",
-    "examples": [request_example("A PDF", examples.UPLOAD), response_example("Upload URL", examples.PLACE, status=201)],
+and type are checked here, and checked again against the content when you submit it. The URL counts towards your quota
+like a submission, until it expires or you submit the document.""",
+    "examples": [
+        request_example("A PDF", examples.UPLOAD),
+        response_example("Upload URL", examples.UPLOAD_URL, status=201),
+    ],
 }
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
-ONE = LinkedResponse(
+SINGLE_TASK = LinkedResponse(
     schemas.Task,
     "The current state of the task.",
     markdown=link_to("getMarkdown", "The Markdown that OCR produced.", **SAME_TASK),
@@ -154,7 +165,7 @@ EVENTS = OpenApiResponse(
     """Each event has an increasing `id`, and a single line of JSON as `data`:
 
 * `snapshot`: the task in the format of `GET /api/v1/etl/tasks/{task_id}` (`Task`)
-* `progress`: `{"status", "phase", "progress"}`
+* `progress`: `{"status", "phase", "progress", "waiting"}`
 * `status`: the same with `error` and `at`, when the status changes; the stream ends after `completed`, `failed` or
   `cancelled`
 
@@ -170,21 +181,37 @@ NO_MORE_EVENTS = OpenApiResponse(
 
 CANCEL: dict[str, Any] = {
     "summary": "Cancel a task",
-    "description": "Cancels a task that has not started. After 200 the document is never sent to an OCR provider. "
-    "After 409 the task runs to its end.",
+    "description": "Cancels a task that has not started, or that waits for post-processing. After 200 no further stage "
+    "runs. After 409 the task runs to its end.",
     "examples": [response_example("Cancelled", {"task_id": 17, "status": "cancelled"})],
 }
 RETRY: dict[str, Any] = {
     "summary": "Retry a task",
     "description": """Runs an ended task again, from `ocr` or from `postprocess`, which uses the stored Markdown.
 You can also set another rule, to apply it to the same document without a second OCR run. The task keeps its `task_id`;
-its `error` and `result` are cleared. It takes a place in the queue, like a submission. 409 `artifact_missing`: start
+its `error` and `result` are cleared, and `previous_result` has the former result until the task is completed again. It
+takes a place in the queue, like a submission. 409 `artifact_missing`: start
 from `ocr`.""",
     "parameters": [location(202, "The task."), retry_after(202, "task", required=True)],
     "examples": [
         request_example("Another rule", {"from_stage": "postprocess", "rule_id": 5}),
         response_example("Accepted", examples.ACCEPTED, status=202),
     ],
+}
+LIMITS: dict[str, Any] = {
+    "summary": "Get your limits for documents",
+    "description": "Returns the quota of documents, its usage and its reset time (midnight UTC), and the limits of a "
+    "document. A retry counts as a document without bytes. A repeat with the same idempotency key is not counted. A "
+    "cancelled task stays counted.",
+    "examples": [response_example("Limits", examples.LIMITS)],
+}
+USAGE: dict[str, Any] = {
+    "summary": "Get your model usage",
+    "description": "Returns the calls and tokens of language models that your documents and rule tests cost, by day "
+    "(UTC), newest first, and in total. A run is counted when it ends, and stays counted when the task is retried or "
+    "deleted. A call without a response has no tokens.",
+    "parameters": [DAYS],
+    "examples": [response_example("A day", examples.USAGE)],
 }
 TRIAL: dict[str, Any] = {
     "summary": "Test a rule",
@@ -193,7 +220,7 @@ at most. Use it while you write a rule. The response is 200 whether post-process
 model is called as for a document. 503 `too_many_trials`: a server process runs at most eight tests at a time.""",
     "examples": [
         request_example("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}),
-        response_example("Success", examples.TRIED),
-        response_example("Failure", examples.NOT_TRIED),
+        response_example("Success", examples.TRIAL_PASSED),
+        response_example("Failure", examples.TRIAL_FAILED),
     ],
 }

@@ -1,10 +1,14 @@
 """Bodies of responses and events about tasks. One representation serves single tasks, lists, and event streams."""
 
-from typing import cast
+from typing import Any, cast
 
+from django.conf import settings
+
+from config.platform.http.quotas import left
 from etl.api import schemas
 from etl.core.states import Status
 from etl.ingest.uploads import UploadTarget
+from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
 PATH = "/api/v1/etl/tasks"
@@ -18,8 +22,10 @@ def accepted(task_id: int) -> schemas.AcceptedTask:
     return {"task_id": task_id, "status": Status.PENDING, "status_url": path_of(task_id)}
 
 
-def task(state: RunState) -> schemas.Task:
-    return {**summary(state), "result": state.result if state.status == Status.COMPLETED else None}
+def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.Task:
+    """Return a whole task. `previous_result`: of an earlier run, while this one has none."""
+    result = state.result if state.status == Status.COMPLETED else None
+    return {**summary(state), "result": result, "previous_result": previous_result}
 
 
 def summary(state: RunState) -> schemas.TaskSummary:
@@ -39,7 +45,12 @@ def summary(state: RunState) -> schemas.TaskSummary:
 
 def progress(state: RunState) -> schemas.TaskProgress:
     """Return the data of the event `progress`."""
-    return {"status": state.status, "phase": state.phase, "progress": state.progress}
+    return {
+        "status": state.status,
+        "phase": state.phase,
+        "progress": state.progress,
+        "waiting": state.is_waiting,
+    }
 
 
 def status(state: RunState) -> schemas.TaskStatus:
@@ -49,6 +60,24 @@ def status(state: RunState) -> schemas.TaskStatus:
 
 def error(state: RunState) -> schemas.TaskFailure | None:
     return cast("schemas.TaskFailure", state.error) if state.status == Status.FAILED else None
+
+
+def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
+    env = settings.SLUICE
+    versions = part(env.etl_daily_rule_versions, rule_versions)
+    return {
+        "documents_per_day": {**part(quota.daily_documents, quota.documents), "resets_at": quota.resets_at},
+        "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": quota.resets_at},
+        "rule_versions_per_day": {**versions, "resets_at": quota.resets_at},
+        "open_tasks": part(quota.max_open, quota.open),
+        "max_file_bytes": env.etl_max_file_bytes,
+        "max_pages": env.etl_max_pages,
+        "rate": env.etl_rate,
+    }
+
+
+def part(limit: int, used: int) -> schemas.OpenLimit:
+    return {"limit": limit, "used": used, "remaining": left(limit, used)}
 
 
 def upload_target(target: UploadTarget) -> schemas.UploadPlace:

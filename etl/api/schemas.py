@@ -1,6 +1,6 @@
 """Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
 
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -9,25 +9,40 @@ from rest_framework import serializers
 
 from config.platform.http.openapi.response_schemas import Path, Url, choices, serializer_of
 from etl.core import errors
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
+from etl.postprocessors.citations.levels import LEVELS
 
 ERROR_CODES = sorted(errors.codes())
 OBJECT = {"type": "object", "additionalProperties": True}
+TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}}}
 CITATIONS = {
     "type": "array",
-    "description": "Where in the document each value of `data` was found. Absent with `skip`.",
+    "description": "Where in the document each value of `data` was found: one citation per value, except null, empty "
+    "strings, and booleans and enum values without a valid quote. Absent with `skip`.",
     "items": {
         "type": "object",
-        "required": ["pointer", "page", "quote", "match"],
+        "required": ["pointer", "page", "bbox", "quote", "match"],
         "properties": {
             "pointer": {"type": "string", "description": "RFC 6901 JSON Pointer into `data`."},
-            "page": {"type": "integer", "minimum": 1},
-            "quote": {"type": "string"},
+            "page": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "description": "The page of the row that the value is in. Null if it is not known.",
+            },
+            "bbox": {
+                "type": ["array", "null"],
+                "items": {"type": "number"},
+                "description": "The place on the page. Always null in this release.",
+            },
+            "quote": {"type": ["string", "null"], "description": "Text of the page. Null if no place is known."},
             "match": {
                 "type": "string",
-                "enum": ["exact", "normalized", "numeric", "value"],
-                "description": "How the quote was found, most reliable first. `value`: found by the value itself, "
-                "without a quote from the model.",
+                "enum": list(LEVELS),
+                "description": "How certain the citation is. `exact`: the quote contains the value as it is written. "
+                "`normalized`: in another notation that has one meaning. `ambiguous`: in a notation with several "
+                "meanings, or at several places. `quote`: the quote is in the document, the value was not checked. "
+                "`computed`: not in the document, but the sum or number of cited values. `not_found`: not in the "
+                "document.",
             },
         },
     },
@@ -73,14 +88,13 @@ class OcrField(serializers.JSONField):
 @extend_schema_field(
     {
         **OBJECT,
-        "description": "`strategy`, `model`, and the `usage` of all attempts. Empty until post-processing starts.",
+        "description": "`strategy`, `model`, the `usage` of all attempts of this run, and `earlier_usage`, of the runs "
+        "before a retry. Empty until post-processing starts.",
         "properties": {
             "strategy": {"type": ["string", "null"]},
             "model": {"type": ["string", "null"]},
-            "usage": {
-                **OBJECT,
-                "properties": {"prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}},
-            },
+            "usage": TOKENS,
+            "earlier_usage": TOKENS,
         },
     }
 )
@@ -113,6 +127,7 @@ class Warning(TypedDict):  # noqa: A001 - the API's name
     code: str
     detail: str
     page: NotRequired[Annotated[int, "Page number, from 1."]]
+    reason: NotRequired[Annotated[str, "The class of the exception, such as `ValueError`."]]
 
 
 class TaskMetadata(TypedDict):
@@ -127,15 +142,16 @@ class TaskMetadata(TypedDict):
 
 class TaskFailure(TypedDict):
     code: Annotated[str, choices(ERROR_CODES)]
-    stage: Annotated[str, choices(Phase)]
+    stage: Annotated[str, choices(Stage)]
     detail: str
     retryable: Annotated[bool, "Whether a retry may succeed."]
 
 
 class TaskProgress(TypedDict):
     status: Annotated[str, choices(Status)]
-    phase: Annotated[str, choices(Phase)]
+    phase: Annotated[str, choices(Stage)]
     progress: Annotated[int, partial(serializers.IntegerField, min_value=0, max_value=100), "Percent."]
+    waiting: Annotated[bool, "Whether no worker has the task: it waits for one, or for its next attempt."]
 
 
 class TaskStatus(TaskProgress):
@@ -163,6 +179,11 @@ class TaskSummary(TaskId, TaskProgress, TaskDetails):
 
 class Task(TaskSummary):
     result: Annotated[dict[str, Any] | None, ResultField, "Set if `status` is `completed`."]
+    previous_result: Annotated[
+        dict[str, Any] | None,
+        ResultField,
+        "The result of an earlier run, after a retry, until the task is `completed` again.",
+    ]
 
 
 class CancelledTask(TypedDict):
@@ -182,6 +203,37 @@ class TrialUsage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     calls: int
+
+
+class OpenLimit(TypedDict):
+    limit: int
+    used: int
+    remaining: int
+
+
+class DocumentDayLimit(OpenLimit):
+    resets_at: datetime
+
+
+class DocumentLimits(TypedDict):
+    documents_per_day: Annotated[
+        DocumentDayLimit, "Submissions. An upload URL counts as one until it expires or its document is submitted."
+    ]
+    bytes_per_day: Annotated[DocumentDayLimit, "The sizes of these documents and upload URLs."]
+    rule_versions_per_day: Annotated[DocumentDayLimit, "New rules, and changes of rules."]
+    open_tasks: Annotated[OpenLimit, "Tasks that have not ended, and upload URLs that can be used."]
+    max_file_bytes: int
+    max_pages: int
+    rate: Annotated[str, "Rate limit for requests other than GET, such as `1200/min`."]
+
+
+class UsageOfDay(TrialUsage):
+    date: date
+
+
+class UsageReport(TypedDict):
+    total: TrialUsage
+    days: list[UsageOfDay]
 
 
 class TrialPassed(TypedDict):

@@ -9,7 +9,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
 from config.platform.http.serializers import FilledText, StrictSerializer, Text, WholeNumber
-from etl.core.states import Phase
+from etl.core.states import Stage
 
 MOST = 2**63 - 1  # of a bigint
 MAX_MARKDOWN = 1_000_000  # characters
@@ -49,7 +49,7 @@ class UploadRequestSerializer(StrictSerializer):
 class RetrySerializer(StrictSerializer):
     """Stage to restart from, and rule to apply."""
 
-    from_stage = serializers.ChoiceField(choices=Phase.choices)
+    from_stage = serializers.ChoiceField(choices=Stage.choices)
     rule_id = WholeNumber(
         min_value=1,
         max_value=MOST,
@@ -78,7 +78,12 @@ class SubmitInput:
 
 def read_seconds(request: Request, name: str, *, most: int) -> int:
     """Return a query parameter in whole seconds, by default 0. Raises ValidationError at `/name`."""
-    text = request.query_params.get(name, "0")
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
-        raise ValidationError({name: [ErrorDetail(f"Must be a whole number of seconds from 0 to {most}.")]})
+    return read_number(request, name, least=0, most=most, default=0, unit="seconds")
+
+
+def read_number(request: Request, name: str, *, least: int, most: int, default: int, unit: str) -> int:
+    """Return a query parameter as a whole number. Raises ValidationError at `/name`."""
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
+        raise ValidationError({name: [ErrorDetail(f"Must be a whole number of {unit} from {least} to {most}.")]})
     return int(text)

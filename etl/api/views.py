@@ -3,19 +3,21 @@
 from typing import Any
 
 from django.http import HttpRequest
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema_view
 from rest_framework import generics
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from config.platform.http.auth import user_of
+from config.platform.http import staff
+from config.platform.http.auth import credential_of, user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
 from config.platform.http.parsers import JSONParser
-from config.platform.http.problems import BadInput, BodyTooLarge, NotFound, StorageUnavailable
+from config.platform.http.problems import BadInput, BodyTooLarge, NotFound, NotPermitted, StorageUnavailable
+from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
 from config.platform.http.serializers import Nothing
 from etl.api import lookup, openapi, representation, schemas
@@ -31,7 +33,7 @@ from etl.core.states import Status
 from etl.ingest import acceptance, multipart, submission, uploads
 from etl.models import Task
 from etl.models.task import TaskQuerySet
-from etl.pipeline import actions, queue_limit
+from etl.pipeline import actions, queue_limit, quotas
 from etl.runstate import RunState
 from rules.api import rates
 from rules.library import catalog
@@ -45,9 +47,10 @@ class NoSuchTask(NotFound):
 
 
 class TaskAPIView(APIView):
-    """Base class of the views: their rate limit."""
+    """Base class of the views: their rate limit, and their JSON."""
 
     throttle_classes = (rates.DocumentThrottle,)
+    renderer_classes = (ExactJSONRenderer,)
 
 
 def seen(request: Request, task_id: int) -> RunState:
@@ -59,10 +62,13 @@ def seen(request: Request, task_id: int) -> RunState:
 
 
 def owned(request: Request, task_id: int) -> Task:
-    """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see."""
+    """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see, and
+    NotPermitted for one that the user may only see.
+    """
     task = Task.objects.owned_by(request.user).filter(pk=task_id).first()
     if task is None:
         raise NoSuchTask
+    staff.require_change(request.user, task)
     return task
 
 
@@ -79,16 +85,17 @@ class SubmitView(TaskAPIView):
         request.upload_handlers = [multipart.BoundedFile(request)]
         return super().initialize_request(request, *args, **kwargs)
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="submitDocument",
-        tags=openapi.TAGS,
         **openapi.SUBMIT,
         request={"multipart/form-data": SubmitFileSerializer, "application/json": SubmitKeySerializer},
         responses={
             202: openapi.ACCEPTED,
             **problems(
-                BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, BodyTooLarge, acceptance.FormatNotAccepted,
-                InFlight, KeyReused, queue_limit.QueueFull, StorageUnavailable, catalog.NoDefaultRule,
+                BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, acceptance.TooManyPages, BodyTooLarge,
+                acceptance.FormatNotAccepted,
+                InFlight, KeyReused, quotas.QuotaExceeded, queue_limit.QueueFull, StorageUnavailable,
+                catalog.NoDefaultRule,
             ),
         },
     )  # fmt: skip
@@ -121,14 +128,19 @@ def accepted(task_id: int, *, replayed: bool = False) -> Response:
 class UploadView(TaskAPIView):
     """`POST /uploads`: creates a presigned URL, for large documents and slow connections."""
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="createUpload",
-        tags=openapi.TAGS,
         **openapi.UPLOADS,
         request=UploadRequestSerializer,
         responses={
             201: schemas.UploadPlace,
-            **problems(BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, acceptance.FormatNotAccepted),
+            **problems(
+                BadInput,
+                acceptance.EmptyFile,
+                acceptance.UploadTooLarge,
+                acceptance.FormatNotAccepted,
+                quotas.QuotaExceeded,
+            ),
         },
     )
     def post(self, request: Request) -> Response:
@@ -142,23 +154,27 @@ class UploadView(TaskAPIView):
 class TaskView(TaskAPIView):
     """`GET /tasks/{id}`: 200 for every existing task, whatever its status."""
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="getTask",
-        tags=openapi.TAGS,
         **openapi.GET,
-        responses={200: openapi.ONE, **problems(BadInput, NoSuchTask)},
+        responses={200: openapi.SINGLE_TASK, **problems(BadInput, NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
         seconds = read_seconds(request, "wait", most=MOST_SECONDS)
-        state = lookup.wait_for_change(seen(request, task_id), user=user_of(request), seconds=seconds)
+        state = seen(request, task_id)
+        if seconds and not state.has_ended:
+            credential = credential_of(request, owner_id=state.user_id, model=Task)
+            state = lookup.wait_for_change(state, user=user_of(request), credential=credential, seconds=seconds)
         headers = {} if state.has_ended else {"Retry-After": str(POLL_SECONDS)}
-        return Response(representation.task(state), headers=headers)
+        if lookup.has_result(state):
+            lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
+        task = representation.task(state, previous_result=lookup.previous_result(state))
+        return Response(task, headers=headers)
 
 
 @extend_schema_view(
-    get=extend_schema(
+    get=openapi.operation(
         operation_id="listTasks",
-        tags=openapi.TAGS,
         **openapi.LIST,
         responses={200: list[schemas.TaskSummary], **problems(BadInput)},
     )
@@ -169,7 +185,7 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
     ordering = ("-created_at", "-task_id")
 
     def get_queryset(self) -> TaskQuerySet:
-        return Task.objects.filter(user=user_of(self.request)).defer("result")
+        return Task.objects.filter(user=user_of(self.request)).without_results()
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         tasks, status = self.get_queryset(), chosen(request, "status", among=Status.values)
@@ -183,39 +199,41 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
 
 
 class CancelTaskView(TaskAPIView):
-    """`POST /tasks/{id}/cancel`: cancels a task that no worker has started. 409 otherwise."""
+    """`POST /tasks/{id}/cancel`: cancels a task that waits to start or for post-processing. 409 otherwise."""
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="cancelTask",
-        tags=openapi.TAGS,
         **openapi.CANCEL,
         request=None,
         responses={
             200: schemas.CancelledTask,
-            **problems(BadInput, NoSuchTask, actions.NotCancellable, actions.RunStateUnavailable),
+            **problems(BadInput, NotPermitted, NoSuchTask, actions.NotCancellable, actions.RunStateUnavailable),
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
         Nothing.read(request.data)
-        actions.cancel(task=owned(request, task_id))
+        task = owned(request, task_id)
+        with staff.recorded(request.user, task, "Over the API: cancelled."):
+            actions.cancel(task=task)
         return Response({"task_id": task_id, "status": Status.CANCELLED})
 
 
 class RetryTaskView(TaskAPIView):
     """`POST /tasks/{id}/retry`: processes the document again, from one of the stages."""
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="retryTask",
-        tags=openapi.TAGS,
         **openapi.RETRY,
         request=RetrySerializer,
         responses={
             202: openapi.ACCEPTED,
             **problems(
                 BadInput,
+                NotPermitted,
                 NoSuchTask,
                 actions.NotEnded,
                 actions.OcrResultMissing,
+                quotas.QuotaExceeded,
                 queue_limit.QueueFull,
                 actions.RunStateUnavailable,
                 StorageUnavailable,
@@ -226,5 +244,6 @@ class RetryTaskView(TaskAPIView):
         task = owned(request, task_id)
         fields = RetrySerializer.read(request.data)
         rule = actions.rule_of(task, fields.get("rule_id"), user=user_of(request))
-        actions.retry(task=task, from_stage=fields["from_stage"], rule_content=rule)
+        with staff.recorded(request.user, task, f"Over the API: retried from {fields['from_stage']}."):
+            actions.retry(task=task, from_stage=fields["from_stage"], rule_content=rule)
         return accepted(task_id)

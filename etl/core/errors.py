@@ -4,10 +4,7 @@ Clients and logs see the code and the texts below. They never see a message of a
 the document. The codes are part of the public API.
 """
 
-from typing import Any
-
-# Seconds until the next attempt when an operator has to fix something first. ETL_RETRY_BACKOFF_MAX_SECONDS limits them.
-OPERATOR_RETRY_SECONDS = 3600.0
+from typing import Any, Self
 
 
 class EtlError(Exception):
@@ -17,18 +14,36 @@ class EtlError(Exception):
     # A manual retry may succeed.
     retryable = False
     detail = "The task failed."
+    # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.
+    retry_after: float | None = None
 
-    def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
-        """`retry_after`: seconds, from the peer's Retry-After."""
+    def __init__(self, detail: str = "", *, code: str = "", retry_after: float | None = None) -> None:
         self.detail = detail or self.detail
-        self.retry_after = retry_after
+        self.code = code or self.code
+        self.retry_after = self.retry_after if retry_after is None else retry_after
         super().__init__(self.detail)
+
+
+class TemporaryError(EtlError):
+    transient = True
+    retryable = True
 
 
 # ---- The document ---------------------------------------------------------------------------------------------------
 class BadDocument(EtlError):
     code = "file_corrupt"
     detail = "The document cannot be read."
+    # The detail with numbers, where there is a limit.
+    counted = ""
+    found: int | None = None
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, found: int, limit: int) -> Self:
+        """Return the error with what was found, and the limit."""
+        error = cls(cls.counted.format(found=found, limit=limit))
+        error.found, error.limit = found, limit
+        return error
 
 
 class UnsupportedFormat(BadDocument):
@@ -39,6 +54,23 @@ class UnsupportedFormat(BadDocument):
 class FileTooLarge(BadDocument):
     code = "file_too_large"
     detail = "The file exceeds the size limit, before or after decompression."
+    counted = "The file has {found:,} bytes or more after decompression; the limit is {limit:,}."
+
+
+class TooMuchText(FileTooLarge):
+    counted = "The document has {found:,} bytes of text or more; the limit is {limit:,}."
+
+
+class TooManyParts(FileTooLarge):
+    counted = "The file has {found:,} parts or more; the limit is {limit:,}."
+
+
+class TooManyCells(FileTooLarge):
+    counted = "The document has {found:,} cells or more; the limit is {limit:,}."
+
+
+class TooDeep(FileTooLarge):
+    detail = "The content of the file is nested too deeply."
 
 
 class FileEncrypted(BadDocument):
@@ -54,11 +86,13 @@ class FileCorrupt(BadDocument):
 class TooManyPages(BadDocument):
     code = "too_many_pages"
     detail = "The document exceeds the page limit."
+    counted = "The document has {found:,} pages; the limit is {limit:,}."
 
 
 class TooManyPixels(BadDocument):
     code = "too_many_pixels"
     detail = "A page or image exceeds the pixel limit."
+    counted = "A page or image has {found:,} pixels; the limit is {limit:,}."
 
 
 class DocumentMissing(BadDocument):
@@ -71,11 +105,14 @@ class EmptyDocument(BadDocument):
     detail = "No text was found in the document."
 
 
+class IncompleteDocument(BadDocument):
+    code = "incomplete_document"
+    detail = "The rule requires complete documents, and not all pages could be read reliably."
+
+
 # ---- OCR ------------------------------------------------------------------------------------------------------------
-class OcrFailed(EtlError):
+class OcrFailed(TemporaryError):
     code = "ocr_failed"
-    transient = True
-    retryable = True
     detail = "The OCR provider failed to process this document."
 
 
@@ -85,17 +122,13 @@ class OcrRefused(OcrFailed):
     detail = "The OCR provider rejected this document. Another attempt cannot help."
 
 
-class OcrTimeout(EtlError):
+class OcrTimeout(TemporaryError):
     code = "ocr_timeout"
-    transient = True
-    retryable = True
     detail = "OCR exceeded its time limit."
 
 
-class ProviderUnavailable(EtlError):
+class ProviderUnavailable(TemporaryError):
     code = "provider_unavailable"
-    transient = True
-    retryable = True
     detail = "The OCR provider is unreachable or overloaded."
 
 
@@ -105,10 +138,8 @@ class ProviderForbidden(ProviderUnavailable):
 
 
 # ---- Post-processing ------------------------------------------------------------------------------------------------
-class LlmUnavailable(EtlError):
+class LlmUnavailable(TemporaryError):
     code = "llm_unavailable"
-    transient = True
-    retryable = True
     detail = "The language model is unreachable, overloaded or too slow to respond."
 
 
@@ -128,10 +159,8 @@ class LlmTruncated(EtlError):
     detail = "The language model's response was cut off. Partial responses are never used."
 
 
-class LlmInvalidResponse(EtlError):
+class LlmInvalidResponse(TemporaryError):
     code = "llm_invalid_response"
-    transient = True
-    retryable = True
     detail = "The language model's server returned an invalid response."
 
 
@@ -140,16 +169,19 @@ class SchemaInvalid(EtlError):
     detail = "The language model's response does not match the rule's schema, even after a corrective retry."
 
 
+class NumberUnrepresentable(SchemaInvalid):
+    code = "number_unrepresentable"
+    detail = "The language model's response has a number that cannot be stored. Allow a string in the rule's schema."
+
+
 class DocumentTooLong(EtlError):
     code = "document_too_long"
     detail = "The document has more parts than one task may send to the language model."
 
 
 # ---- The stage ------------------------------------------------------------------------------------------------------
-class StageTimeout(EtlError):
+class StageTimeout(TemporaryError):
     code = "timeout"
-    transient = True
-    retryable = True
     detail = "Post-processing exceeded its time limit."
 
 
@@ -158,14 +190,8 @@ class ArtifactMissing(EtlError):
     detail = "The stored OCR result no longer exists. Retry from OCR."
 
 
-class StageLost(EtlError):
-    transient = True
-    retryable = True
+class StageLost(TemporaryError):
     detail = "Workers crashed or stalled at every attempt on this stage."
-
-    def __init__(self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = None) -> None:
-        super().__init__(detail, retry_after=retry_after)
-        self.code = code
 
 
 class StorageUnavailable(StageLost):
@@ -185,12 +211,9 @@ class UnexpectedError(StageLost):
 
 
 class WorkerMisconfigured(StageLost):
+    # An operator has to fix something first. ETL_RETRY_BACKOFF_MAX_SECONDS limits this.
+    retry_after = 3600.0
     detail = "The worker's machine is not set up correctly. The document is not the cause."
-
-    def __init__(
-        self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = OPERATOR_RETRY_SECONDS
-    ) -> None:
-        super().__init__(detail, code=code, retry_after=retry_after)
 
 
 class WorkspaceFull(WorkerMisconfigured):

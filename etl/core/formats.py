@@ -1,72 +1,69 @@
 """Document formats, and their detection by the first bytes of a file (magic bytes).
 
 Only the first bytes select the parser, whatever the file's name or its sender claims, and whatever else the file might
-be (a polyglot). The name is used only if bytes cannot decide: for Markdown or other text, and for old Office
-formats whose distinguishing parts are deep in the file.
+be (a polyglot). The name is used only if bytes cannot decide: for Markdown, small tables, and other text, and for old
+Office formats whose distinguishing parts are deep in the file.
 """
 
 import codecs
+import csv
 import re
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import PurePath
+from typing import Self
+
+from etl.core import encodings
 
 HEAD_BYTES = 65_536
 # Limits for zip files: entries that are examined, and bytes of a name. The distinguishing entries come first.
 ENTRIES, NAME_BYTES = 200, 100
 
 
+OOXML = "application/vnd.openxmlformats-officedocument"
+ODF = "application/vnd.oasis.opendocument"
+
+
 class DocumentFormat(StrEnum):
     """A document format. Its value is the file extension for storage and providers."""
 
-    PDF = "pdf"
-    PNG = "png"
-    JPEG = "jpg"
-    TIFF = "tiff"
-    WEBP = "webp"
-    TEXT = "txt"
-    MARKDOWN = "md"
-    DOCX = "docx"
-    PPTX = "pptx"
-    XLSX = "xlsx"
-    DOC = "doc"
-    PPT = "ppt"
-    XLS = "xls"
-    RTF = "rtf"
-    ODT = "odt"
-    ODP = "odp"
-    ODS = "ods"
-    EPUB = "epub"
-    HTML = "html"
+    media_type: str
 
-    @property
-    def media_type(self) -> str:
-        return MEDIA_TYPES[self]
+    PDF = "pdf", "application/pdf"
+    PNG = "png", "image/png"
+    JPEG = "jpg", "image/jpeg"
+    TIFF = "tiff", "image/tiff"
+    WEBP = "webp", "image/webp"
+    TEXT = "txt", "text/plain"
+    MARKDOWN = "md", "text/markdown"
+    DOCX = "docx", f"{OOXML}.wordprocessingml.document"
+    PPTX = "pptx", f"{OOXML}.presentationml.presentation"
+    XLSX = "xlsx", f"{OOXML}.spreadsheetml.sheet"
+    DOC = "doc", "application/msword"
+    PPT = "ppt", "application/vnd.ms-powerpoint"
+    XLS = "xls", "application/vnd.ms-excel"
+    RTF = "rtf", "application/rtf"
+    ODT = "odt", f"{ODF}.text"
+    ODP = "odp", f"{ODF}.presentation"
+    ODS = "ods", f"{ODF}.spreadsheet"
+    EPUB = "epub", "application/epub+zip"
+    HTML = "html", "text/html"
+    EML = "eml", "message/rfc822"
+    CSV = "csv", "text/csv"
+
+    def __new__(cls, extension: str, media_type: str = "") -> Self:
+        member = str.__new__(cls, extension)
+        member._value_ = extension
+        member.media_type = media_type
+        return member
 
 
-OOXML = "application/vnd.openxmlformats-officedocument"
-ODF = "application/vnd.oasis.opendocument"
-MEDIA_TYPES = {
-    DocumentFormat.PDF: "application/pdf",
-    DocumentFormat.PNG: "image/png",
-    DocumentFormat.JPEG: "image/jpeg",
-    DocumentFormat.TIFF: "image/tiff",
-    DocumentFormat.WEBP: "image/webp",
-    DocumentFormat.TEXT: "text/plain",
-    DocumentFormat.MARKDOWN: "text/markdown",
-    DocumentFormat.DOCX: f"{OOXML}.wordprocessingml.document",
-    DocumentFormat.PPTX: f"{OOXML}.presentationml.presentation",
-    DocumentFormat.XLSX: f"{OOXML}.spreadsheetml.sheet",
-    DocumentFormat.DOC: "application/msword",
-    DocumentFormat.PPT: "application/vnd.ms-powerpoint",
-    DocumentFormat.XLS: "application/vnd.ms-excel",
-    DocumentFormat.RTF: "application/rtf",
-    DocumentFormat.ODT: f"{ODF}.text",
-    DocumentFormat.ODP: f"{ODF}.presentation",
-    DocumentFormat.ODS: f"{ODF}.spreadsheet",
-    DocumentFormat.EPUB: "application/epub+zip",
-    DocumentFormat.HTML: "text/html",
-}
+# Documents that are not printed: what a page is depends on the format.
+OFFICE_FORMATS = frozenset({
+    DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX, DocumentFormat.ODT, DocumentFormat.ODP,
+    DocumentFormat.ODS, DocumentFormat.EPUB, DocumentFormat.HTML, DocumentFormat.EML, DocumentFormat.CSV,
+})  # fmt: skip
+IMAGES = frozenset({DocumentFormat.PNG, DocumentFormat.JPEG, DocumentFormat.TIFF, DocumentFormat.WEBP})
 
 # ---- First bytes ----------------------------------------------------------------------------------------------------
 ZIP = b"PK\x03\x04"
@@ -82,16 +79,18 @@ BEGINNINGS = (
 # PDF readers accept up to 1,024 bytes of other data before this.
 LATE_PDF = re.compile(rb".{0,1024}?%PDF-\d\.\d", re.DOTALL)
 HTML = re.compile(r"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,60}):")
+MAIL_HEADERS = frozenset({"date", "message-id", "mime-version", "received", "return-path", "content-type"})
+# Lines that are examined, and delimiters of text.
+MAX_HEADERS, MAX_ROWS, DELIMITERS = 200, 50, (",", ";", "\t", "|")
 BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
-# Bytes that text does not have: control characters except tabs, line ends, form feeds, and ESC.
-# https://mimesniff.spec.whatwg.org/#binary-data-byte
-BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-
 PARTS = {"word/": DocumentFormat.DOCX, "ppt/": DocumentFormat.PPTX, "xl/": DocumentFormat.XLSX}
 PACKAGES = {
-    MEDIA_TYPES[kind].encode(): kind
+    kind.media_type.encode(): kind
     for kind in (DocumentFormat.ODT, DocumentFormat.ODP, DocumentFormat.ODS, DocumentFormat.EPUB)
 }
+# Formats that are zip files.
+ARCHIVES = frozenset({*PARTS.values(), *PACKAGES.values()})
 STREAMS = (
     ("WordDocument", DocumentFormat.DOC),
     ("PowerPoint Document", DocumentFormat.PPT),
@@ -116,16 +115,53 @@ def sniff(head: bytes, name: str = "") -> DocumentFormat | None:
         return package(head)
     if head.startswith(OLE):
         return compound(head, name)
+    if LATE_PDF.match(head) and not encodings.is_utf_8(head):
+        return DocumentFormat.PDF
     text = text_of(head)
-    if text:
-        return kind_of_text(text, name)
-    return DocumentFormat.PDF if LATE_PDF.match(head) else None
+    return kind_of_text(text, name) if text else None
 
 
 def kind_of_text(text: str, name: str) -> DocumentFormat:
     if is_html(text):
         return DocumentFormat.HTML
-    return DocumentFormat.MARKDOWN if extension(name) in {"md", "markdown"} else DocumentFormat.TEXT
+    if is_mail(text):
+        return DocumentFormat.EML
+    if extension(name) in {"md", "markdown"}:
+        return DocumentFormat.MARKDOWN
+    return DocumentFormat.CSV if delimiter_of(text, is_named=extension(name) in {"csv", "tsv"}) else DocumentFormat.TEXT
+
+
+def is_mail(text: str) -> bool:
+    """Return whether a text begins with the headers of a message: its sender, and another header of mail programs."""
+    names = set()
+    for line in text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]:
+        if not line.startswith((" ", "\t")):
+            if not (match := HEADER.match(line)):
+                break
+            names.add(match[1].lower())
+    return "from" in names and not names.isdisjoint(MAIL_HEADERS)
+
+
+def delimiter_of(text: str, *, is_named: bool) -> str | None:
+    """Return the delimiter by which each line has the same number of fields, or None.
+
+    `is_named`: whether the file's name is one of a table. Without such a name, three columns and rows are needed: lines
+    of prose may have a comma each.
+    """
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    complete = lines[:-1] if len(lines) > MAX_ROWS else lines  # the last one may be cut off
+    return next((each for each in DELIMITERS if divides(complete[:MAX_ROWS], each, is_named=is_named)), None)
+
+
+def divides(lines: list[str], delimiter: str, *, is_named: bool) -> bool:
+    if lines and lines[0].startswith("|"):  # a table in Markdown
+        return False
+    try:
+        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+    except csv.Error:
+        return False
+    columns, rows = (2, 1) if is_named else (3, 3)
+    return len(widths) >= rows and min(widths) >= columns and (is_named or len(set(widths)) == 1)
 
 
 def is_html(text: str) -> bool:
@@ -141,19 +177,18 @@ def extension(name: str) -> str:
 
 
 def text_of(head: bytes) -> str | None:
-    """Decode UTF-8, or UTF-16 with a byte order mark. None if it is not text.
+    """Decode a text. None if it is not text.
 
     The last character may be incomplete, because this is the head of a longer file.
     """
+    encoding = encodings.detect(head)
+    if encoding is None:
+        return None
     try:
-        text = codecs.getincrementaldecoder(encoding(head))().decode(head, final=False)
+        text = codecs.getincrementaldecoder(encoding)("replace" if encoding.startswith("cp") else "strict").decode(head)
     except UnicodeDecodeError:
         return None
-    return None if BINARY.search(text) else text
-
-
-def encoding(head: bytes) -> str:
-    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    return None if encodings.BINARY.search(text) else text
 
 
 # ---- Containers -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from prometheus_client import Counter, Histogram
 
 from config.platform.observability.counters import counter
 from etl.core import errors
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 
 # No run of a stage is longer than ETL_TASK_TIMEOUT, 10 minutes unless set.
 STAGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -14,7 +14,7 @@ TASKS = counter("etl_task_status_total", "Tasks that moved to a status.", status
 STAGES = counter(
     "etl_stage_runs_total",
     "Runs of stages by outcome: done, failed, retried, lost to another worker, or released.",
-    stage=Phase.values,
+    stage=Stage.values,
     outcome=OUTCOMES,
 )
 SECONDS = Histogram(
@@ -26,15 +26,18 @@ FAILURES = counter(
     code=sorted(errors.codes()),
 )
 TOKENS = counter(
-    "etl_model_tokens_total", "Tokens as counted by language models, of all attempts.", kind=["prompt", "completion"]
+    "etl_model_tokens_total",
+    "Tokens as counted by language models, of all attempts and tests of rules.",
+    kind=["prompt", "completion"],
 )
+QUOTA_REFUSED = Counter("etl_quota_refused_total", "Requests rejected because the user's quota is used up.")
 RECOVERED = counter(
     "etl_recovered_total",
     "Repairs by recovery: lost run-states, lost messages, stages of lost workers, and outcomes missing in the row.",
     what=["state", "hint", "lease", "end"],
 )
 TICKS = counter("etl_ticks_total", "Completed runs of periodic tasks.", tick=["recover", "sweep"])
-for _stage in Phase.values:
+for _stage in Stage.values:
     SECONDS.labels(_stage)
 
 
@@ -45,6 +48,10 @@ def task_moved(status: str) -> None:
 
 def task_failed(code: str) -> None:
     FAILURES.labels(code).inc()
+
+
+def quota_refused() -> None:
+    QUOTA_REFUSED.inc()
 
 
 def stage_ended(stage: str, outcome: str, seconds: float) -> None:

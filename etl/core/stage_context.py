@@ -7,22 +7,26 @@ run again. Long-running code calls `check()` between its steps and never waits l
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from etl.core.errors import Fenced, OutOfTime
 
+POLL_SECONDS = 0.5
+USAGE_INCOMPLETE = "usage_incomplete"  # the code of a warning
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWarning:
-    """Something a person should know about an otherwise good result. `page`: from 1."""
+    """Something a person should know about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
 
     code: str
     detail: str
     page: int | None = None
+    reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"code": self.code, "detail": self.detail} | ({} if self.page is None else {"page": self.page})
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,24 +43,23 @@ class Usage:
         self.calls += other.calls
 
     def as_dict(self) -> dict[str, int]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "calls": self.calls,
-        }
+        return asdict(self)
 
 
 class ResponseCache(Protocol):
     """Paid model responses, kept so that a stage that runs again does not pay twice.
 
-    Entries are JSON objects. With `run=True` an entry belongs to this run of the stage and its attempts. These include
-    invalid responses, so that the next attempt gets the same ones. Other entries belong to the whole task: accepted
-    responses, which a manual retry of a failed task can reuse.
+    Entries are JSON objects. Those that an earlier run paid are returned with `"is_earlier": true`. With `run=True` an
+    entry belongs to this run of the stage and its attempts. These include invalid responses, so that the next attempt
+    gets the same ones. Other entries belong to the whole task: accepted responses, which a manual retry of a failed
+    task can reuse.
     """
 
     def get(self, key: str) -> dict[str, Any] | None: ...
 
-    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None: ...
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> bool:
+        """Store an entry unless the key exists. Return whether it was stored."""
+        ...
 
 
 class NoResponseCache:
@@ -65,8 +68,25 @@ class NoResponseCache:
     def get(self, key: str) -> dict[str, Any] | None:
         return None
 
-    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
-        pass
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> bool:
+        return False
+
+
+class EitherEvent(threading.Event):
+    """An event that is set when one of two is."""
+
+    def __init__(self, one: threading.Event, other: threading.Event) -> None:
+        super().__init__()
+        self.both = (one, other)
+
+    def is_set(self) -> bool:
+        return any(each.is_set() for each in self.both)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        until = time.monotonic() + (timeout if timeout is not None else threading.TIMEOUT_MAX)
+        while not self.is_set() and (left := until - time.monotonic()) > 0:
+            self.both[0].wait(min(left, POLL_SECONDS))
+        return self.is_set()
 
 
 def ignore(*_args: Any) -> None:
@@ -78,7 +98,8 @@ class StageContext:
     """One run of a stage, as its provider or processor sees it.
 
     `seconds`: the time limit. `provider_task_id`: the provider's id of a job that an earlier run started, or "".
-    `secret`: unpredictable bytes that are the same each time this run resumes.
+    `secret`: unpredictable bytes that are the same each time this run resumes. `advanced`: set once this run has stored
+    something that the next attempt will not repeat.
     """
 
     seconds: float
@@ -89,13 +110,15 @@ class StageContext:
     on_provider_task: Callable[[str], None] = ignore
     on_usage: Callable[[Usage], None] = ignore
     lease_lost: threading.Event = field(default_factory=threading.Event)
+    advanced: threading.Event = field(default_factory=threading.Event)
     warnings: list[TaskWarning] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    paid: Usage = field(default_factory=Usage)  # the part of `usage` that this run paid, not an earlier one
+    paid: Usage = field(default_factory=Usage)  # the part of `usage` that this attempt paid, not an earlier one
     # Set as soon as they are known, so that a failure reports them too.
     strategy: str | None = None
     model: str | None = None
     started_at: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # several calls of a model may run at once
 
     def remaining(self) -> float:
         """Return the seconds left. Raises like `check`."""
@@ -124,13 +147,19 @@ class StageContext:
         self.on_provider_task(provider_task_id)
 
     def count_usage(self, usage: Usage, *, cached: bool = False) -> None:
-        """Count the cost of a model call. `cached`: an earlier run paid for the response."""
-        self.usage.add(usage)
+        """Count the cost of a model call. `cached`: an earlier attempt of this run paid for the response."""
+        with self.lock:
+            self.usage.add(usage)
+            self.paid.add(usage if not cached else Usage())
         if not cached:
-            self.paid.add(usage)
             self.on_usage(usage)
 
-    def warn(self, code: str, detail: str, *, page: int | None = None) -> None:
-        warning = TaskWarning(code=code, detail=detail, page=page)
-        if warning not in self.warnings:
-            self.warnings.append(warning)
+    def part(self, stopped: threading.Event) -> "StageContext":
+        """Return the context of a part that runs in a thread: with warnings of its own, and `stopped` ends it too."""
+        return replace(self, warnings=[], lease_lost=EitherEvent(self.lease_lost, stopped), on_progress=ignore)
+
+    def warn(self, code: str, detail: str, *, page: int | None = None, reason: str | None = None) -> None:
+        warning = TaskWarning(code=code, detail=detail, page=page, reason=reason)
+        with self.lock:
+            if warning not in self.warnings:
+                self.warnings.append(warning)

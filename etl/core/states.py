@@ -12,11 +12,10 @@ class Status(TextChoices):
     CANCELLED = "cancelled"
 
 
-class Phase(TextChoices):
+class Stage(TextChoices):
     OCR = "ocr"
     POSTPROCESS = "postprocess"
 
 
 ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
-# Statuses that exist only in Redis, never in a row.
-PASSING = frozenset({Status.MINERU_PARSING, Status.LLM_PROCESSING})
+PROCESSED = [Status.COMPLETED, Status.FAILED]  # the ends that a worker reached

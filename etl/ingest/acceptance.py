@@ -3,6 +3,7 @@
 `etl.core.errors` has the corresponding errors of tasks, for problems that only parsing reveals.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ from django.conf import settings
 
 from config.platform import storage
 from config.platform.http.problems import BadInput, InputError, Problem, StorageUnavailable
-from etl.core.formats import MEDIA_TYPES, DocumentFormat, sniff
+from etl.core.formats import DocumentFormat, sniff
 from etl.pipeline import engines
 
 log = structlog.get_logger(__name__)
@@ -25,6 +26,11 @@ OTHER_NAMES = {
     "text/rtf": DocumentFormat.RTF,
     "application/xhtml+xml": DocumentFormat.HTML,
 }
+# The parameters of a linearized PDF, which are in its first object: `/Linearized 1 … /N 600`.
+LINEARIZED = re.compile(
+    rb"obj\s*<<[^>]*/Linearized\b[^>]*/N\s+(\d{1,9})\b|obj\s*<<[^>]*/N\s+(\d{1,9})\b[^>]*/Linearized\b"
+)
+LINEARIZED_WITHIN = 1_024
 ANYTHING = "application/octet-stream"
 
 
@@ -41,8 +47,21 @@ class UploadTooLarge(Problem):
     code = "file_too_large"
     detail = "The file is larger than the limit for documents."
 
-    def __init__(self) -> None:
-        super().__init__(f"The file is larger than the limit of {settings.SLUICE.etl_max_file_bytes} bytes.")
+    def __init__(self, size: int = 0) -> None:
+        """Create the problem. `size`: 0 if it is unknown, because the body was not read to its end."""
+        limit = f"{settings.SLUICE.etl_max_file_bytes:,}"
+        super().__init__(
+            f"The file has {size:,} bytes; the limit is {limit}." if size else f"The file exceeds {limit} bytes."
+        )
+
+
+class TooManyPages(Problem):
+    status = 413
+    code = "too_many_pages"
+    detail = "The document has more pages than the limit."
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"The document has {count:,} pages; the limit is {settings.SLUICE.etl_max_pages:,}.")
 
 
 class FormatNotAccepted(Problem):
@@ -60,6 +79,7 @@ WORDS = {
     DocumentFormat.MARKDOWN: "Markdown",
     DocumentFormat.TEXT: "plain text",
     DocumentFormat.HTML: "HTML",
+    DocumentFormat.EML: "email",
     DocumentFormat.JPEG: "JPEG",
     DocumentFormat.WEBP: "WebP",
 }
@@ -93,19 +113,28 @@ def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentForma
     kind = sniff(head, name)
     if kind is None or kind not in engines.provider().formats:
         raise FormatNotAccepted(kind)
+    check_pages(head)
     return kind
+
+
+def check_pages(head: bytes) -> None:
+    """Raise TooManyPages for a PDF that states its number of pages at its beginning, as PDFs for the web do."""
+    stated = LINEARIZED.search(head[:LINEARIZED_WITHIN])
+    count = next((int(number) for number in stated.groups() if number), 0) if stated else 0
+    if count > settings.SLUICE.etl_max_pages:
+        raise TooManyPages(count)
 
 
 def check_size(size: int, *, pointer: str) -> None:
     if size == 0:
         raise EmptyFile(pointer)
     if size > settings.SLUICE.etl_max_file_bytes:
-        raise UploadTooLarge
+        raise UploadTooLarge(size)
 
 
 def check_type(content_type: str) -> None:
     """Raise FormatNotAccepted for a declared type that the provider does not support. The content is checked later."""
     bare = content_type.partition(";")[0].strip().lower()
-    kind = OTHER_NAMES.get(bare) or next((kind for kind, name in MEDIA_TYPES.items() if name == bare), None)
+    kind = OTHER_NAMES.get(bare) or next((kind for kind in DocumentFormat if kind.media_type == bare), None)
     if bare != ANYTHING and kind not in engines.provider().formats:
         raise FormatNotAccepted(kind)

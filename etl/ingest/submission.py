@@ -10,20 +10,26 @@ from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from config.platform.observability import tracing
 from etl.core import metrics
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.ingest.uploads import StoredDocument
 from etl.models import Task
-from etl.pipeline import dispatch, queue_limit
+from etl.pipeline import dispatch, queue_limit, turns
 from rules.library import catalog
 from rules.library.content import RuleContent
 
 log = structlog.get_logger(__name__)
 
-TASKS = Task.objects.defer("result")
+TASKS = Task.objects.without_results()
 
 
 class IncomingDocument(Protocol):
-    """A submitted document."""
+    """A submitted document. `upload`: the key under which it was uploaded before, or ""."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def upload(self) -> str: ...
 
     def check(self) -> None: ...
 
@@ -41,17 +47,20 @@ def submit(
     """Create a task for a document and start it. Without `rule_id` the default rule applies.
 
     Return the task, and whether an earlier request with the same idempotency key created it. Raise BadInput, the
-    problems of `etl.ingest.acceptance`, QueueFull, KeyReused and InFlight; no task is created then. Once the row is
-    committed the task is safe: if Redis or the broker is unavailable, recovery starts it.
+    problems of `etl.ingest.acceptance`, QuotaExceeded, QueueFull, KeyReused and InFlight; no task is created then, and
+    nothing is charged. Once the row is committed the task is safe: if Redis or the broker is unavailable, recovery
+    starts it.
     """
     if idempotency and (task := idempotency.find(TASKS, user_id=user.pk)):
         return task, True
     rule = catalog.resolve(user=user, rule_id=rule_id)
     document.check()
-    queue_limit.check()  # before storing a document for which there is no place
+    queue_limit.check(user_id=user.pk, size=document.size, upload=document.upload)  # before storing it
     stored = document.store()
     try:
-        task, replayed = create_task(stored, idempotency, user=user, rule=rule, request_id=request_id)
+        task, replayed = create_task(
+            stored, idempotency, user=user, rule=rule, request_id=request_id, upload=document.upload
+        )
     except Problem:
         # Only here is it certain that there is no row. After any other error the commit may have succeeded.
         stored.drop()
@@ -61,19 +70,26 @@ def submit(
         return task, True
     metrics.task_moved(task.status)
     log.info("task_accepted", etl_task_id=task.pk, kind=task.kind, size=task.size)
-    dispatch.begin(task, phase=Phase.OCR)
+    dispatch.begin(task, stage=Stage.OCR)
     return task, False
 
 
 def create_task(
-    stored: StoredDocument, idempotency: Idempotency | None, *, user: User, rule: RuleContent, request_id: str
+    stored: StoredDocument,
+    idempotency: Idempotency | None,
+    *,
+    user: User,
+    rule: RuleContent,
+    request_id: str,
+    upload: str,
 ) -> tuple[Task, bool]:
     with transaction.atomic():
         if idempotency and (task := idempotency.claim(TASKS, user_id=user.pk)):
             return task, True
-        queue_limit.enter()
+        queue_limit.enter(user_id=user.pk, size=stored.size, upload=upload)
         task = Task.objects.create(
             user=user,
+            rank=turns.next_rank(user.pk),
             rule_id=rule.rule_id,
             rule_version=rule.version,
             filename=stored.filename,

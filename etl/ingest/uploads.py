@@ -17,17 +17,18 @@ from typing import Any
 from uuid import uuid4
 
 from django.core.files.uploadedfile import UploadedFile
-from django.utils import timezone
+from django.db import transaction
 
 from config.platform import storage
+from config.platform.db import clock
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
-from etl.pipeline.artifacts import DOCUMENTS, UPLOADS
+from etl.pipeline import queue_limit, quotas
+from etl.pipeline.artifacts import DOCUMENTS, UPLOADS, UUID
 
 UPLOAD_SECONDS = 15 * 60
 MAX_NAME = 255
-UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
 # ---- Documents ------------------------------------------------------------------------------------------------------
@@ -52,6 +53,8 @@ def new_key(kind: DocumentFormat) -> str:
 
 class SentFile:
     """A document in the request body."""
+
+    upload = ""
 
     def __init__(self, file: UploadedFile) -> None:
         self.file = file
@@ -96,7 +99,8 @@ class EarlierUpload:
     """A document that this user uploaded earlier by a presigned URL."""
 
     def __init__(self, file_key: str, *, user_id: int) -> None:
-        self.key, self.user_id = file_key, user_id
+        self.key = self.upload = file_key
+        self.user_id = user_id
 
     def identity(self) -> dict[str, Any]:
         return {"file_key": self.key}
@@ -112,12 +116,16 @@ class EarlierUpload:
         return found
 
     @property
+    def size(self) -> int:
+        return self.head.size
+
+    @property
     def name(self) -> str:
         return unpacked(self.head.metadata.get("filename", ""))
 
     @cached_property
     def kind(self) -> DocumentFormat:
-        check_size(self.head.size, pointer="/file_key")
+        check_size(self.size, pointer="/file_key")
         with unchanged():
             first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
         return checked(first, size=self.head.size, name=self.name, pointer="/file_key")
@@ -167,11 +175,17 @@ class UploadTarget:
 
 
 def offer(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
-    """Presign an upload. Raises a problem if the declared type or size is not accepted."""
+    """Presign an upload, and count it until it expires.
+
+    Raises QuotaExceeded, and a problem if the declared type or size is not accepted.
+    """
     check_size(size, pointer="/size")
     check_type(content_type)
     key = f"{UPLOADS}{user_id}/{uuid4()}"
-    expires_at = timezone.now() + timedelta(seconds=UPLOAD_SECONDS)
+    expires_at = clock.now() + timedelta(seconds=UPLOAD_SECONDS)
+    with transaction.atomic():
+        queue_limit.lock()
+        quotas.reserve(user_id, file_key=key, size=size, expires_at=expires_at)
     ticket = storage.presign_upload(
         key,
         seconds=UPLOAD_SECONDS,

@@ -1,7 +1,7 @@
 """Reconciliation after the database was restored to an earlier point than Redis and object storage.
 
-Task ids, fences, and runs go back with the rows, while Redis and object storage still have state under the numbers that
-were used since. `manage.py reconcile` repairs that before Sluice starts again. Each function is idempotent, may be
+Task ids, generations, and runs go back with the rows, while Redis and object storage still have state under the numbers
+that were used since. `manage.py reconcile` repairs that before Sluice starts again. Each function is idempotent, may be
 interrupted and run again, and is safe beside running workers.
 """
 
@@ -21,16 +21,16 @@ log = structlog.get_logger(__name__)
 
 BATCH = 500
 # More than the retries of one task between two backups.
-FENCE_STEP = 1_000
+GENERATION_STEP = 1_000
 
 
-def raise_fences() -> int:
-    """Give every task an unused fence. Return the number of tasks.
+def raise_generations() -> int:
+    """Give every task an unused generation. Return the number of tasks.
 
     All existing run-states are then older than their rows, and recovery recreates them from the furthest artifact. Runs
-    are numbered by fences, so a retry cannot find artifacts of a retry that is missing in the restored database.
+    are numbered by generations, so a retry cannot find artifacts of a retry that is missing in the restored database.
     """
-    return Task.objects.update(fence=F("fence") + FENCE_STEP)
+    return Task.objects.update(generation=F("generation") + GENERATION_STEP)
 
 
 def forget_unknown_tasks() -> int:
@@ -38,7 +38,7 @@ def forget_unknown_tasks() -> int:
     forgotten = 0
     for task_ids in runstate.scan_all(size=BATCH):
         for task_id in without_row(task_ids):
-            forgotten += runstate.forget(task_id, fence=sys.maxsize)
+            forgotten += runstate.forget(task_id, generation=sys.maxsize)
     return forgotten
 
 
@@ -48,19 +48,19 @@ def unknown_artifacts(*, delete: bool) -> int:
     The hourly sweep deletes their documents.
     """
     found = 0
-    by_task = groupby((item.key for item in storage.list_objects(artifacts.TASKS)), key=task_of)
-    while batch := {task_id: list(keys) for task_id, keys in islice(by_task, BATCH)}:
-        for task_id in without_row(task_id for task_id in batch if task_id):
-            found += len(batch[task_id])
+    by_folder = groupby((item.key for item in storage.list_objects(artifacts.TASKS)), key=artifacts.folder_of)
+    while batch := {name: list(keys) for name, keys in islice(by_folder, BATCH)}:
+        for name in batch.keys() - {""} - folders_of(artifacts.task_of(name) for name in batch if name):
+            found += len(batch[name])
             if delete:
-                storage.delete_many(batch[task_id])
+                storage.delete_many(batch[name])
     return found
 
 
-def task_of(key: str) -> int:
-    """Return the task id in an artifact's key; 0 if there is none."""
-    number = key.removeprefix(artifacts.TASKS).partition("/")[0]
-    return int(number) if number.isdecimal() else 0
+def folders_of(task_ids: Iterable[int]) -> set[str]:
+    """Return the folders of tasks that have a row, with and without the UUID: earlier releases know only the latter."""
+    tasks = Task.objects.filter(pk__in=set(task_ids)).only("task_id", "uuid")
+    return {name for task in tasks for name in (artifacts.folder(task), f"{artifacts.TASKS}{task.pk}/")}
 
 
 def without_row(task_ids: Iterable[int]) -> Iterator[int]:

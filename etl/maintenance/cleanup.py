@@ -8,7 +8,7 @@ from config.platform import storage
 from config.platform.cleanup import run_steps
 from etl.core import metrics, workspace
 from etl.models import Task
-from etl.pipeline import artifacts
+from etl.pipeline import artifacts, quotas
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ BATCH = 500
 
 def sweep() -> list[str]:
     """Run every cleanup step. Return the names of those that failed."""
-    failed = run_steps(delete_orphans, delete_uploads, abort_uploads, workspace.clear)
+    failed = run_steps(delete_orphans, delete_uploads, forget_expired_uploads, abort_uploads, workspace.clear)
     metrics.ticked("sweep")
     return failed
 
@@ -31,10 +31,14 @@ def delete_orphans() -> int:
     found = old_objects(artifacts.DOCUMENTS, GRACE)
     orphans: list[str] = []
     for start in range(0, len(found), BATCH):
-        batch = found[start : start + BATCH]
-        named = set(Task.objects.filter(document_key__in=batch).values_list("document_key", flat=True))
-        orphans += [key for key in batch if key not in named]
+        orphans += unreferenced(found[start : start + BATCH])
     return delete(orphans, "documents_deleted")
+
+
+def unreferenced(keys: list[str]) -> list[str]:
+    """Return those of the documents that no task has."""
+    named = set(Task.objects.filter(document_key__in=keys).values_list("document_key", flat=True))
+    return [key for key in keys if key not in named]
 
 
 def delete_uploads() -> int:
@@ -42,10 +46,16 @@ def delete_uploads() -> int:
     return delete(old_objects(artifacts.UPLOADS, UPLOADS_KEPT), "uploads_deleted")
 
 
+def forget_expired_uploads() -> int:
+    """Delete the rows of upload URLs that have expired."""
+    return quotas.forget_expired(kept=UPLOADS_KEPT)
+
+
 def abort_uploads() -> int:
     """Abort abandoned multipart uploads of documents."""
     before = storage.now() - GRACE
-    old = [upload for upload in storage.list_uploads("etl/") if upload.initiated < before]
+    uploads = storage.list_uploads("etl/")
+    old = [upload for upload in uploads if upload.initiated < before and artifacts.OWN_KEY.fullmatch(upload.key)]
     for upload in old:
         storage.abort_upload(upload.key, upload.upload_id)
     return len(old)
@@ -53,7 +63,8 @@ def abort_uploads() -> int:
 
 def old_objects(prefix: str, kept: timedelta) -> list[str]:
     before = storage.now() - kept
-    return [item.key for item in storage.list_objects(prefix) if item.last_modified < before]
+    found = storage.list_objects(prefix)
+    return [item.key for item in found if item.last_modified < before and artifacts.OWN_KEY.fullmatch(item.key)]
 
 
 def delete(keys: list[str], action: str) -> int:

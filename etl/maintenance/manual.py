@@ -2,13 +2,12 @@
 
 from contextlib import closing
 
-from config.platform import storage
-from config.platform.http.problems import Problem, StorageUnavailable
+from config.platform.http.problems import Problem
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import recovery
 from etl.models import Task
-from etl.pipeline.actions import RunStateUnavailable
+from etl.pipeline.actions import reading_state
 from etl.runstate import TransitionResult, Verdict
 
 
@@ -52,12 +51,8 @@ def wake(task: Task) -> str:
     row = Task.objects.open().filter(pk=task.pk).first()
     if row is None:
         raise TaskNotOpen
-    try:
-        return recover(row, runstate.find_due({row.pk: row.fence})[row.pk])
-    except runstate.Unavailable:
-        raise RunStateUnavailable from None
-    except storage.StorageError:
-        raise StorageUnavailable from None
+    with reading_state():
+        return recover(row, runstate.find_due([row])[row.pk])
 
 
 def recover(task: Task, outcome: TransitionResult) -> str:
@@ -79,7 +74,7 @@ def recover(task: Task, outcome: TransitionResult) -> str:
             done = "The lost state was recreated."
         else:
             state = runstate.read(task.pk)
-            recovery_pass.wake_worker(task.pk, state.phase if state else Phase(task.phase))
+            recovery_pass.wake_worker(task.pk, state.phase if state else Stage(task.phase))
             done = "The wake-up message was sent again."
     if recovery_pass.owed:
         raise WakeUpNotSent

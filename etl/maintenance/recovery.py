@@ -1,6 +1,7 @@
 """Recovery from lost run-states, lost wake-up messages, dead workers, and ends that did not reach the row.
 
-Runs every ETL_RECOVERY_SECONDS, and is safe to run concurrently: the run-state's script or the row's fence decides.
+Runs every ETL_RECOVERY_SECONDS, and is safe to run concurrently: the script of run-states or the row's generation
+decides.
 """
 
 from collections.abc import Iterator
@@ -10,15 +11,15 @@ from datetime import timedelta
 import structlog
 from django.conf import settings
 from django.db.models import F
-from django.utils import timezone
 
 from config.platform import storage
+from config.platform.db import clock
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
 from etl import runstate
 from etl.core import metrics
-from etl.core.states import ENDED, Phase, Status
+from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch
 from etl.pipeline.artifacts import StoredOcr
@@ -49,7 +50,7 @@ def recover_all() -> None:
     """Recover all open tasks once. Raises Unavailable and Django's errors; the next pass does the rest."""
     with closing(RecoveryPass()) as recovery_pass:
         for tasks in batches():
-            outcomes = runstate.find_due({task.pk: task.fence for task in tasks})
+            outcomes = runstate.find_due(tasks)
             recovery_pass.owed.update(task_id for task_id, outcome in outcomes.items() if outcome.moved)
             for task in tasks:
                 recovery_pass.repair(task, outcomes[task.pk])
@@ -107,19 +108,19 @@ class RecoveryPass:
     def recreate(self, task: Task, *, is_gone: bool) -> bool:
         """Recreate a run-state from stored artifacts and wake a worker. Return False if another process was faster."""
         stored = artifacts.find_ocr(task)
-        if is_gone and not raise_fence(task):
+        if is_gone and not raise_generation(task):
             return False
         outcome = recreate_run_state(task, stored)
         if not (outcome.moved and outcome.state):
             return False
-        log.warning("task_taken_up", etl_task_id=task.pk, stage=str(outcome.state.phase), fence=task.fence)
+        log.warning("task_recovered", etl_task_id=task.pk, stage=str(outcome.state.phase), generation=task.generation)
         metrics.recovered("state")
         self.wake_worker(task.pk, outcome.state.phase)
         return True
 
-    def wake_worker(self, task_id: int, phase: Phase) -> None:
+    def wake_worker(self, task_id: int, stage: Stage) -> None:
         self.owed.add(task_id)
-        if not self.is_without_broker and dispatch.start(task_id=task_id, phase=phase, broker=self.broker):
+        if not self.is_without_broker and dispatch.start(task_id=task_id, stage=stage, broker=self.broker):
             self.owed.discard(task_id)
         else:
             self.is_without_broker = True
@@ -134,34 +135,34 @@ class RecoveryPass:
 def log_lost(state: RunState) -> None:
     """Log and count a lost message or lease. A token in the state belongs to a worker that died or stalled."""
     what = "lease" if state.token else "hint"
-    log.info("hint_sent_again", etl_task_id=state.task_id, stage=str(state.phase), lost=what)
+    log.info("wakeup_sent_again", etl_task_id=state.task_id, stage=str(state.phase), lost=what)
     metrics.recovered(what)
 
 
 def is_old_enough(task: Task) -> bool:
     """Return whether the row is old enough: the process that wrote it may still be about to create the run-state."""
-    return task.updated_at < timezone.now() - timedelta(seconds=settings.SLUICE.etl_recovery_seconds)
+    return task.updated_at < clock.now() - timedelta(seconds=settings.SLUICE.etl_recovery_seconds)
 
 
-def raise_fence(task: Task) -> bool:
-    """Raise the row's fence, so that revisions grow and a late creation of the old run-state fails.
+def raise_generation(task: Task) -> bool:
+    """Raise the row's generation, so that revisions grow and a late creation of the old run-state fails.
 
-    A run-state with an older fence than the row's needs no step: no worker has seen the row's fence. Return whether the
-    row was unchanged.
+    A run-state of an older generation needs no step: no worker has seen the row's generation. Return whether the row
+    was unchanged.
     """
-    stepped = Task.objects.open().filter(pk=task.pk, fence=task.fence).update(fence=F("fence") + 1)
-    task.fence += 1
+    stepped = Task.objects.open().filter(pk=task.pk, generation=task.generation).update(generation=F("generation") + 1)
+    task.generation += 1
     return bool(stepped)
 
 
 def recreate_run_state(task: Task, stored: StoredOcr | None) -> TransitionResult:
     """Create the run-state as started: a worker may have read the document, so the task cannot be cancelled."""
     if stored is None:
-        return runstate.create(task, phase=Phase(task.phase), started=True)
+        return runstate.create(task, stage=Stage(task.phase), started=True)
     return runstate.create(
         task,
-        phase=Phase.POSTPROCESS,
-        status=Status.LLM_PROCESSING if task.phase == Phase.OCR else None,
+        stage=Stage.POSTPROCESS,
+        status=Status.LLM_PROCESSING if task.phase == Stage.OCR else None,
         started=True,
         facts={
             **completion.facts_of(stored),

@@ -1,7 +1,9 @@
 from django.db import migrations
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
     """Changes only the state: no SQL."""
 
     dependencies = [("etl", "0002_traceparent")]

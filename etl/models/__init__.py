@@ -1,3 +1,5 @@
+from etl.models.quota import Allowance, Upload, Usage
 from etl.models.task import Task
+from etl.models.usage import ModelUsage
 
-__all__ = ["Task"]
+__all__ = ["Allowance", "ModelUsage", "Task", "Upload", "Usage"]

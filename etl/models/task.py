@@ -1,18 +1,29 @@
 from typing import Any, Self
+from uuid import uuid4
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from etl.core.states import ENDED, Phase, Status
+from config.platform.http import staff
+from etl.core.states import ENDED, PROCESSED, Stage, Status
+from etl.models.exact_fields import ExactJSON, ExactJSONB
 
 STORED = sorted({Status.PENDING, *ENDED})
 
 
+def new_uuid() -> str:
+    return str(uuid4())
+
+
 class TaskQuerySet(models.QuerySet["Task"]):
     def owned_by(self, user: Any) -> Self:
-        """Return the tasks that the user may view: their own, or all for staff."""
-        return self if user.is_staff else self.filter(user=user)
+        """Return the tasks that the user may view: their own, or all for staff with the permission to view them."""
+        return self if staff.may(user, Task) else self.filter(user=user)
+
+    def without_results(self) -> Self:
+        """Return the tasks without their results, which may be large."""
+        return self.defer("result", "last_result")
 
     def open(self) -> Self:
         """Return the tasks that wait or run. Redis has the exact status."""
@@ -25,6 +36,9 @@ class Task(models.Model):
     """
 
     task_id = models.BigAutoField(primary_key=True)
+    # The identity outside this database, in keys of artifacts and in the run-state. A database that was restored to an
+    # earlier point issues its ids again. "" for rows of earlier releases.
+    uuid = models.CharField(max_length=36, default=new_uuid, db_default="", blank=True, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="etl_tasks", db_index=False)
     rule = models.ForeignKey("rules.Rule", models.PROTECT, related_name="tasks")
     rule_version = models.PositiveIntegerField(help_text="The rule's at the time of the request")
@@ -35,20 +49,26 @@ class Task(models.Model):
     document_key = models.CharField(max_length=200, help_text="Of our own copy in object storage")
 
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
-    phase = models.CharField(max_length=12, choices=Phase, default=Phase.OCR)
+    phase = models.CharField(max_length=12, choices=Stage, default=Stage.OCR)
     progress = models.PositiveSmallIntegerField(default=0, help_text="Percent")
-    result = models.JSONField(null=True, blank=True)
+    # Results of earlier releases, and a copy for them. Others are read from `last_result`.
+    result = ExactJSONB(null=True, blank=True)
+    last_result = ExactJSON(null=True, blank=True, help_text="Of the last completed run, digit for digit")
+    last_result_run = models.PositiveIntegerField(null=True, blank=True, help_text="The run that last_result is of")
     error = models.JSONField(null=True, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
 
-    # The generation: outcomes are written only with the current one. It grows with every retry, and when the run-state
-    # is restored.
-    fence = models.BigIntegerField(default=1)
+    # Outcomes are written only with the current generation. It grows with every retry, and when the run-state is
+    # recreated.
+    generation = models.BigIntegerField(default=1, db_column="fence")
     # Parts of keys of artifacts in object storage: the current run, the run of the valid OCR result, and the run of the
     # stored model responses.
     run = models.PositiveIntegerField(default=1)
     ocr_run = models.PositiveIntegerField(default=1)
     journal_run = models.PositiveIntegerField(default=1)
+
+    # The order of turns between users, as `etl/pipeline/turns.py` assigns it. 0 for rows of earlier releases.
+    rank = models.BigIntegerField(default=0, db_default=0)
 
     request_id = models.CharField(max_length=64, default="", blank=True)
     traceparent = models.CharField(
@@ -67,8 +87,23 @@ class Task(models.Model):
         indexes = [
             models.Index(fields=["user", "-created_at", "-task_id"], name="etl_task_of_user"),
             models.Index(fields=["-created_at", "-task_id"], name="etl_task_newest"),
+            # For filtered lists: rare rows may be the oldest, and in no other index.
+            models.Index(fields=["user", "status", "-created_at", "-task_id"], name="etl_task_of_status"),
+            models.Index(
+                fields=["status", "-created_at", "-task_id"],
+                name="etl_task_not_completed",
+                condition=Q(status__in=[Status.CANCELLED, Status.FAILED]),
+            ),
+            # For the sweep, which looks for every stored document.
+            models.Index(fields=["document_key"], name="etl_task_document_key"),
             # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
             models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
+            # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
+            models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
+            models.Index(fields=["user", "rank"], name="etl_task_last_turn", condition=~Q(status=Status.CANCELLED)),
+            models.Index(
+                fields=["rank"], name="etl_task_past_turn", condition=Q(status__in=PROCESSED, ocr_run=models.F("run"))
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -90,3 +125,16 @@ class Task(models.Model):
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+    @property
+    def current_result(self) -> dict[str, Any] | None:
+        """The result, digit for digit unless an earlier release wrote it."""
+        if self.result is None or self.last_result_run != self.run:
+            return self.result  # type: ignore[no-any-return]
+        return self.last_result  # type: ignore[no-any-return]
+
+    @property
+    def previous_run(self) -> int:
+        """The run of the last result if a later run has not completed: 0 if there is none."""
+        number = self.last_result_run or 0
+        return number if self.status != Status.COMPLETED else 0

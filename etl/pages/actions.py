@@ -10,12 +10,13 @@ from config.platform.http.problems import Problem
 from config.platform.http.throttling import RateLimited
 from config.platform.ui.base import Action, problem_text, validated
 from etl.api.serializers import MOST, RetrySerializer
-from etl.core.states import ENDED, Phase, Status
+from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
-from etl.pages.base import owned
+from etl.pages.base import changeable
 from etl.pages.listing import ORDER
 from etl.pipeline import actions
 from rules.api import rates
+from rules.pages.base import number_in
 
 
 class TaskAction(Action):
@@ -24,7 +25,8 @@ class TaskAction(Action):
     throttle = rates.DocumentThrottle
 
     def task(self, task_id: int) -> Task:
-        self.changed_row = task = owned(task_id, user=self.user)
+        task = changeable(task_id, user=self.user)
+        self.record_change(task)
         return task
 
     def next_url(self, *, task_id: int) -> str:
@@ -42,7 +44,7 @@ class RetryTask(TaskAction):
         stage = self.request.POST.get("from_stage", "")
         task = self.task(task_id)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
-        if stage == Phase.POSTPROCESS:
+        if stage == Stage.POSTPROCESS:
             return "Queued for extraction from the existing text."
         return "Queued for parsing."
 
@@ -96,13 +98,9 @@ class BulkTaskAction(Action):
         return self.summary(len(tasks) - refusals.total(), result, refusals)
 
     def selected(self) -> list[Task]:
-        ids = [
-            int(text)
-            for text in self.request.POST.getlist("task")
-            if text.isascii() and text.isdecimal() and len(text) < len(str(MOST))
-        ]
+        ids = [number for text in self.request.POST.getlist("task") if (number := number_in(text))]
         mine = Task.objects.filter(user=self.user, pk__in=ids[:MAX_LIMIT])
-        return list(mine.defer("result").order_by(*ORDER))
+        return list(mine.without_results().order_by(*ORDER))
 
     def cancel(self, task: Task) -> None:
         actions.cancel(task=task)
@@ -125,4 +123,4 @@ def stage_of(task: Task) -> str:
         raise NothingChanged("The document is completed. Choose the stage to run again.")
     if task.status not in ENDED:
         raise actions.NotEnded
-    return str((task.error or {}).get("stage") or Phase.OCR)
+    return str((task.error or {}).get("stage") or Stage.OCR)

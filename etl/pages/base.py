@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.contrib.auth.models import User
 
+from config.platform.http import staff
 from config.platform.http.problems import NotFound
 from config.platform.ui.base import Page
 from etl.api import lookup
@@ -20,18 +21,34 @@ class DocumentsPage(Page):
     throttle = rates.DocumentThrottle
 
 
+CONTENT_OPENED = "On the web page: opened the document."
+
+
 class TaskPage(DocumentsPage):
     """A page about one task."""
 
     def state(self) -> RunState:
         return seen(self.kwargs["task_id"], user=self.user)
 
+    def content_state(self) -> RunState:
+        """Return the state for a page with content of the document, and record the access of staff."""
+        state = self.state()
+        lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
+        return state
+
 
 def owned(task_id: int, *, user: User) -> Task:
     """Return a task that the user may see, without its result. Raises NotFound."""
-    row = Task.objects.owned_by(user).filter(pk=task_id).defer("result").first()
+    row = Task.objects.owned_by(user).filter(pk=task_id).without_results().first()
     if row is None:
         raise NotFound(UNKNOWN)
+    return row
+
+
+def changeable(task_id: int, *, user: User) -> Task:
+    """Return a task that the user may change, without its result. Raises NotFound and NotPermitted."""
+    row = owned(task_id, user=user)
+    staff.require_change(user, row)
     return row
 
 

@@ -7,6 +7,8 @@ has one.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from etl.postprocessors.citations.levels import AMBIGUOUS, COMPUTED, EXACT, NORMALIZED, NOT_FOUND, QUOTE
+
 
 class Explanation(NamedTuple):
     """A headline without a final stop, and one or two sentences of advice to the user who submitted the document."""
@@ -19,7 +21,7 @@ class Explanation(NamedTuple):
 ERRORS = {
     "unsupported_format": Explanation(
         "Unsupported file format",
-        "Save it as PDF, as an image (PNG, JPEG, TIFF, WebP) or as text, and upload it again.",
+        "Save it as PDF, or in one of the formats that the error names, and upload it again.",
     ),
     "file_too_large": Explanation(
         "The file is too large, or expands to too much data",
@@ -41,6 +43,10 @@ ERRORS = {
     "empty_document": Explanation(
         "The document contains no text",
         "Check for blank pages and pale scans. A better scan may help.",
+    ),
+    "incomplete_document": Explanation(
+        "Not all pages could be read, and the rule requires that",
+        "Check the pages named in the error. Upload a better scan, or extract with a rule that accepts warnings.",
     ),
     "artifact_missing": Explanation(
         "A stored file of this document is missing",
@@ -80,6 +86,10 @@ ERRORS = {
         "The extracted data does not match the schema",
         "Relax the rule's schema at the place named in the error, and extract again.",
     ),
+    "number_unrepresentable": Explanation(
+        "A number is too large or too precise",
+        "Allow a string at the place named in the error in the rule's schema, and extract again.",
+    ),
     "document_too_long": Explanation(
         "The document is too long for the language model",
         "Extract with a rule that works in pieces, or split the document and upload the parts.",
@@ -107,19 +117,46 @@ UNKNOWN = Explanation("Unexpected error", "Try again. If it fails again, contact
 # ---- Warnings, by their codes ---------------------------------------------------------------------------------------
 WARNINGS = {
     "page_failed": Explanation("Part of the document could not be read", "Its text is missing from the result."),
+    "layout_failed": Explanation(
+        "The layout of a page could not be analyzed", "Its text is complete, but columns and tables may be mixed up."
+    ),
+    "unsupported_script": Explanation(
+        "The text may be in a script that is not supported", "Do not use the text of this page without a check."
+    ),
     "no_page_data": Explanation("No page information", "All text is shown as one page, and citations refer to it."),
     "truncated": Explanation("The file is incomplete", "Check whether the last pages are present."),
     "hidden_text": Explanation("Hidden text", "It may have been added to mislead programs."),
     "low_confidence": Explanation("Low OCR confidence", "Compare the page with the original."),
+    "image_not_read": Explanation("An image was not read", "If it shows text, that is missing from the result."),
+    "attachment_not_read": Explanation("Attachments were not read", "Upload them as documents of their own."),
     "usage_incomplete": Explanation("Usage data is incomplete", "The result itself is complete."),
     "usage_unknown": Explanation("Usage data is unavailable", "The result itself is complete."),
+    "text_left_out": Explanation(
+        "Characters were left out", "Language models do not see them. Compare these pages with the original."
+    ),
+    "repaired": Explanation("Parts of the result were requested again", "Compare them with the document."),
+    "items_rejected": Explanation(
+        "Items were left out because they do not fit the rule", "Add them by hand, or relax the rule's schema."
+    ),
+    "items_uncounted": Explanation(
+        "The items could not be counted", "Check whether lists are complete, or use a rule that works in pieces."
+    ),
+    "sum_differs": Explanation("A total differs from the sum of its amounts", "Compare both with the document."),
+    "prompt_truncated": Explanation(
+        "The language model may not have read the whole document",
+        "Check whether the result is complete, or use a rule that works in pieces. Ask your administrator to raise the "
+        "context length of the model server.",
+    ),
+    "number_unrepresentable": Explanation(
+        "A number was stored as text", "It is too large or too precise for a number. Its digits are complete."
+    ),
     "possible_prompt_injection": Explanation(
         "Possible prompt injection", "Check the values against the document before you use them."
     ),
     "no_values": Explanation("No values were found", "The rule may not fit this kind of document. Try another rule."),
     "merge_conflict": Explanation("The document contains conflicting values", "Check the page for the right value."),
+    "items_repeated": Explanation("Items may be counted twice", "Compare their number with the document."),
     "merge_repeats": Explanation("Repeated items were merged", "Check whether they were identical or only similar."),
-    "citations_incomplete": Explanation("Not all values were checked", "Values without a source were not checked."),
     "citation_unverified": Explanation(
         "Some quotes were not found in the document", "Check the values that cite these quotes."
     ),
@@ -127,6 +164,22 @@ WARNINGS = {
         "Some values were not found in the document", "They may be calculated or made up. Check them."
     ),
 }
+
+
+# ---- Citations, by their match ---------------------------------------------------------------------------------------
+MATCHES = {
+    EXACT: Explanation("Exact", "The document has the value as it is written here."),
+    NORMALIZED: Explanation("Same value", "The document has it in another notation, which has one meaning."),
+    AMBIGUOUS: Explanation("Unclear", "The notation has several meanings, or several places may be meant. Check it."),
+    QUOTE: Explanation("Quote only", "The document has the quote. Check whether it supports the value."),
+    COMPUTED: Explanation("Computed", "The document does not have it, but it is a sum or number of cited values."),
+    NOT_FOUND: Explanation("Not found", "The document does not have it. Check the value."),
+}
+
+
+def of_match(match: str) -> Explanation:
+    """Return the explanation of a citation's level; results of earlier releases have others."""
+    return MATCHES.get(match, Explanation("Not verified", "An earlier release cited it. Check the value."))
 
 
 def of_error(error: Mapping[str, Any]) -> Explanation:

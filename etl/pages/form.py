@@ -7,11 +7,12 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth.models import User
 
+from config.platform.http.quotas import left
 from config.platform.ui.templatetags.pages import size
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
 from etl.pages.base import rules_for
-from etl.pipeline import engines
+from etl.pipeline import engines, quotas
 
 OTHER_ENDINGS = {
     DocumentFormat.JPEG: (".jpeg",),
@@ -43,6 +44,21 @@ def limits() -> dict[str, Any]:
         "bytes": settings.SLUICE.etl_max_file_bytes,
         "size": size(settings.SLUICE.etl_max_file_bytes),
         "pages": settings.SLUICE.etl_max_pages,
+    }
+
+
+def quota_left(user_id: int) -> dict[str, Any]:
+    """Return the quota of a user for templates."""
+    quota = quotas.state(user_id)
+    return {
+        "documents": left(quota.daily_documents, quota.documents),
+        "daily_documents": quota.daily_documents,
+        "size": size(left(quota.daily_bytes, quota.bytes)),
+        "daily_size": size(quota.daily_bytes),
+        "open": left(quota.max_open, quota.open),
+        "max_open": quota.max_open,
+        "is_used_up": quota.documents >= quota.daily_documents or quota.bytes >= quota.daily_bytes,
+        "seconds": quota.seconds_left,
     }
 
 

@@ -9,11 +9,12 @@ from rest_framework.request import Request
 from config.platform.http.paging import chosen
 from config.platform.ui.base import Listing
 from etl.api import lookup
-from etl.core.states import Phase, Status
+from etl.core import completeness
+from etl.core.states import Stage, Status
 from etl.models import Task
 from etl.pages import explanations
 from etl.pages.base import DocumentsPage
-from etl.pages.form import SubmitForm, limits
+from etl.pages.form import SubmitForm, limits, quota_left
 from etl.runstate import RunState
 
 TABS = {
@@ -56,10 +57,11 @@ class DocumentListPage(DocumentsPage):
         if self.fragment_name in self.get_template_names():
             return {}
         form = form or SubmitForm(user=self.user)
-        return {"form": form, "limits": limits(), "rules": form.fields["rule_id"].choices[1:]}
+        quota = quota_left(self.user.pk)
+        return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
     def tasks(self, status: str) -> QuerySet[Task]:
-        tasks = Task.objects.filter(user=self.user).select_related("rule").defer("result", *RULE)
+        tasks = Task.objects.filter(user=self.user).select_related("rule").without_results().defer(*RULE)
         return lookup.with_status(tasks, status) if status else tasks
 
 
@@ -77,6 +79,7 @@ def row_of(state: RunState, rule: str) -> dict[str, Any]:
         "state": state,
         "rule": rule,
         "failure": explanations.of_error(error) if error else None,
-        "stage": Phase(error["stage"]) if error else None,
+        "stage": Stage(error["stage"]) if error else None,
+        "incomplete": completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
         "warnings": len(state.metadata["warnings"]),
     }

@@ -5,6 +5,7 @@ the result with the same list. No ids, no styles, no images, no external resourc
 """
 
 import re
+import threading
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -14,14 +15,20 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
 # Longer texts are shown as plain text, to bound the time of a request. A usual page has a few thousand characters.
 MOST_CHARACTERS = 64_000
 # So are texts with more of these: the parser's time is quadratic in brackets and in stars.
 MOST_BRACKETS, MOST_STARS = 1_000, 12_000
-MOST_CELLS = 20_000  # the parser pads short rows with cells
-# The parser drops deeper blocks with their text; `is_plain` detects texts that nest so deep.
+MOST_CELLS = 8_000  # the parser pads short rows with cells
+# And texts that need more steps, which take 5 to 10 microseconds each. A page full of formatting needs 18,000.
+MOST_STEPS, STEPS_OF_BLOCK = 30_000, 4
+WAIT_SECONDS = 2  # for the texts of other requests; then the text is shown as plain text, too
+turn = threading.Lock()
+# The parser drops deeper blocks with their text; `is_too_long` detects texts that nest so deep.
 DEEPEST = 150
 MARKER = r"(?:>|(?:[-+*]|\d{1,9}[.)])[ \t])"
 NESTED = re.compile(rf"^(?:[ \t]{{0,80}}{MARKER}){{30}}|^[ \t]{{80,}}{MARKER}", re.MULTILINE)
@@ -40,9 +47,9 @@ FOREIGN_TAG = re.compile(rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\b)", re.IGNORECAS
 ALIGNED = re.compile(r"text-align:(\w+)")
 
 # HTML parsers reopen unclosed formatting elements in each following block, with all their attributes. So a few bytes
-# can expand to many. `copied` computes an upper bound beforehand. It leaves out elements that are closed immediately,
-# if the closing tag is certain: a quote may hide it.
-MOST_COPIED = 2_000_000
+# can expand to many. `reopened_size` computes an upper bound beforehand. It leaves out elements that are closed
+# immediately, if the closing tag is certain: a quote may hide it.
+MOST_REOPENED = 2_000_000
 MOST_TAGS = 10_000  # opening tags, except those of tables; deeply nested tags take longer
 MOST_HTML = 2_000_000  # characters
 MOST_PASSES = 8  # levels of nested formatting
@@ -54,38 +61,50 @@ OPENED = re.compile(rf"<(?:{FORMATS})\b", re.IGNORECASE)
 # Blocks, nested links and closing tags: the parser closes open formatting there, and reopens it.
 BREAKING = re.compile(rf"</[a-z]|<a\b|<(?!(?:{FORMATS})\b)[a-z]", re.IGNORECASE)
 COUNTED = re.compile(r"<(?!(?:table|caption|thead|tbody|tfoot|tr|th|td)\b)[a-z]", re.IGNORECASE)
+STEPS = "steps"  # name of the parser's rules that count
 BARE_CHARACTERS = 10  # about the length of a reopened tag without attributes
 
 
-def is_plain(text: str) -> bool:
-    """Return whether a text is shown as plain text, because it is too long or slow to render."""
+class TooComplex(Exception):
+    """The text needs too many steps."""
+
+
+def rendered(text: str) -> SafeString | None:
+    """Return the HTML of a page's Markdown, or None if the text is too long or too slow to render.
+
+    One text is rendered at a time: it takes up to 0.3 s of the GIL, which all other requests of the process need.
+    """
+    if is_too_long(text) or not turn.acquire(timeout=WAIT_SECONDS):
+        return None
+    try:
+        return html_of(text)
+    finally:
+        turn.release()
+
+
+def is_too_long(text: str) -> bool:
     return (
         len(text) > MOST_CHARACTERS
         or text.count("[") > MOST_BRACKETS
         or sum(map(text.count, "*_~")) > MOST_STARS
-        or cells(text) > MOST_CELLS
+        or sum(map(cells, re.split(r"\n[ \t]*\n", text))) > MOST_CELLS
         or NESTED.search(text) is not None
-        or laid_out(text) is None
     )
 
 
-def cells(text: str) -> int:
-    """Return the highest number of cells that a table in this text may have."""
-    lines = text.split("\n")
-    return len(lines) * max(line.count("|") for line in lines)
+def cells(lines: str) -> int:
+    """Return the highest number of cells that a table in these lines may have."""
+    bars = [line.count("|") for line in lines.split("\n")]
+    return len(bars) * max(bars)
 
 
-def render(text: str) -> SafeString:
-    """Return the HTML of a page's Markdown, or its text in `<pre>` if it `is_plain`."""
-    html = laid_out(text)
-    return SafeString(f"<pre>{escape(text)}</pre>") if html is None else html
-
-
-@lru_cache(maxsize=8)  # `render` is called after `is_plain`
-def laid_out(text: str) -> SafeString | None:
-    """Return the HTML of a page's Markdown, or None if its tags would expand too much."""
-    html = parser().render(text)
-    if is_tangled(html):
+@lru_cache(maxsize=8)
+def html_of(text: str) -> SafeString | None:
+    try:
+        html = parser().render(text, {STEPS: 0})
+    except TooComplex:
+        return None
+    if is_too_expensive(html):
         return None
     clean = nh3.clean(
         html,
@@ -100,12 +119,13 @@ def laid_out(text: str) -> SafeString | None:
     return SafeString(clean) if len(clean) <= MOST_HTML else None
 
 
-def is_tangled(html: str) -> bool:
+def is_too_expensive(html: str) -> bool:
     """Return whether nh3 could expand this HTML excessively, or take too long."""
-    return len(html) > MOST_HTML or sum(1 for _ in COUNTED.finditer(html)) > MOST_TAGS or copied(html) > MOST_COPIED
+    tags = sum(1 for _ in COUNTED.finditer(html))
+    return len(html) > MOST_HTML or tags > MOST_TAGS or reopened_size(html) > MOST_REOPENED
 
 
-def copied(html: str) -> int:
+def reopened_size(html: str) -> int:
     """Return an upper bound for the characters of tags that a parser may reopen.
 
     Only a parser can find the end of a tag with attributes, so all text after the first one counts. Removed parts are
@@ -125,12 +145,30 @@ def copied(html: str) -> int:
 @cache
 def parser() -> MarkdownIt:
     made = MarkdownIt("commonmark", {"html": True, "maxNesting": DEEPEST}).enable(["table", "strikethrough"])
+    made.block.ruler.before("table", STEPS, count_block)
+    made.inline.ruler.before("text", STEPS, count_inline)
     made.add_render_rule("image", instead_of_image)
     made.add_render_rule("html_block", html)
     made.add_render_rule("html_inline", html)
     for name in ("th_open", "td_open"):
         made.add_render_rule(name, cell)
     return made
+
+
+def count_block(state: StateBlock, _start: int, _end: int, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
+    return count(state.env, STEPS_OF_BLOCK)
+
+
+def count_inline(state: StateInline, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
+    return count(state.env, 1)
+
+
+def count(env: Any, steps: int) -> bool:
+    """Count steps, as a rule that never matches. Raises TooComplex."""
+    env[STEPS] += steps
+    if env[STEPS] > MOST_STEPS:
+        raise TooComplex
+    return False
 
 
 def instead_of_image(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, env: Any) -> str:

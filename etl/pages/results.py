@@ -1,15 +1,17 @@
 """Results of a document: Markdown and JSON panes, and downloads."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
-import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
-from config.platform import storage
+from config.platform import exact_json, storage
+from config.platform.http import staff
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import api_request
-from etl.api import markdown
+from etl.api import lookup, markdown
 from etl.core.formats import DocumentFormat
 from etl.core.states import Status
 from etl.ingest import acceptance
@@ -20,7 +22,7 @@ from etl.pipeline import artifacts
 from etl.providers.base import UNSURE
 from etl.runstate import RunState
 
-MOST_NUMBER = 7  # digits of a page or a piece
+NUMBER = re.compile(r"[0-9]{1,7}")  # of a page or a piece
 RAW_BYTES = 200_000  # of JSON shown as text; larger results are download only
 DOWNLOAD_SECONDS = 60  # validity of a presigned URL: the download must start, not end, in this time
 
@@ -32,7 +34,7 @@ class SheetsFragment(TaskPage):
     template_name = "etl/_sheets.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        state = self.state()
+        state = self.content_state()
         if not state.markdown_key:
             raise markdown.MarkdownNotReady
         query = self.request.GET
@@ -88,7 +90,7 @@ def confidences(state: RunState) -> dict[int, dict[str, Any]]:
 
 def number(request: HttpRequest, name: str) -> int | None:
     text = request.GET.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_NUMBER else None
+    return int(text) if NUMBER.fullmatch(text) else None
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -98,22 +100,28 @@ class BranchFragment(TaskPage):
     template_name = "etl/_branch.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        state = self.state()
+        state = self.content_state()
         output = output_of(state)
         if "data" not in output:
             raise NotFound
-        return super().get_context_data(node=grown(output, self.request), **context)  # the path has task_id
+        return super().get_context_data(node=tree_of(output, self.request), **context)  # the path has task_id
 
 
 def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     """Return the JSON pane: a tree or text, or the reason why it is empty."""
-    if state.status != Status.COMPLETED:
+    if state.status != Status.COMPLETED and not state.previous_run:
         return {"missing": "No result."}
     try:
         output = output_of(state)
         if "data" not in output:
             return {"is_text_alone": True}
-        pane = {"node": grown(output, request), "pointer": request.GET.get("node", "")}
+        pane = {
+            "node": tree_of(output, request),
+            "pointer": request.GET.get("node", ""),
+            "levels": tree.legend(),
+        }
+        if state.status != Status.COMPLETED:
+            pane["of_earlier_run"] = output["metadata"].get("provenance", {})
     except Problem as problem:
         return {"missing": problem.detail}
     pane["raw"] = request.GET.get("json") == "raw"
@@ -123,25 +131,35 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     return pane
 
 
-def grown(output: dict[str, Any], request: HttpRequest) -> tree.Node:
-    sources = tree.Sources(output.get("citations") or [])
-    return tree.grow(output["data"], sources, at=request.GET.get("node", ""), start=number(request, "from") or 0)
+def tree_of(output: dict[str, Any], request: HttpRequest) -> tree.Node:
+    sources = {each["pointer"]: each for each in output.get("citations") or []}
+    return tree.build(output["data"], sources, at=request.GET.get("node", ""), start=number(request, "from") or 0)
 
 
 def output_of(state: RunState) -> dict[str, Any]:
-    """Return the whole result, with the key order of the rule, which the database does not keep.
+    """Return the whole result, or after a retry that did not complete, that of the run before.
 
     Raises NotFound for a task without one, and StorageUnavailable.
     """
-    if state.status != Status.COMPLETED:
+    if state.status == Status.COMPLETED:
+        run = state.run
+    elif state.previous_run:
+        run = state.previous_run
+    else:
         raise NotFound
     with acceptance.storing():
-        stored = artifacts.find(artifacts.output_key(state))
-    return stored or state.result or Task.objects.values_list("result", flat=True).get(pk=state.task_id) or {}
+        stored = artifacts.find(artifacts.output_key(replace(state, run=run)))
+    return stored or stored_in_row(state, run) or {}
+
+
+def stored_in_row(state: RunState, run: int) -> dict[str, Any] | None:
+    row = Task.objects.get(pk=state.task_id)
+    found: dict[str, Any] | None = row.last_result if row.last_result_run == run else row.result
+    return found
 
 
 def dumped(data: Any) -> bytes:
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2)
+    return exact_json.dumps(data, indent=True)
 
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
@@ -153,6 +171,7 @@ class ResultDownload(DocumentsPage):
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         state = seen(task_id, user=self.user)
+        lookup.record_reading(state, user=self.user, what=f"On the web page: downloaded the {self.ending} file.")
         response = self.content(state)
         name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"
         response["Content-Disposition"] = storage.content_disposition(name)
@@ -176,6 +195,7 @@ class OriginalDownload(DocumentsPage):
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         self.count()
         task = owned(task_id, user=self.user)
+        staff.record_reading(self.user, task, "On the web page: downloaded the original document.")
         with acceptance.storing():
             if storage.head(task.document_key) is None:
                 raise DocumentGone

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 
 from config.platform import storage
 from etl.ingest.acceptance import storing
-from etl.pages.rendering import MOST_CHARACTERS, is_plain, render
+from etl.pages.rendering import MOST_CHARACTERS, rendered
 from etl.pipeline import actions
 from etl.providers.base import PAGE_MARKER
 
@@ -79,8 +79,7 @@ def stack(key: str, *, at: int = 0, page: int | None = None, before: int | None 
 
 def sheet(piece: SheetSpan, text: str, *, raw: bool) -> Sheet:
     text = text.strip("\r\n")
-    is_text = raw or piece.parts > 1 or is_plain(text)
-    return Sheet(piece=piece, text=text, html=None if is_text else render(text))
+    return Sheet(piece=piece, text=text, html=None if raw or piece.parts > 1 else rendered(text))
 
 
 # ---- Selection ------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from typing import Any
 
 from config.platform.ui.templatetags.pages import count, duration
 from etl import runstate
-from etl.core.states import Phase, Status
-from etl.models import Task
+from etl.core.states import Stage, Status
+from etl.pipeline import turns
 from etl.runstate import RunState
 
 MILLISECONDS = 1000
@@ -30,31 +30,31 @@ def steps_of(state: RunState, *, rule: str) -> list[ProgressStep]:
 
 
 def waiting(state: RunState) -> ProgressStep:
-    if state.status == Status.CANCELLED:
+    if state.status == Status.CANCELLED and not state.markdown_key:
         return ProgressStep(name="Pending", tone="cancelled", note="Cancelled before it started.")
     if state.status != Status.PENDING:
         return ProgressStep(name="Pending", tone="done")
-    ahead = Task.objects.open().filter(pk__lt=state.task_id).order_by().count()
+    ahead = turns.count_before(state.task_id)
     note = f"{ahead:,} ahead in the queue." if ahead else "Next in the queue."
     return ProgressStep(name="Pending", tone="now", note=note)
 
 
 def reading(state: RunState) -> ProgressStep:
-    tone = tone_of(state, Phase.OCR, Status.MINERU_PARSING)
+    tone = tone_of(state, Stage.OCR, Status.MINERU_PARSING)
     step = ProgressStep(name="Parsing", tone=tone, facts=facts_of_reading(state))
     if tone == "now":
         step.percent = share(state, 0)
-        step.note = backoff_note(state) or counted(state, "Page") or "Reading text and recognizing pages."
+        step.note = waiting_note(state) or counted(state, "Page") or "Reading text and recognizing pages."
     return step
 
 
 def extracting(state: RunState, rule: str) -> ProgressStep:
-    tone = tone_of(state, Phase.POSTPROCESS, Status.LLM_PROCESSING)
+    tone = tone_of(state, Stage.POSTPROCESS, Status.LLM_PROCESSING)
     step = ProgressStep(name="Extraction", tone=tone, facts=[("Rule", f"{rule}, version {state.rule_version}")])
     step.facts += facts_of_extracting(state)
     if tone == "now":
         step.percent = share(state, runstate.HALF)
-        step.note = backoff_note(state) or counted(state, "Part") or "Applying the rule."
+        step.note = waiting_note(state) or counted(state, "Part") or "Applying the rule."
     return step
 
 
@@ -64,12 +64,14 @@ def done(state: RunState) -> ProgressStep:
     return ProgressStep(name="Result", tone=tone, note=value)
 
 
-def tone_of(state: RunState, phase: Phase, status: Status) -> str:
+def tone_of(state: RunState, stage: Stage, status: Status) -> str:
     """Return the tone of a stage. A failed task's error names the failed stage."""
     if state.status == status:
         return "now"
-    is_done = state.status == Status.COMPLETED or (phase == Phase.OCR and bool(state.markdown_key))
-    if state.status == Status.FAILED and (state.error or {}).get("stage") == phase:
+    if state.status == Status.CANCELLED and stage == Stage.POSTPROCESS and state.markdown_key:
+        return "cancelled"
+    is_done = state.status == Status.COMPLETED or (stage == Stage.OCR and bool(state.markdown_key))
+    if state.status == Status.FAILED and (state.error or {}).get("stage") == stage:
         return "failed"
     return "done" if is_done else "later"
 
@@ -85,18 +87,20 @@ def counted(state: RunState, word: str) -> str:
     return f"{word} {int(done):,} of {int(total):,}." if done.isdecimal() and total.isdecimal() else ""
 
 
-def backoff_note(state: RunState) -> str:
-    """Return a note on the next attempt of a stage that waits in backoff, or ""."""
-    seconds = state.available_at - time.time()
-    if state.token or seconds < 1 or not state.attempts[state.phase]:
+def waiting_note(state: RunState) -> str:
+    """Return a note on a stage that no worker has, or ""."""
+    if not state.is_waiting:
         return ""
-    return f"Attempt failed. Next attempt in {duration(seconds)}."
+    seconds = state.available_at - time.time()
+    if seconds >= 1 and state.attempts[state.phase]:
+        return f"Attempt failed. Next attempt in {duration(seconds)}."
+    return "Waiting for a worker."
 
 
 # ---- Facts ----------------------------------------------------------------------------------------------------------
 def facts_of_reading(state: RunState) -> list[tuple[str, str]]:
     ocr = state.metadata["ocr"]
-    facts = [attempts(state, Phase.OCR), ("Provider", PROVIDERS.get(state.provider, state.provider))]
+    facts = [attempts(state, Stage.OCR), ("Provider", PROVIDERS.get(state.provider, state.provider))]
     if state.markdown_key:
         facts += [("Pages", count(ocr.get("pages"))), ("OCR", recognized(ocr)), ("Duration", took(ocr))]
     return [(name, value) for name, value in facts if value]
@@ -116,13 +120,16 @@ def took(ocr: dict[str, Any]) -> str:
 
 def facts_of_extracting(state: RunState) -> list[tuple[str, str]]:
     post, usage = state.metadata["postprocess"], state.metadata["postprocess"]["usage"]
-    facts = [attempts(state, Phase.POSTPROCESS), ("Strategy", post["strategy"] or ""), ("Model", post["model"] or "")]
+    facts = [attempts(state, Stage.POSTPROCESS), ("Strategy", post["strategy"] or ""), ("Model", post["model"] or "")]
     if usage.get("calls"):
         tokens = f"{count(usage['prompt_tokens'])} in, {count(usage['completion_tokens'])} out"
         facts += [("Calls", count(usage["calls"])), ("Tokens", tokens)]
+    if (earlier := post["earlier_usage"]).get("calls"):
+        tokens = f"{count(earlier['prompt_tokens'])} in, {count(earlier['completion_tokens'])} out"
+        facts.append(("Earlier runs", f"{count(earlier['calls'])} calls, {tokens}"))
     return [(name, value) for name, value in facts if value]
 
 
-def attempts(state: RunState, phase: Phase) -> tuple[str, str]:
-    number, most = state.attempts[phase], runstate.most_attempts(phase)
+def attempts(state: RunState, stage: Stage) -> tuple[str, str]:
+    number, most = state.attempts[stage], runstate.most_attempts(stage)
     return "Attempt", f"{number} of {max(number, most)}" if number else ""

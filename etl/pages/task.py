@@ -5,10 +5,13 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from etl.api import representation
+from config.platform.http import staff
+from etl.api import lookup, representation
+from etl.core import completeness
 from etl.core.states import Status
+from etl.models import Task
 from etl.pages import explanations, results
-from etl.pages.base import TaskPage, rules_for
+from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
 from etl.pages.steps import steps_of
 from etl.runstate import RunState
 from rules.library import catalog, requirements
@@ -23,6 +26,8 @@ class DocumentPage(TaskPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
+        if state.has_ended:
+            lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
         rule, mode = pinned_rule(state)
         return super().get_context_data(
             title=state.filename,
@@ -33,7 +38,9 @@ class DocumentPage(TaskPage):
             steps=steps_of(state, rule=rule),
             failure=failure_of(state),
             warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
+            incomplete=completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
             cancel_refusal=cancel_refusal(state),
+            may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
             events=f"{representation.path_of(state.task_id)}/events",
             **(self.ended(state) if state.has_ended else {}),
             **context,
@@ -81,7 +88,7 @@ def warnings_of(state: RunState) -> list[dict[str, Any]]:
 
 def cancel_refusal(state: RunState) -> str:
     """Return the reason why an open task cannot be cancelled, "" if it can. The task may still start meanwhile."""
-    if state.status == Status.PENDING and not state.started:
+    if state.is_cancellable:
         return ""
     minutes = settings.SLUICE.etl_task_timeout // 60 or 1
     return f"Processing has started and cannot be cancelled. Each attempt takes at most {minutes} min."

@@ -1,22 +1,24 @@
 """JSON as an expandable tree, loaded in parts."""
 
-import json
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from config.platform import exact_json
 from config.platform.http.pointers import join, tokens, unescaped
 from config.platform.http.problems import NotFound
+from etl.pages.explanations import MATCHES, Explanation, of_match
+from etl.postprocessors.citations.levels import COMPUTED, EXACT, NORMALIZED, NOT_FOUND
 
 NODES = 300  # per response
 CHILDREN = 100  # of one object or list, at a time
 DEPTH = 8  # per response, which is the nesting of templates
 LONGEST_TEXT, LONGEST_NAME = 1_000, 100
 
-# Matches with a verified quote. Citations with `match: value` have none.
-SURE = ("exact", "normalized", "numeric")
+# Matches that a person need not check.
+SURE = (EXACT, NORMALIZED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class Node:
     unsourced: bool = False
 
     @property
-    def holds(self) -> bool:
+    def is_container(self) -> bool:
         return self.kind in ("object", "array")
 
     @property
@@ -49,19 +51,25 @@ class Node:
     def is_sure(self) -> bool:
         return self.source is not None and self.source["match"] in SURE
 
-
-@dataclass(slots=True)
-class Sources:
-    """The citations of a result by pointer."""
-
-    citations: Sequence[Mapping[str, Any]]
-    by_pointer: dict[str, dict[str, Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.by_pointer = {str(each["pointer"]): dict(each) for each in self.citations}
+    @property
+    def level(self) -> Explanation:
+        """What the citation promises."""
+        return of_match(self.source["match"] if self.source else NOT_FOUND)
 
 
-def grow(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
+Sources = Mapping[str, dict[str, Any]]  # citations by pointer
+KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): "nothing"}
+
+
+def legend() -> list[dict[str, Any]]:
+    """Return what each level of a citation promises, and how it is marked."""
+    return [
+        {"match": match, "level": level, "is_sure": match in SURE, "has_page": match not in (COMPUTED, NOT_FOUND)}
+        for match, level in MATCHES.items()
+    ]
+
+
+def build(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
     """Return the tree of the value at a JSON Pointer; of a list or object the members from `start` on.
 
     Raises NotFound if there is no such value.
@@ -70,7 +78,7 @@ def grow(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
     waiting, left = deque([(root, resolve(data, at), start)]), NODES
     while waiting:
         node, value, first = waiting.popleft()
-        if not node.holds or node.depth >= DEPTH or (left <= 0 and node is not root):
+        if not node.is_container or node.depth >= DEPTH or (left <= 0 and node is not root):
             continue
         inside = list(islice(members(value), first, first + CHILDREN))
         node.children = [
@@ -91,31 +99,20 @@ def members(value: Any) -> Any:
 
 
 def node_of(name: str, pointer: str, value: Any, sources: Sources, *, depth: int) -> Node:
-    kind = kind_of(value)
-    node = Node(name=name[:LONGEST_NAME], pointer=pointer, kind=kind, depth=depth)
-    if node.holds:
+    node = Node(name=name[:LONGEST_NAME], pointer=pointer, kind=kind_of(value), depth=depth)
+    if node.is_container:
         node.size = len(value)
         return node
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else exact_json.dumps(value).decode()
     node.text, node.cut = text[:LONGEST_TEXT], len(text) if len(text) > LONGEST_TEXT else 0
-    node.source = sources.by_pointer.get(pointer)
+    source = sources.get(pointer)
+    node.source = source if source and source["match"] != NOT_FOUND else None
     node.unsourced = node.source is None and value is not None and value != ""
     return node
 
 
 def kind_of(value: Any) -> str:
-    match value:
-        case dict():
-            return "object"
-        case list():
-            return "array"
-        case str():
-            return "text"
-        case bool():
-            return "truth"
-        case None:
-            return "nothing"
-    return "number"
+    return KINDS.get(type(value), "number")
 
 
 def name_of(pointer: str) -> str:

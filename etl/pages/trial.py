@@ -1,12 +1,14 @@
 """Test runs of a rule in the editor before it is saved, on pasted Markdown or a document's."""
 
-import json
+from functools import partial
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
+from django.utils.text import normalize_newlines
 
-from config.platform import storage
+from config.platform import exact_json, storage
+from config.platform.http import large_bodies
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import problem_text, validated
 from etl.api import lookup
@@ -25,13 +27,6 @@ from rules.pages.editor import Editor
 from rules.pages.forms import RuleForm
 
 NEWEST = 50
-# See etl.postprocessors.citations.
-MATCHES = {
-    "exact": "exact",
-    "normalized": "ignoring spaces and case",
-    "numeric": "same number",
-    "value": "value only, not quoted",
-}
 
 
 class NoMarkdownYet(Problem):
@@ -65,7 +60,7 @@ class RuleTrialPage(Editor):
         is_shown = rule and "name" not in request.POST
         form = forms.of_rule(rule) if rule and is_shown else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
-        outcome = self.outcome(form, rule, markdown=forms.lines(markdown))
+        outcome = self.outcome(form, rule, markdown=normalize_newlines(markdown))
         around = self.standing(rule) if rule else {}
         return self.show(form=form, rule=rule, markdown=markdown, **outcome, **around)
 
@@ -78,7 +73,10 @@ class RuleTrialPage(Editor):
                 return {"refused": form.flaws}
             if not (text := self.text(markdown)).strip():
                 return {"blocker": "Paste Markdown or choose a document first."}
-            return {"outcome": shown(trial.run(content(rule, values), markdown=text))}
+            end_turn = partial(large_bodies.end_turn, self.request)
+            return {
+                "outcome": shown(trial.run(content(rule, values), markdown=text, user=self.user, before_wait=end_turn))
+            }
         except Problem as problem:
             return {"blocker": problem_text(problem)}
 
@@ -101,11 +99,11 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a test for the template."""
     result = answer.get("result") or {}
     data = result.get("data", result)
-    cited = [{**each, "how": MATCHES.get(each["match"], each["match"])} for each in result.get("citations", [])]
+    cited = [{**each, "how": explanations.of_match(each["match"]).title} for each in result.get("citations", [])]
     return {
         **answer,
         "citations": cited,
-        "text": json.dumps(data, indent=2, ensure_ascii=False),
+        "text": exact_json.dumps(data, indent=True).decode(),
         "has_data": "data" in result,
         "permanent": None if answer["ok"] else explanations.of_permanent(answer["error"]),
     }
@@ -118,7 +116,7 @@ class RuleDocumentsFragment(RulesPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         newest = Task.objects.filter(user=self.user, status__in=ENDED).order_by("-created_at", "-task_id")
-        read = [state for state in lookup.shown(newest.defer("result")[:NEWEST]) if state.markdown_key]
+        read = [state for state in lookup.shown(newest.without_results()[:NEWEST]) if state.markdown_key]
         return super().get_context_data(documents=read, **context)
 
 
@@ -150,6 +148,7 @@ def markdown_of(task_id: int, *, user: User) -> str:
             raise actions.OcrResultMissing
         if found.size > 4 * MAX_MARKDOWN:  # bytes of UTF-8
             raise MarkdownTooLong
+        lookup.record_reading(state, user=user, what="On the web page: opened the Markdown to test a rule.")
         text = b"".join(storage.read(state.markdown_key, if_match=found.etag)).decode()
     if len(text) > MAX_MARKDOWN:
         raise MarkdownTooLong

@@ -1,5 +1,7 @@
 """Actions on tasks: cancel before the start, retry after the end."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -11,9 +13,9 @@ from config.platform import storage
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl import runstate
 from etl.core import metrics
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.pipeline import artifacts, completion, dispatch, queue_limit
+from etl.pipeline import artifacts, completion, dispatch, queue_limit, turns
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import Verdict
 from rules.library import catalog
@@ -25,7 +27,9 @@ log = structlog.get_logger(__name__)
 class NotCancellable(Problem):
     status = 409
     code = "not_cancellable"
-    detail = "This task has already started or ended. Only a task that has not started can be cancelled."
+    detail = (
+        "The task is being processed or has ended. A task can be cancelled while it waits for OCR or post-processing."
+    )
 
 
 class NotEnded(Problem):
@@ -46,19 +50,30 @@ class RunStateUnavailable(Problem):
     detail = "The state of running tasks is not available at the moment. Try again later."
 
 
+@contextmanager
+def reading_state() -> Iterator[None]:
+    """Translate failures of Redis and of the object storage into RunStateUnavailable and StorageUnavailable."""
+    try:
+        yield
+    except runstate.Unavailable:
+        raise RunStateUnavailable from None
+    except storage.StorageError:
+        raise StorageUnavailable from None
+
+
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 def cancel(*, task: Task) -> None:
-    """Cancel a task that no worker has started. Raises NotCancellable and RunStateUnavailable.
+    """Cancel a task that no worker has started, or that waits for post-processing.
+
+    Raises NotCancellable and RunStateUnavailable.
 
     Redis decides atomically between a cancellation and a starting worker, so a stale row does no harm. A task without a
     run-state may have been started, so it is not cancelled.
     """
     if task.has_ended:
         raise NotCancellable(f"The task has ended: {task.status}.")
-    try:
-        outcome = runstate.cancel(task.pk, fence=task.fence)
-    except runstate.Unavailable:
-        raise RunStateUnavailable from None
+    with reading_state():
+        outcome = runstate.cancel(task.pk, generation=task.generation, uuid=task.uuid)
     if not (outcome.moved and outcome.state):
         raise NotCancellable(why_not(outcome))
     log.info("task_cancelled", etl_task_id=task.pk)
@@ -75,26 +90,30 @@ def why_not(outcome: runstate.TransitionResult) -> str | None:
 
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
-def retry(*, task: Task, from_stage: Phase, rule_content: RuleContent | None = None) -> Task:
+def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = None) -> Task:
     """Retry an ended task from a stage. Return its row, which is pending again.
 
     `rule_content`: None for the previous rule in the same version. Call outside transactions. Raises NotEnded,
-    OcrResultMissing, QueueFull, RunStateUnavailable and StorageUnavailable.
+    OcrResultMissing, QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
     """
     ended = as_ended(task)
-    stored = find_ocr(ended) if from_stage == Phase.POSTPROCESS else None
+    stored = find_ocr(ended) if from_stage == Stage.POSTPROCESS else None
     with transaction.atomic():
         again = Task.objects.select_for_update().get(pk=task.pk)
         # Another retry may have run meanwhile. The OCR result found above would belong to an older run.
-        if not again.has_ended or again.fence != ended.fence:
+        if not again.has_ended or again.generation != ended.generation:
             raise NotEnded
-        forget(again)
-        queue_limit.enter()
+        # Before the row becomes pending: afterwards Redis might be unavailable, and clients would see the old end.
+        # Until the commit, they read the row, which has the same end.
+        with reading_state():
+            runstate.forget(again.pk, generation=again.generation)
+        queue_limit.enter(user_id=again.user_id)
+        again.rank = turns.next_rank(again.user_id)
         reset(again, from_stage, rule_content, stored)
         again.save()
     metrics.task_moved(Status.PENDING)
     log.info("task_retried", etl_task_id=again.pk, stage=str(from_stage), run=again.run)
-    dispatch.begin(again, phase=from_stage)
+    dispatch.begin(again, stage=from_stage)
     return again
 
 
@@ -110,52 +129,34 @@ def as_ended(task: Task) -> Task:
 
     Fails early if Redis is unavailable.
     """
-    try:
+    with reading_state():
         state = runstate.read_many([task.pk]).get(task.pk)
         if state and state.has_ended:
             completion.record(state)
-    except runstate.Unavailable:
-        raise RunStateUnavailable from None
-    except storage.StorageError:
-        raise StorageUnavailable from None
     now = Task.objects.get(pk=task.pk)
     if not now.has_ended:
         raise NotEnded
     return now
 
 
-def forget(task: Task) -> None:
-    """Delete the run-state of the previous run before the row becomes pending.
-
-    Afterwards Redis might be unavailable, and clients would see the old end. Until the commit, they read the row, which
-    has the same end. Raises RunStateUnavailable.
-    """
-    try:
-        runstate.forget(task.pk, fence=task.fence)
-    except runstate.Unavailable:
-        raise RunStateUnavailable from None
-
-
 def find_ocr(task: Task) -> StoredOcr:
-    try:
+    with reading_state():
         stored = artifacts.find_ocr(task)
         if stored is None or storage.head(stored.markdown_key) is None:
             raise OcrResultMissing
-    except storage.StorageError:
-        raise StorageUnavailable from None
     return stored
 
 
-def reset(task: Task, stage: Phase, rule: RuleContent | None, stored: StoredOcr | None) -> None:
+def reset(task: Task, stage: Stage, rule: RuleContent | None, stored: StoredOcr | None) -> None:
     """Reset an ended row to one that has not started."""
     rule_before, status_before = (task.rule_id, task.rule_version), task.status
     if rule is not None:
         task.rule_id, task.rule_version = rule.rule_id, rule.version
-    task.fence += 1
-    task.run = task.fence  # a fence that is greater than its run shows that a run-state was lost
+    task.generation += 1
+    task.run = task.generation  # a generation that is greater than its run shows that a run-state was lost
     if status_before != Status.FAILED or (task.rule_id, task.rule_version) != rule_before:
         task.journal_run = task.run  # only a retry of a failed task reuses its paid responses
-    if stage == Phase.OCR:
+    if stage == Stage.OCR:
         task.ocr_run = task.run
     task.status, task.phase = Status.PENDING, stage
     task.progress = runstate.HALF if stored else 0
@@ -165,13 +166,17 @@ def reset(task: Task, stage: Phase, rule: RuleContent | None, stored: StoredOcr 
 
 
 def metadata_of(task: Task, stored: StoredOcr | None) -> dict[str, Any]:
-    """Return the metadata of the new run: those of the reused OCR result, if any."""
+    """Return the metadata of the new run: the usage so far, and those of the reused OCR result, if any."""
+    post = runstate.whole_metadata(task.metadata)["postprocess"]
+    spent = {name: post["earlier_usage"][name] + count for name, count in post["usage"].items()}
+    kept = {"postprocess": {"earlier_usage": spent}}
     if stored is None:
-        return runstate.whole_metadata({})
+        return runstate.whole_metadata(kept)
     attempts = runstate.attempts_of(task.metadata)
     return runstate.whole_metadata(
         {
-            "attempts": attempts | {Phase.OCR: max(attempts[Phase.OCR], stored.attempts), Phase.POSTPROCESS: 0},
+            **kept,
+            "attempts": attempts | {Stage.OCR: max(attempts[Stage.OCR], stored.attempts), Stage.POSTPROCESS: 0},
             "artifact_mineru_markdown_key": stored.markdown_key,
             "provider": stored.facts["provider"],
             "provider_task_id": stored.facts["provider_task_id"],

@@ -1,10 +1,14 @@
 """Artifacts of tasks in object storage. Their keys follow from the task's row, so that a retry finds them.
 
-    etl/tasks/17/ocr-1/3f9a….md              the Markdown, named by its content
-    etl/tasks/17/ocr-1/result.json           the commit of OCR: pages, metadata, warnings, and which Markdown
-    etl/tasks/17/result-1/output.json        the commit of post-processing
-    etl/tasks/17/result-1/journal/5c1e….json     model responses of this run, valid or not
-    etl/tasks/17/journal-1/5c1e….json        accepted responses, which later runs can reuse
+    etl/tasks/17-0b6f…/ocr-1/3f9a….md             the Markdown, named by its content
+    etl/tasks/17-0b6f…/ocr-1/8b20….layout.json    the boxes of its pages, named by their content
+    etl/tasks/17-0b6f…/ocr-1/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
+    etl/tasks/17-0b6f…/result-1/output.json       the commit of post-processing
+    etl/tasks/17-0b6f…/result-1/journal/5c1e….json    model responses of this run, valid or not
+    etl/tasks/17-0b6f…/journal-1/5c1e….json       accepted responses, which later runs can reuse
+
+The folder has the task's id and its UUID. A database that was restored to an earlier point issues ids again, and by the
+id alone a new document would adopt the text of a lost one. Tasks of earlier releases have no UUID: etl/tasks/17/.
 
 A commit is written once (If-None-Match): when two workers finish the same run, the second one uses the output of the
 first. The numbers are `ocr_run`, `run` and `journal_run` of the row.
@@ -13,44 +17,56 @@ first. The numbers are `ocr_run`, `run` and `journal_run` of the row.
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from config.platform import storage
+from config.platform import exact_json, storage
+from config.platform.exact_json import Number
 from etl.core.characters import UNSTORABLE
+from etl.models import Task
 from etl.providers.base import OCRResult
+from etl.runstate import RunState
 
 DOCUMENTS = "etl/documents/"
 UPLOADS = "etl/uploads/"
 TASKS = "etl/tasks/"
+# Cleanup deletes only objects with keys of these forms. A dataset's folder may be below the same prefix, but its files
+# have a date and an extension.
+UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+FOLDER = rf"{TASKS}(\d+)(-{UUID})?/"
+OWN_FOLDER = re.compile(FOLDER)
+OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{FOLDER}(ocr|result|journal)-\d+/.+")
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
+# Both have the numbers in the keys of artifacts.
+ArtifactOwner = Task | RunState
 
 
-class ArtifactOwner(Protocol):
-    """A row or a run-state: it has the numbers in the keys of its artifacts."""
-
-    @property
-    def task_id(self) -> int: ...
-    @property
-    def run(self) -> int: ...
-    @property
-    def ocr_run(self) -> int: ...
-    @property
-    def journal_run(self) -> int: ...
+def folder(owner: ArtifactOwner) -> str:
+    name = f"{owner.task_id}-{owner.uuid}" if owner.uuid else str(owner.task_id)
+    return f"{TASKS}{name}/"
 
 
-def folder(task_id: int) -> str:
-    return f"{TASKS}{task_id}/"
+def folder_of(key: str) -> str:
+    """Return the folder of the task in an artifact's key, or "" for other keys."""
+    found = OWN_FOLDER.match(key)
+    return found[0] if found else ""
+
+
+def task_of(key: str) -> int:
+    """Return the task's id in an artifact's key, or of its folder."""
+    found = OWN_FOLDER.match(key)
+    return int(found[1]) if found else 0
 
 
 def ocr_folder(owner: ArtifactOwner) -> str:
-    return f"{folder(owner.task_id)}ocr-{owner.ocr_run}/"
+    return f"{folder(owner)}ocr-{owner.ocr_run}/"
 
 
 def result_folder(owner: ArtifactOwner) -> str:
-    return f"{folder(owner.task_id)}result-{owner.run}/"
+    return f"{folder(owner)}result-{owner.run}/"
 
 
 def ocr_key(owner: ArtifactOwner) -> str:
@@ -63,7 +79,7 @@ def output_key(owner: ArtifactOwner) -> str:
 
 def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
     digest = hashlib.sha256(entry.encode()).hexdigest()
-    of_task = f"{folder(owner.task_id)}journal-{owner.journal_run}/{digest}.json"
+    of_task = f"{folder(owner)}journal-{owner.journal_run}/{digest}.json"
     return f"{result_folder(owner)}journal/{digest}.json" if run else of_task
 
 
@@ -84,7 +100,7 @@ class StoredOcr:
 
 def find_ocr(owner: ArtifactOwner) -> StoredOcr | None:
     """Return the commit of OCR, if there is one. Raises StorageError."""
-    found = find(ocr_key(owner))
+    found = find(ocr_key(owner), load=json.loads)
     return None if found is None else StoredOcr(**found)
 
 
@@ -99,8 +115,19 @@ def keep_ocr(
     text = clean(result.markdown).encode()
     key = f"{ocr_folder(owner)}{hashlib.sha256(text).hexdigest()}.md"
     put_once(key, text, content_type=MARKDOWN, check=check)
-    ours = {"markdown_key": key, "facts": result.as_dict(), "warnings": warnings, "attempts": attempts}
-    return StoredOcr(**commit(ocr_key(owner), ours, check=check))
+    facts = result.as_dict() | keep_layout(owner, result, check=check)
+    ours = {"markdown_key": key, "facts": facts, "warnings": warnings, "attempts": attempts}
+    return StoredOcr(**commit(ocr_key(owner), ours, check=check, load=json.loads))
+
+
+def keep_layout(owner: ArtifactOwner, result: OCRResult, *, check: Callable[[], None]) -> dict[str, str]:
+    """Store the boxes of the pages, if the provider knows them. Return their key, for the facts of the commit."""
+    if not result.layout:
+        return {}
+    layout = dumped({"pages": result.layout})
+    key = f"{ocr_folder(owner)}{hashlib.sha256(layout).hexdigest()}.layout.json"
+    put_once(key, layout, content_type=JSON, check=check)
+    return {"layout_key": key}
 
 
 def load_ocr(stored: StoredOcr) -> OCRResult:
@@ -110,20 +137,26 @@ def load_ocr(stored: StoredOcr) -> OCRResult:
 
 
 # ---- Small JSON objects ---------------------------------------------------------------------------------------------
-def find(key: str) -> dict[str, Any] | None:
+def find(key: str, *, load: Callable[[bytes], Any] = exact_json.loads) -> dict[str, Any] | None:
     """Return a stored JSON object, or None. Raises StorageError."""
     try:
-        found: dict[str, Any] = json.loads(b"".join(storage.read(key)))
+        found: dict[str, Any] = load(b"".join(storage.read(key)))
     except storage.Missing:
         return None
     return found
 
 
-def commit(key: str, ours: dict[str, Any], *, check: Callable[[], None]) -> dict[str, Any]:
+def commit(
+    key: str,
+    ours: dict[str, Any],
+    *,
+    check: Callable[[], None],
+    load: Callable[[bytes], Any] = exact_json.loads,
+) -> dict[str, Any]:
     """Store a JSON object unless the key exists. Return the object that is stored then. Raises StorageError."""
     if put_once(key, dumped(ours), content_type=JSON, check=check):
         return clean(ours)  # type: ignore[no-any-return]
-    theirs = find(key)
+    theirs = find(key, load=load)
     if theirs is None:
         raise storage.UploadFailed("the object was deleted while it was written", retryable=True)
     return theirs
@@ -140,7 +173,7 @@ def put_once(key: str, content: bytes, *, content_type: str, check: Callable[[],
 
 def dumped(value: Any) -> bytes:
     """Serialize to JSON as artifacts, run-states and rows store it."""
-    return json.dumps(clean(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return exact_json.dumps(clean(value))
 
 
 def clean(value: Any) -> Any:
@@ -149,6 +182,8 @@ def clean(value: Any) -> Any:
         return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, int) and value.bit_length() >= 64:  # noqa: PLR2004 - the limit of `orjson`
+        return Number(str(value))
     if isinstance(value, dict):
         return {clean(str(name)): clean(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

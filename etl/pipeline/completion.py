@@ -1,4 +1,4 @@
-"""The end of a stage. Redis decides, under the lease token; then the row is written, under the fence.
+"""The end of a stage. Redis decides, under the lease token; then the row is written, under the generation.
 
 If the process dies between the two, recovery writes the row from the run-state. If Redis loses the run-state between
 the two, recovery recreates it from the furthest artifact, and the task ends again in the same way.
@@ -8,15 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import structlog
+from django.db import transaction
 
 from config.platform import storage
 from config.platform.http.problems import DATABASE_ERRORS
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import EtlError, Fenced, explain
-from etl.core.stage_context import StageContext
-from etl.core.states import Phase
-from etl.models import Task
+from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
+from etl.core.states import Stage, Status
+from etl.models import ModelUsage, Task
 from etl.pipeline import artifacts
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult
@@ -88,9 +89,20 @@ def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
 
 
 def write(state: RunState, result: dict[str, Any] | None) -> bool:
+    """Write the end, and what the run cost."""
+    with transaction.atomic():
+        is_written = update(state, result)
+        if is_written:
+            ModelUsage.objects.record_run(state)
+    return is_written
+
+
+def update(state: RunState, result: dict[str, Any] | None) -> bool:
+    """Write the end into the row, if it is this document's. A failure keeps the last result."""
+    kept = {"last_result": result, "last_result_run": state.run} if state.status == Status.COMPLETED else {}
     return bool(
         Task.objects.open()
-        .filter(pk=state.task_id, fence=state.fence)
+        .filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)
         .update(
             status=state.status,
             phase=state.phase,
@@ -99,6 +111,7 @@ def write(state: RunState, result: dict[str, Any] | None) -> bool:
             error=state.error,
             metadata=state.metadata,
             updated_at=state.updated_at,
+            **kept,
         )
     )
 
@@ -110,8 +123,12 @@ def correct(task_id: int) -> None:
         return
     with suppress(runstate.Unavailable):
         state = runstate.read_many([task_id]).get(task_id)
-        if state and state.fence <= row.fence and (row.fence, row.status) != (state.fence, state.status):
-            runstate.create(row, phase=Phase(row.phase), again=True)
+        if (
+            state
+            and state.generation <= row.generation
+            and (row.generation, row.status) != (state.generation, state.status)
+        ):
+            runstate.create(row, stage=Stage(row.phase), again=True)
             log.warning("run_state_corrected", etl_task_id=task_id, status=row.status)
 
 
@@ -136,6 +153,15 @@ def warnings_of(state: RunState, context: StageContext) -> list[dict[str, Any]]:
     """Return the warnings of earlier stages and of this one, without duplicates."""
     known: list[dict[str, Any]] = list(state.metadata["warnings"])
     return known + [new for warning in context.warnings if (new := artifacts.clean(warning.as_dict())) not in known]
+
+
+def lasting_warnings(state: RunState, context: StageContext) -> str:
+    """Return the warnings of the task with those of this attempt that apply to the result of a later one, as JSON: what
+    the attempt cost remains uncounted. "" if there are none."""
+    if not any(warning.code == USAGE_INCOMPLETE for warning in context.warnings):
+        return ""
+    known = state.metadata["warnings"]
+    return text_of([each for each in warnings_of(state, context) if each in known or each["code"] == USAGE_INCOMPLETE])
 
 
 def text_of(value: Any) -> str:

@@ -13,7 +13,7 @@ from structlog import get_logger
 
 from config.platform.broker import BROKER_ERRORS, countdown, timeouts
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 
 log = get_logger(__name__)
@@ -31,15 +31,15 @@ RETRY_ONCE = {"max_retries": 1, "interval_start": 0}
 LONGEST_COUNTDOWN = 60.0
 
 
-def begin(task: Task, *, phase: Phase) -> None:
+def begin(task: Task, *, stage: Stage) -> None:
     """Create the run-state of a new or retried task and wake a worker, within about 3 s; or leave both to recovery."""
     try:
-        runstate.create(task, phase=phase)
+        runstate.create(task, stage=stage)
     except runstate.Unavailable as reason:
         # Without a run-state a worker finds no work, so do not send a message.
         log.warning("task_left_to_recovery", etl_task_id=task.pk, reason=str(reason))
     else:
-        start(task_id=task.pk, phase=phase)
+        start(task_id=task.pk, stage=stage)
 
 
 def connection() -> Connection:
@@ -47,30 +47,30 @@ def connection() -> Connection:
     return current_app.connection_for_write(transport_options=SHORT_TIMEOUTS)
 
 
-def start(*, task_id: int, phase: Phase, delay: float = 0, broker: Connection | None = None) -> str:
+def start(*, task_id: int, stage: Stage, delay: float = 0, broker: Connection | None = None) -> str:
     """Send the chain from this stage on, and record that in the run-state.
 
     Return the id of the first message, or "" if the broker did not accept it in time; recovery resends it then.
     `broker`: a connection to share between many messages.
     """
     with nullcontext(broker) if broker else connection() as connected:
-        job_id = publish(task_id, phase, delay, connected)
+        job_id = publish(task_id, stage, delay, connected)
     if job_id:
         try:
             runstate.enqueued(task_id, job_id=job_id, delay=delay)
         except runstate.Unavailable:
-            log.warning("job_not_noted", etl_task_id=task_id)
+            log.warning("wakeup_not_recorded", etl_task_id=task_id)
     return job_id
 
 
-def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str:
+def publish(task_id: int, stage: Stage, delay: float, broker: Connection) -> str:
     links = [signature(OCR, task_id), signature(POSTPROCESS, task_id)]
-    whole = chain(*links) if phase == Phase.OCR else links[1]
+    whole = chain(*links) if stage == Stage.OCR else links[1]
     later: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
     try:
         sent: Any = whole.apply_async(connection=broker, retry_policy=RETRY_ONCE, **later)
     except BROKER_ERRORS as error:
-        log.warning("wakeup_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
+        log.warning("wakeup_not_sent", etl_task_id=task_id, stage=str(stage), reason=type(error).__name__)
         return ""
     return str((sent.parent or sent).id)
 

@@ -7,17 +7,16 @@ of the lease token changes the run-state, and each artifact is stored once.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
-from django.utils.crypto import salted_hmac
 from structlog.contextvars import bound_contextvars
 
 from config.platform import backoff, storage
-from config.platform.heartbeat import Heartbeat, LeaseLost, LeaseLostEvent
+from config.platform.heartbeat import Heartbeat, LeaseLost
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs, tracing
 from config.platform.observability.metrics import CAUGHT
@@ -27,111 +26,120 @@ from etl.core.errors import (
     DatabaseUnavailable,
     EtlError,
     Fenced,
-    OcrTimeout,
     OutOfTime,
     StageLost,
-    StageTimeout,
     StorageRefused,
     StorageUnavailable,
     UnexpectedError,
 )
-from etl.core.stage_context import StageContext, Usage, ignore
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
-from etl.pipeline import artifacts, completion, dispatch
-from etl.pipeline.response_cache import StoredResponseCache
-from etl.pipeline.stages import ocr, postprocess
-from etl.runstate import RunState, TransitionResult, Verdict
+from etl.pipeline import completion, dispatch, turns
+from etl.pipeline.run_context import build_context
+from etl.pipeline.stages.definition import STAGES, StageDefinition
+from etl.runstate import RunState, TransitionResult, Verdict, Waiting
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-PROGRESS_SECONDS = 0.5  # between two writes of progress
-UNAVAILABLE_SECONDS = 5.0  # after a write that failed
 RETRY_SECONDS = 0.5
 BEGIN_SECONDS = 3.0  # that a message waits for Redis
 CLOCK_SKEW_SECONDS = 5.0  # a message that is early by less than this is sent again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """The differences between the two stages.
+def run_next(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
+    """Run a stage of the waiting task whose turn it is. Return whether the next stage may start.
 
-    `find`: returns the stored output, if any. `warn`: adds warnings to a failure without output. `end`: takes the id of
-    its transition. `span`: the percent of progress at the start and at the end.
+    `task_id`, `job_id`: of the message, which only wakes the worker. That task is tried if no other one is found: the
+    message is a repeat, or many tasks before it wait for their next attempts.
     """
-
-    run: Callable[[RunState, StageContext], Any]
-    find: Callable[[RunState], Any]
-    warn: Callable[[RunState, StageContext], None]
-    end: Callable[[RunState, Any, str], None]
-    timeout: type[EtlError]
-    code: str  # of internal errors
-    span: tuple[int, int]
-
-
-STAGES = {
-    Phase.OCR: Stage(
-        run=ocr.run,
-        find=artifacts.find_ocr,
-        warn=ignore,
-        end=completion.advance,
-        timeout=OcrTimeout,
-        code="ocr_failed",
-        span=(0, 50),
-    ),
-    Phase.POSTPROCESS: Stage(
-        run=postprocess.run,
-        find=postprocess.find,
-        warn=postprocess.warn_of_loss,
-        end=completion.complete,
-        timeout=StageTimeout,
-        code="timeout",
-        span=(50, 100),
-    ),
-}
-
-
-def run(phase: Phase, *, task_id: int) -> bool:
-    """Run a stage if it is due. Return whether the next stage may start."""
-    try:
-        fence = fence_of(task_id)
-        since = time.monotonic()
-        outcome = begin(phase, task_id=task_id, fence=fence) if fence else TransitionResult(Verdict.OVER)
-    except runstate.Unavailable as error:
-        log.warning("run_state_unavailable", etl_task_id=task_id, reason=str(error))
+    found = start_guarded(partial(start_next, stage, job_id), task_id=task_id)
+    if found is None:
         return False
-    except DATABASE_ERRORS as error:
-        log.warning("database_unavailable", etl_task_id=task_id, error=logs.describe(error))
-        return False  # no attempt is used: recovery sends the message again
+    return found.run() if found.has_started else run(stage, task_id=task_id, job_id=job_id)
+
+
+def run(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
+    """Run a stage of this task if it is due. Return whether the next stage may start."""
+    found = start_guarded(partial(start_own, stage, task_id, job_id), task_id=task_id)
+    if found is None:
+        return False
+    outcome = found.outcome
     if outcome.verdict is Verdict.PASSED:
         return True  # a duplicate message, or the worker died right after the stage ended
     if outcome.verdict is Verdict.EARLY and outcome.seconds < CLOCK_SKEW_SECONDS:
-        dispatch.start(task_id=task_id, phase=phase, delay=outcome.seconds)
-    if outcome.state is None or outcome.verdict not in {Verdict.MOVED, Verdict.SPENT}:
-        log.info("nothing_to_do", etl_task_id=task_id, stage=str(phase), verdict=str(outcome.verdict))
+        dispatch.start(task_id=task_id, stage=stage, delay=outcome.seconds)
+    if not found.has_started:
+        log.info("nothing_to_do", etl_task_id=task_id, stage=str(stage), verdict=str(outcome.verdict))
         return False
-    ids: dict[str, str | int] = {"etl_task_id": task_id, "stage": str(phase)}
-    attempt = outcome.state.attempts[phase]
-    with (
-        tracing.span(f"stage {phase}", parent=outcome.state.traceparent, attempt=attempt, **ids),
-        bound_contextvars(request_id=outcome.state.request_id, **ids),
-    ):
-        return StageRun(outcome.state, since=since).do(is_spent=outcome.verdict is Verdict.SPENT)
+    return found.run()
 
 
-def fence_of(task_id: int) -> int | None:
-    """Return the fence of an open task. Otherwise correct its run-state and return None.
+class Start(NamedTuple):
+    """The outcome of a start. `since`: before it, by the monotonic clock; the lease lasts from then."""
+
+    outcome: TransitionResult
+    since: float
+
+    @property
+    def has_started(self) -> bool:
+        return self.outcome.state is not None and self.outcome.verdict in {Verdict.MOVED, Verdict.SPENT}
+
+    def run(self) -> bool:
+        """Run the stage that has started. Return whether the next stage may start."""
+        state = self.outcome.state
+        assert state is not None  # noqa: S101 - `has_started`
+        ids: dict[str, str | int] = {"etl_task_id": state.task_id, "stage": str(state.phase)}
+        attempt = state.attempts[state.phase]
+        with (
+            tracing.span(f"stage {state.phase}", parent=state.traceparent, attempt=attempt, **ids),
+            bound_contextvars(request_id=state.request_id, **ids),
+        ):
+            return StageRun(state, since=self.since).do(is_spent=self.outcome.verdict is Verdict.SPENT)
+
+
+def start_guarded(start: Callable[[], Start], *, task_id: int) -> Start | None:
+    """Start a stage; return None if a server is unavailable. Then no attempt is used, and recovery sends a message."""
+    try:
+        return start()
+    except runstate.Unavailable as error:
+        log.warning("run_state_unavailable", etl_task_id=task_id, reason=str(error))
+    except DATABASE_ERRORS as error:
+        log.warning("database_unavailable", etl_task_id=task_id, error=logs.describe(error))
+    return None
+
+
+def start_next(stage: Stage, job_id: str) -> Start:
+    """Start the first waiting task that no other worker starts meanwhile. Raises Unavailable and Django's errors."""
+    for turn in turns.waiting(stage):
+        since = time.monotonic()
+        found = Start(begin(stage, turn, job_id=job_id), since)
+        if found.has_started:
+            return found
+    return Start(TransitionResult(Verdict.OVER), 0)
+
+
+def start_own(stage: Stage, task_id: int, job_id: str) -> Start:
+    """Start a stage of this task if it is due. Raises Unavailable and Django's errors."""
+    task = find_open(task_id)
+    since = time.monotonic()
+    if task is None:
+        return Start(TransitionResult(Verdict.OVER), since)
+    return Start(begin(stage, task, job_id=job_id), since)
+
+
+def find_open(task_id: int) -> Waiting | None:
+    """Return an open task. Otherwise correct its run-state and return None.
 
     Redis may have been restored from an older copy in which a cancelled task is still pending. Raises Django's errors.
     """
-    fence = Task.objects.open().filter(pk=task_id).values_list("fence", flat=True).first()
-    if fence is None:
+    task = Task.objects.open().filter(pk=task_id).values_list("task_id", "uuid", "generation", named=True).first()
+    if task is None:
         completion.correct(task_id)
-    return fence
+    return task
 
 
-def begin(phase: Phase, *, task_id: int, fence: int) -> TransitionResult:
+def begin(stage: Stage, task: Waiting, *, job_id: str) -> TransitionResult:
     """Start the stage; while Redis is unavailable, retry briefly with the same transition id.
 
     Redis may have made the transition although its reply was late. Raises Unavailable.
@@ -140,7 +148,14 @@ def begin(phase: Phase, *, task_id: int, fence: int) -> TransitionResult:
     until = time.monotonic() + min(BEGIN_SECONDS, settings.SLUICE.etl_lease_seconds / 3)
     while True:
         try:
-            return runstate.start(task_id, phase=phase, fence=fence, move_id=move_id)
+            return runstate.start(
+                task.task_id,
+                stage=stage,
+                generation=task.generation,
+                uuid=task.uuid,
+                job_id=job_id,
+                move_id=move_id,
+            )
         except runstate.Unavailable:
             if time.monotonic() + RETRY_SECONDS >= until:
                 raise
@@ -202,20 +217,25 @@ class StageRun:
         return "done"
 
     def handle_failure(self, error: EtlError, *, may_wait: bool = False) -> str:
-        """Schedule the next attempt, or fail the task. `may_wait`: wait even after the last attempt."""
+        """Schedule the next attempt, or fail the task. `may_wait`: wait even after the last attempt.
+
+        An attempt does not count, and the pauses grow, while the storage refuses the stage's output, until it has done
+        so for EXPORT_STORAGE_PATIENCE_SECONDS.
+        Nor does an attempt count that stored paid responses: the next one gets further, so this ends.
+        """
         attempt = self.state.attempts[self.state.phase]
+        has_advanced = self.context.advanced.is_set()
         facts = {"code": error.code, "attempt": attempt}
         tracing.annotate(failed=error.code)
         try:
-            if isinstance(error, StorageRefused) and (refused_at := self.refused_at()):
-                delay = delay_after(attempt, error)
-                self.wait(delay, refused_at=refused_at)
-                log.warning("stage_waits_for_storage", **facts, delay=round(delay, 1))
-                return "retried"
-            if error.transient and (may_wait or attempt < runstate.most_attempts(self.state.phase)):
-                delay = delay_after(attempt, error)
-                self.wait(delay)
-                log.warning("stage_retrying", **facts, delay=round(delay, 1))
+            is_refused = isinstance(error, StorageRefused)
+            waits = is_refused and self.refused_for < settings.SLUICE.export_storage_patience_seconds
+            has_attempts = may_wait or has_advanced or attempt < runstate.most_attempts(self.state.phase)
+            if waits or (error.transient and has_attempts):
+                delay = delay_after(attempt, error, refused_for=self.refused_for if waits else 0)
+                self.wait(delay, refused=is_refused, counts=may_wait or not (waits or has_advanced))
+                action = "stage_waits_for_storage" if waits else "stage_retrying"
+                log.warning(action, **facts, delay=round(delay, 1), advanced=has_advanced)
                 return "retried"
             self.retry_while_leased(lambda move_id: completion.fail(self.state, error, self.context, move_id))
         except (Fenced, runstate.Unavailable):
@@ -223,11 +243,9 @@ class StageRun:
         log.warning("stage_failed", **facts)
         return "failed"
 
-    def refused_at(self) -> float:
-        """Return when the storage first refused this stage. 0: for too long, so that the attempt counts."""
-        now = time.time()
-        since = self.state.refused_at or now
-        return since if now - since < settings.SLUICE.export_storage_patience_seconds else 0
+    @property
+    def refused_for(self) -> float:
+        return self.state.refused_for(lease=settings.SLUICE.etl_lease_seconds)
 
     def fail_exhausted(self) -> str:
         """End a stage that has no attempts left. The last one may have stored its output before it died."""
@@ -246,22 +264,29 @@ class StageRun:
             return self.handle_failure(as_etl_error(error, self.stage))
         return self.handle_failure(StageLost(code=self.stage.code))
 
-    def wait(self, delay: float, *, refused_at: float = 0) -> None:
+    def wait(self, delay: float, *, refused: bool, counts: bool) -> None:
         wakes_up = delay <= dispatch.LONGEST_COUNTDOWN
         verdict = self.retry_while_leased(
             lambda move_id: runstate.wait(
-                self.state, delay=delay, wakes_up=wakes_up, refused_at=refused_at, move_id=move_id
+                self.state,
+                delay=delay,
+                wakes_up=wakes_up,
+                refused=refused,
+                counts=counts,
+                warnings=completion.lasting_warnings(self.state, self.context),
+                move_id=move_id,
             )
         )
         if verdict is not Verdict.MOVED:
             raise Fenced
         if wakes_up:
-            dispatch.start(task_id=self.state.task_id, phase=self.state.phase, delay=delay)
+            dispatch.start(task_id=self.state.task_id, stage=self.state.phase, delay=delay)
 
     def release(self) -> None:
         with suppress(runstate.Unavailable):
-            if runstate.release(self.state) is Verdict.MOVED:
-                dispatch.start(task_id=self.state.task_id, phase=self.state.phase)
+            warnings = completion.lasting_warnings(self.state, self.context)
+            if runstate.release(self.state, warnings=warnings) is Verdict.MOVED:
+                dispatch.start(task_id=self.state.task_id, stage=self.state.phase)
                 log.info("stage_released")
 
     def report_lease_loss(self) -> str:
@@ -284,7 +309,7 @@ class StageRun:
                 is_last = self.heartbeat.lost.wait(RETRY_SECONDS) or self.heartbeat.lost.is_set()
 
 
-def as_etl_error(error: Exception, stage: Stage) -> EtlError:
+def as_etl_error(error: Exception, stage: StageDefinition) -> EtlError:
     """Translate an exception into an EtlError. Drop its message, which may quote the document."""
     if isinstance(error, EtlError):
         return error
@@ -305,67 +330,14 @@ def as_etl_error(error: Exception, stage: Stage) -> EtlError:
 
 
 # ---- Attempts -------------------------------------------------------------------------------------------------------
-def delay_after(attempt: int, error: EtlError) -> float:
-    """Return the seconds until the next attempt: the peer's Retry-After, or exponential backoff with jitter."""
+def delay_after(attempt: int, error: EtlError, *, refused_for: float = 0) -> float:
+    """Return the seconds until the next attempt: the peer's Retry-After, or exponential backoff with jitter.
+
+    At least a quarter of the time for which the storage has refused the output.
+    """
     env = settings.SLUICE
     longest: float = env.etl_retry_backoff_max_seconds
     if error.retry_after is not None:
         return min(max(error.retry_after, 0), longest)
-    return backoff.exponential(attempt, base=env.etl_retry_backoff_base_seconds, maximum=longest)
-
-
-# ---- The context ----------------------------------------------------------------------------------------------------
-def build_context(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) -> StageContext:
-    return StageContext(
-        seconds=settings.SLUICE.etl_task_timeout,
-        provider_task_id=state.provider_task_id if state.phase == Phase.OCR else "",
-        # From `journal_run`, not `run`: prompts contain it, and their cached responses must be found again.
-        secret=salted_hmac(
-            "etl.core.stage_context", f"{state.task_id}/{state.journal_run}", algorithm="sha256"
-        ).digest(),
-        response_cache=StoredResponseCache(state),
-        on_progress=ProgressReporter(state, span),
-        on_provider_task=lambda provider_task_id: remember(state, provider_task_id),
-        on_usage=lambda usage: spend(state, usage),
-        lease_lost=lost,
-    )
-
-
-class ProgressReporter:
-    """Writes progress to the run-state, at most twice a second. A failed write is made up by the next one."""
-
-    def __init__(self, state: RunState, span: tuple[int, int]) -> None:
-        self.state = state
-        self.begin, self.end = span
-        self.not_before = 0.0
-        self.reported = state.progress
-
-    def __call__(self, done: int, total: int) -> None:
-        # Never the final percent: the stage's outcome sets that.
-        share = (self.end - self.begin) * min(max(done, 0), total) // max(total, 1)
-        percent = min(self.begin + share, self.end - 1)
-        now = time.monotonic()
-        if percent <= self.reported or now < self.not_before:
-            return
-        self.not_before = now + PROGRESS_SECONDS
-        try:
-            verdict = runstate.note_progress(self.state, percent, step=f"{done}/{total}")
-        except runstate.Unavailable:
-            self.not_before = now + UNAVAILABLE_SECONDS
-            return
-        if verdict is not Verdict.MOVED:
-            raise Fenced
-        self.reported = percent
-
-
-def remember(state: RunState, provider_task_id: str) -> None:
-    """Record the provider's job at once. Raises Fenced if the lease is lost."""
-    with suppress(runstate.Unavailable):  # the next attempt starts a new job
-        if runstate.note_provider_task(state, artifacts.clean(provider_task_id)) is not Verdict.MOVED:
-            raise Fenced
-
-
-def spend(state: RunState, usage: Usage) -> None:
-    metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
-    with suppress(runstate.Unavailable):
-        runstate.note_usage(state, usage)
+    usual = backoff.exponential(attempt, base=env.etl_retry_backoff_base_seconds, maximum=longest)
+    return max(usual, min(refused_for / 4, longest))

@@ -5,6 +5,7 @@ from typing import Any
 import structlog
 
 from config.platform import storage
+from etl.core.stage_context import ignore
 from etl.pipeline import artifacts
 
 log = structlog.get_logger(__name__)
@@ -17,28 +18,26 @@ class StoredResponseCache:
         self._owner = owner
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the entry of this run or of the whole task.
+        """Return the entry of this run or of the whole task, with `is_earlier` if an earlier run paid for it.
 
         Raises StorageError: a failed read is not a cache miss, as paying again is worse than a retry.
         """
         for run in (True, False):
             found = artifacts.find(artifacts.response_key(self._owner, key, run=run))
             if found is not None:
-                return found
+                payer = found.pop("run", self._owner.run)
+                return found | ({"is_earlier": True} if payer != self._owner.run else {})
         return None
 
-    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> bool:
         """Store a response. A failure is only logged: the response is paid, so the stage continues with it."""
         try:
-            artifacts.put_once(
+            return artifacts.put_once(
                 artifacts.response_key(self._owner, key, run=run),
-                artifacts.dumped(entry),
+                artifacts.dumped(entry | {"run": self._owner.run}),
                 content_type=artifacts.JSON,
-                check=no_check,
+                check=ignore,  # also if the lease is lost: the next holder can use the response
             )
         except storage.StorageError as error:
-            log.warning("answer_not_kept", reason=str(error))
-
-
-def no_check() -> None:
-    """Store the response even if the lease is lost: the next holder can use it."""
+            log.warning("response_not_cached", reason=str(error))
+            return False

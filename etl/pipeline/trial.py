@@ -2,30 +2,41 @@
 
 import re
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
+import structlog
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import close_old_connections
 
-from config.platform.http.problems import Problem
+from config.platform.http.problems import DATABASE_ERRORS, Problem
+from config.platform.observability import logs
+from etl.core import metrics
 from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
-from etl.core.stage_context import StageContext
-from etl.core.states import Phase
+from etl.core.stage_context import StageContext, Usage
+from etl.core.states import Stage
+from etl.models import ModelUsage
 from etl.pipeline import artifacts, engines
 from etl.pipeline.stages.postprocess import ResultOrigin, output_of
 from etl.postprocessors.base import Processed
 from etl.providers.base import PAGE_MARKER, OCRResult, Page
 from rules.library.content import RuleContent
 
+log = structlog.get_logger(__name__)
+
 MARKER = re.compile(rf"^{PAGE_MARKER}[ \t]*$\n?", re.MULTILINE)
 MAX_SECONDS = 120  # a user and the reverse proxy wait for the response
 # Per process: a slow model must not use up the web process's threads.
 MAX_AT_ONCE = 8
+MAX_OF_USER = 2
 RETRY_AFTER_SECONDS = 10
 ATTEMPTS = {"ocr": 0, "postprocess": 1}
-places = threading.BoundedSemaphore(MAX_AT_ONCE)
+running: Counter[int] = Counter()  # trials with a model, by user
+counting = threading.Lock()
 
 
 class TooManyTrials(Problem):
@@ -35,20 +46,66 @@ class TooManyTrials(Problem):
     detail = "Too many rules are being tested at the moment. Try again in a few seconds."
 
 
-def run(rule: RuleContent, *, markdown: str) -> dict[str, Any]:
+class TooManyTrialsOfUser(Problem):
+    status = 429
+    code = "too_many_trials"
+    retry_after = RETRY_AFTER_SECONDS
+    detail = f"You are testing {MAX_OF_USER} rules at the moment, which is the limit. Wait until one test has ended."
+
+
+def run(rule: RuleContent, *, markdown: str, user: User, before_wait: Callable[[], None]) -> dict[str, Any]:
     """Return the result or error that a task would end with, after one attempt of at most MAX_SECONDS.
 
-    Raises TooManyTrials. No database connection is held during the model call: ten trials would exhaust a pool of ten.
+    Raises TooManyTrials and TooManyTrialsOfUser. `before_wait` is called before the trial waits for a model. No
+    database connection is held during the model call: ten trials would exhaust a pool of ten.
     """
-    if not places.acquire(blocking=False):
-        raise TooManyTrials
+    with ExitStack() as held:
+        if asks_model(rule):
+            held.enter_context(place_of(user))
+            before_wait()
+        context = StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS), on_usage=count_tokens)
+        try:
+            close_old_connections()
+            return process(rule, ocr_of(markdown), context=context)
+        finally:
+            record(rule, context.usage, user=user)
+
+
+def asks_model(rule: RuleContent) -> bool:
+    """Return whether a trial may take long. A rule whose mode is not configured fails at once."""
+    return rule.mode in settings.ETL_POSTPROCESSORS and engines.processor(rule.mode).asks_model
+
+
+@contextmanager
+def place_of(user: User) -> Iterator[None]:
+    """Hold one of the places for trials with a model. A user cannot hold all of them."""
+    with counting:
+        if running[user.pk] >= MAX_OF_USER:
+            raise TooManyTrialsOfUser
+        if running.total() >= MAX_AT_ONCE:
+            raise TooManyTrials
+        running[user.pk] += 1
     try:
-        close_old_connections()
-        return process(
-            rule, ocr_of(markdown), context=StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS))
-        )
+        yield
     finally:
-        places.release()
+        with counting:
+            running[user.pk] -= 1
+            if not running[user.pk]:
+                del running[user.pk]
+
+
+def count_tokens(usage: Usage) -> None:
+    metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
+
+
+def record(rule: RuleContent, usage: Usage, *, user: User) -> None:
+    """Record what a trial cost. Without a database, the log has it."""
+    if not usage.calls:
+        return
+    try:
+        ModelUsage.objects.create(user=user, rule_id=rule.rule_id, **usage.as_dict())
+    except DATABASE_ERRORS as error:
+        log.warning("usage_not_recorded", error=logs.describe(error), **usage.as_dict())
 
 
 def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict[str, Any]:
@@ -57,9 +114,9 @@ def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict
         done = engines.processor(rule.mode).process(ocr, rule, context=context)
         outcome = {"ok": True, "result": result_of(rule, ocr, done, context=context)}
     except EtlError as error:
-        outcome = {"ok": False, "error": explain(error, stage=Phase.POSTPROCESS)}
+        outcome = {"ok": False, "error": explain(error, stage=Stage.POSTPROCESS)}
     except OutOfTime:
-        outcome = {"ok": False, "error": explain(StageTimeout(), stage=Phase.POSTPROCESS)}
+        outcome = {"ok": False, "error": explain(StageTimeout(), stage=Stage.POSTPROCESS)}
     spent = {"usage": context.usage.as_dict(), "warnings": [warning.as_dict() for warning in context.warnings]}
     cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
     return cleaned

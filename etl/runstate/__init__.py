@@ -1,16 +1,17 @@
 """Run-states: one Redis hash per open task, changed only by one script.
 
 `script.lua` compares and sets atomically, by the Redis server's clock; `transitions.py` has the transitions. Each names
-its conditions (fence, lease token, status), and the verdict reports whether they held. A state never goes back: late or
-duplicate transitions change nothing.
+its conditions (generation, lease token, status), and the verdict reports whether they held. A state never goes back:
+late or duplicate transitions change nothing.
 
-The hash may be lost at any time: recovery recreates it under a greater fence (`etl/maintenance/recovery.py`).
+The hash may be lost at any time: recovery recreates it under a greater generation (`etl/maintenance/recovery.py`).
 """
 
 from etl.runstate.script import (
     TransitionResult,
     Unavailable,
     Verdict,
+    find_running,
     key_of,
     new_id,
     read,
@@ -22,6 +23,7 @@ from etl.runstate.shared_values import get_shared, once, put_shared
 from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
 from etl.runstate.transitions import (
     RESULT_BYTES,
+    Waiting,
     advance,
     cancel,
     complete,
@@ -29,6 +31,7 @@ from etl.runstate.transitions import (
     enqueued,
     fail,
     find_due,
+    find_free,
     forget,
     mark_unsent,
     most_attempts,
@@ -42,8 +45,9 @@ from etl.runstate.transitions import (
 )
 
 __all__ = [
-    "HALF", "RESULT_BYTES", "RunState", "TransitionResult", "Unavailable", "Verdict", "advance", "attempts_of",
-    "cancel", "complete", "create", "enqueued", "fail", "find_due", "forget", "get_shared", "key_of", "mark_unsent",
-    "most_attempts", "new_id", "note_progress", "note_provider_task", "note_usage", "once", "put_shared", "read",
-    "read_many", "release", "renew", "scan_all", "scan_open", "start", "wait", "whole_metadata",
+    "HALF", "RESULT_BYTES", "RunState", "TransitionResult", "Unavailable", "Verdict", "Waiting", "advance",
+    "attempts_of", "cancel", "complete", "create", "enqueued", "fail", "find_due", "find_free", "find_running",
+    "forget", "get_shared", "key_of", "mark_unsent", "most_attempts", "new_id", "note_progress", "note_provider_task",
+    "note_usage", "once", "put_shared", "read", "read_many", "release", "renew", "scan_all", "scan_open", "start",
+    "wait", "whole_metadata",
 ]  # fmt: skip

@@ -5,17 +5,20 @@
 --
 -- Keys of a transition, in the order of evaluation:
 --   id                  a repeated id returns the first verdict and changes nothing
---   create, again       create the hash from `set`; with `again`, also replace one with the same fence
---   forget              delete the hash unless its fence is greater
---   fence, phase        must equal the hash's
---   unstarted           no worker may have started
+--   uuid                the document's: a hash of another one counts as missing. After a restore, ids are issued again
+--   create, again       create the hash from `set`; with `again`, also replace one with the same generation
+--   forget              delete the hash unless its generation is greater
+--   generation, phase   must equal those of the hash, where the generation is `fence`
+--   unstarted           no worker may have started, except that the task may wait for post-processing
 --   before              the status must be one of these
 --   token               must be the lease's token
 --   free                no live lease, and the next attempt is due
 --   hint, longest       no wake-up message within `hint` seconds; doubled after each one, up to `longest` times
+--   peek                change nothing
 --   take, lease         take the lease under this token, and one of at most `most` attempts, counted in field `attempts`
 --   lease               renew the lease
 --   drop                return token and lease
+--   refused             the storage refused the stage's output: record since when. Without it, a `delay` clears that
 --   delay, hinted       seconds until the next attempt is due, and until a wake-up message that was sent is due
 --   after               the new status
 --   set, increase, lift fields to set, to add to, and to raise to at least this value
@@ -72,9 +75,12 @@ end
 local had = {}
 if is_whole() then
     had = redis.call('HMGET', key, 'fence', 'status', 'phase', 'token', 'lease_until', 'available_at', 'started',
-                     'hinted_at', 'hints', 'last_moves')
+                     'hinted_at', 'hints', 'last_moves', 'uuid')
 end
-local fence, status, phase, token = tonumber(had[1] or ''), had[2], had[3], had[4] or ''
+local generation, status, phase, token = tonumber(had[1] or ''), had[2], had[3], had[4] or ''
+if move.uuid and move.uuid ~= (had[11] or '') then
+    generation = nil
+end
 local lease_until, available_at = tonumber(had[5] or '') or 0, tonumber(had[6] or '') or 0
 local hinted_at, hints = tonumber(had[8] or '') or 0, tonumber(had[9] or '') or 0
 
@@ -93,8 +99,9 @@ end
 
 -- ---- Create -----------------------------------------------------------------------------------------------------
 if move.create then
-    if fence and (fence > move.fence or (fence == move.fence and not move.again)) then
-        return respond(fence == move.fence and 'same' or 'newer')
+    local is_same = generation == move.generation
+    if generation and (generation > move.generation or (is_same and not move.again)) then
+        return respond(is_same and 'same' or 'newer')
     end
     redis.call('DEL', key)
     redis.call('HSET', key, 'updated_at', instant(now), 'hinted_at', instant(now))
@@ -108,7 +115,7 @@ end
 
 -- ---- Forget -----------------------------------------------------------------------------------------------------
 if move.forget then
-    if fence and fence > move.fence then
+    if generation and generation > move.generation then
         return respond('newer')
     end
     redis.call('DEL', key)
@@ -116,11 +123,11 @@ if move.forget then
 end
 
 -- ---- Compare ----------------------------------------------------------------------------------------------------
-if not fence then
+if not generation then
     return respond('gone')
 end
-if move.fence and fence ~= move.fence then
-    return respond(fence < move.fence and 'stale' or 'newer')
+if move.generation and generation ~= move.generation then
+    return respond(generation < move.generation and 'stale' or 'newer')
 end
 if ENDED[status] then
     return respond('over')
@@ -131,7 +138,8 @@ end
 if move.phase and phase ~= move.phase then
     return respond(STAGES[phase] > STAGES[move.phase] and 'passed' or 'behind')
 end
-if move.unstarted and had[7] == '1' then
+local is_held = token ~= '' and lease_until > now
+if move.unstarted and had[7] == '1' and (status ~= 'llm_processing' or is_held) then
     return respond('started')
 end
 if move.before then
@@ -147,7 +155,7 @@ if move.token and token ~= move.token then
     return respond('lost')
 end
 if move.free then
-    if token ~= '' and lease_until > now then
+    if is_held then
         return respond('held', lease_until - now)
     end
     if available_at > now then
@@ -156,6 +164,9 @@ if move.free then
 end
 if move.hint and now - hinted_at < move.hint * math.min(2 ^ hints, move.longest) then
     return respond('waiting')
+end
+if move.peek then
+    return respond('moved')
 end
 
 -- ---- Set --------------------------------------------------------------------------------------------------------
@@ -174,6 +185,8 @@ if move.drop then
 end
 if move.delay then
     redis.call('HSET', key, 'available_at', instant(now + move.delay), 'hints', 0)
+    local since = tonumber(redis.call('HGET', key, 'refused_at') or '') or 0
+    redis.call('HSET', key, 'refused_at', move.refused and (since > 0 and instant(since) or instant(now)) or 0)
 end
 if move.hinted then
     redis.call('HSET', key, 'hinted_at', instant(now + move.hinted))

@@ -40,9 +40,9 @@ class Verdict(StrEnum):
 
     MOVED = "moved"
     GONE = "gone"  # the run-state does not exist or cannot be read
-    STALE = "stale"  # the run-state's fence is smaller than the caller's
-    NEWER = "newer"  # the run-state's fence is greater
-    SAME = "same"  # a run-state with this fence exists
+    STALE = "stale"  # the run-state's generation is smaller than the caller's
+    NEWER = "newer"  # the run-state's generation is greater
+    SAME = "same"  # a run-state with this generation exists
     OVER = "over"  # the task has ended
     PASSED = "passed"  # the task is in a later stage
     BEHIND = "behind"  # the task is in an earlier stage
@@ -56,18 +56,12 @@ class Verdict(StrEnum):
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------
-class RedisClientKey(NamedTuple):
-    """The cache key of a client. `process`: a forked process must not use its parent's sockets."""
-
-    process: int
-    url: str
-
-
 @cache
-def connect(key: RedisClientKey) -> tuple[Redis, Script]:
+def connect(url: str, _process: int) -> tuple[Redis, Script]:
+    """Return a client of this process: a forked process must not use its parent's sockets."""
     # Retry once on a broken connection, as after a restart of Redis, but not on a timeout.
     client = Redis.from_url(
-        key.url,
+        url,
         decode_responses=True,
         encoding_errors="replace",  # one invalid value must not fail the whole pipeline
         socket_connect_timeout=CONNECT_SECONDS,
@@ -78,11 +72,12 @@ def connect(key: RedisClientKey) -> tuple[Redis, Script]:
 
 
 def redis() -> tuple[Redis, Script]:
-    return connect(RedisClientKey(os.getpid(), settings.SLUICE.run_state_url))
+    return connect(settings.SLUICE.run_state_url, os.getpid())
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
+    """Translate failures of Redis into Unavailable."""
     try:
         yield
     except (RedisError, OSError) as error:
@@ -103,39 +98,41 @@ def read(task_id: int) -> RunState | None:
 def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
     """Return the existing run-states in one round trip, even if only the row has the result. Raises Unavailable."""
     ids = list(task_ids)
-    with answering():
+    with translate_errors():
         pipeline = redis()[0].pipeline(transaction=False)
         for task_id in ids:
             pipeline.hgetall(key_of(task_id))
         found = pipeline.execute(raise_on_error=False)
         return {
-            task_id: state for task_id, had in zip(ids, found, strict=True) if had and (state := seen(task_id, had))
+            task_id: state
+            for task_id, had in zip(ids, found, strict=True)
+            if had and (state := parse_or_log(task_id, had))
         }
 
 
-def seen(task_id: int, had: Mapping[str, str] | ResponseError) -> RunState | None:
+def parse_or_log(task_id: int, had: Mapping[str, str] | ResponseError) -> RunState | None:
     """Return the run-state of a reply, or None after logging an unreadable one.
 
     Raises errors of Redis that are not about this key.
     """
     if isinstance(had, ResponseError):
-        if not is_of_the_key(had):
+        if not is_about_key(had):
             raise had
-        complain(task_id, "WrongType")
+        log_unreadable(task_id, "WrongType")
         return None
     try:
         return parsed(task_id, had)
     except Unreadable as error:
-        complain(task_id, str(error))
+        log_unreadable(task_id, str(error))
         return None
 
 
-def is_of_the_key(error: ResponseError) -> bool:
+def is_about_key(error: ResponseError) -> bool:
     return str(error).startswith("WRONGTYPE")
 
 
 @lru_cache(maxsize=1_000)
-def complain(task_id: int, reason: str) -> None:
+def log_unreadable(task_id: int, reason: str) -> None:
     """Log an unreadable run-state, but only once: clients poll several times a second."""
     log.error("run_state_unreadable", etl_task_id=task_id, reason=reason)
 
@@ -147,30 +144,39 @@ def scan_open(*, size: int, most: int) -> Iterator[list[int]]:
     """
     pages = scan_all(size=size)
     for task_ids in islice(pages, most):
-        with answering():
-            open_ones = going_on(task_ids)
+        with translate_errors():
+            open_ones = open_among(task_ids)
         yield open_ones
     if next(pages, None) is not None:
-        log.warning("run_states_not_all_looked_at", keys=size * most)
+        log.warning("run_states_scan_incomplete", keys=size * most)
 
 
 def scan_all(*, size: int) -> Iterator[list[int]]:
     """Yield the ids of tasks with a run-state, in batches; SCAN may repeat some. Raises Unavailable."""
     prefix, cursor = key_of(0)[:-1], 0
     while True:
-        with answering():
+        with translate_errors():
             cursor, keys = redis()[0].scan(cursor, match=f"{escaped(prefix)}*", count=size)
         yield [int(number) for key in keys if (number := str(key).removeprefix(prefix)).isdecimal()]
         if not cursor:
             return
 
 
-def going_on(task_ids: list[int]) -> list[int]:
+def open_among(task_ids: list[int]) -> list[int]:
     pipeline = redis()[0].pipeline(transaction=False)
     for task_id in task_ids:
         pipeline.hget(key_of(task_id), "status")
     statuses = pipeline.execute(raise_on_error=False)
     return [task_id for task_id, status in zip(task_ids, statuses, strict=True) if status in OPEN]
+
+
+def find_running(job_id: str) -> int | None:
+    """Return the task that a worker runs for this message, or None. Reads all run-states. Raises Unavailable."""
+    for task_ids in scan_all(size=500):
+        for task_id, state in read_many(task_ids).items():
+            if state.token and state.job_id == job_id:
+                return task_id
+    return None
 
 
 def escaped(text: str) -> str:
@@ -198,30 +204,30 @@ def new_id() -> str:
 
 def move(task_id: int, **conditions: Any) -> TransitionResult:
     """Run one transition. `script.lua` documents the conditions; None omits one. Raises Unavailable."""
-    with answering():
-        return answered(task_id, redis()[1](keys=[key_of(task_id)], args=[described(conditions)]))
+    with translate_errors():
+        return result_of(task_id, redis()[1](keys=[key_of(task_id)], args=[encoded(conditions)]))
 
 
 def move_many(moves: Mapping[int, Mapping[str, Any]]) -> dict[int, TransitionResult]:
     """Run one transition per task, in one round trip. Raises Unavailable, but not for an error of a single key."""
     client, script = redis()
-    with answering():
+    with translate_errors():
         pipeline = client.pipeline(transaction=False)
         for task_id, conditions in moves.items():
-            script(keys=[key_of(task_id)], args=[described(conditions)], client=pipeline)
+            script(keys=[key_of(task_id)], args=[encoded(conditions)], client=pipeline)
         replies = pipeline.execute()
-    return {task_id: answered(task_id, reply) for task_id, reply in zip(moves, replies, strict=True)}
+    return {task_id: result_of(task_id, reply) for task_id, reply in zip(moves, replies, strict=True)}
 
 
-def described(conditions: Mapping[str, Any]) -> str:
+def encoded(conditions: Mapping[str, Any]) -> str:
     known = {name: value for name, value in conditions.items() if value is not None}
     return json.dumps({"ttl": settings.SLUICE.etl_state_ttl_seconds, "id": new_id(), **known})
 
 
-def answered(task_id: int, reply: list[str]) -> TransitionResult:
+def result_of(task_id: int, reply: list[str]) -> TransitionResult:
     verdict, seconds, *rest = reply
     had = dict(zip(rest[::2], rest[1::2], strict=True))
     if not had:
         return TransitionResult(Verdict(verdict), float(seconds))
-    state = seen(task_id, had)
+    state = parse_or_log(task_id, had)
     return TransitionResult(Verdict(verdict), float(seconds), state) if state else TransitionResult(Verdict.GONE)

@@ -16,13 +16,13 @@ def key_of(name: str) -> str:
 
 def put_shared(name: str, text: str, *, seconds: int) -> None:
     """Store a value for `seconds`. Raises Unavailable."""
-    with script.answering():
+    with script.translate_errors():
         script.redis()[0].set(key_of(name), text, ex=seconds)
 
 
 def get_shared(name: str) -> str | None:
     """Return a value, or None if it does not exist or has expired. Raises Unavailable."""
-    with script.answering():
+    with script.translate_errors():
         return cast("str | None", script.redis()[0].get(key_of(name)))
 
 
@@ -32,7 +32,7 @@ def once(name: str, *, every: float, run: Callable[[], T]) -> bool:
     The key expires after half an interval, so that a late tick does not suppress the next one. This only saves work:
     `run` must be safe to run concurrently. Raises Unavailable.
     """
-    with script.answering():
+    with script.translate_errors():
         is_first = script.redis()[0].set(key_of(name), "1", nx=True, px=int(every * 500))
     if is_first:
         run()

@@ -6,27 +6,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from etl.core.states import ENDED, Phase, Status
+from config.platform import exact_json
+from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 
-# Revisions only grow, even when a state is recreated: each fence has a range of its own.
+# Revisions only grow, even when a state is recreated: each generation has a range of its own.
 REVISIONS = 1_000_000
 HALF, WHOLE = 50, 100
 USAGE = ("prompt_tokens", "completion_tokens", "calls")
 # Fields of a hash that are fields of a RunState by the same name.
 WHOLE_NUMBERS = (
-    *("user_id", "fence", "run", "ocr_run", "journal_run", "revision"),
+    *("user_id", "run", "ocr_run", "journal_run", "revision"),
     *("progress", "rule_id", "rule_version", "size"),
 )
 TEXTS = (
     *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
-    *("token", "step", "traceparent"),
+    *("token", "step", "traceparent", "uuid"),
 )
 # Columns of a row that are fields of a RunState by the same name.
 COLUMNS = (
-    *("task_id", "user_id", "fence", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
-    *("filename", "kind", "size", "document_key", "request_id", "traceparent"),
-    *("error", "result", "created_at", "updated_at"),
+    *("task_id", "user_id", "generation", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
+    *("uuid", "filename", "kind", "size", "document_key", "request_id", "traceparent"),
+    *("error", "previous_run", "created_at", "updated_at"),
 )
 
 
@@ -38,14 +39,15 @@ class RunState:
     """
 
     task_id: int
+    uuid: str = ""  # "" for tasks of earlier releases
     user_id: int
-    fence: int
+    generation: int
     run: int
     ocr_run: int
     journal_run: int
     revision: int
     status: Status
-    phase: Phase
+    phase: Stage
     progress: int
     attempts: dict[str, int]
     job_id: str = ""
@@ -64,13 +66,15 @@ class RunState:
     step: str = ""
     error: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
+    # The run whose result is the last one, while this one has none; 0 if there is none.
+    previous_run: int = 0
     metadata: dict[str, Any]
     usage: dict[str, int] = field(default_factory=dict)
     started: bool = False
     token: str = ""
     lease_until: float = 0
     available_at: float = 0
-    # When the storage first refused this stage: epoch seconds by the worker's clock, 0 if it did not.
+    # When the storage first refused this stage: epoch seconds by Redis' clock, 0 if it did not.
     refused_at: float = 0
     # The result is too large for Redis; the row has it once the end is recorded.
     result_is_elsewhere: bool = False
@@ -81,22 +85,42 @@ class RunState:
     def has_ended(self) -> bool:
         return self.status in ENDED
 
+    def refused_for(self, *, lease: float) -> float:
+        """Return the seconds from the storage's first refusal of this stage to the start of this lease; 0 without one.
+
+        By Redis' clock: those of workers differ.
+        """
+        return max(self.lease_until - lease - self.refused_at, 0) if self.refused_at else 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no worker has the task: it waits for one, or for its next attempt."""
+        return not (self.has_ended or self.token)
+
+    @property
+    def is_cancellable(self) -> bool:
+        """Whether the task waits to start, or for post-processing. The script decides, by its clock."""
+        if self.status == Status.LLM_PROCESSING:
+            return self.is_waiting
+        return self.status == Status.PENDING and not self.started
+
     @property
     def number(self) -> int:
-        """The event number: the revision, or for an ended task the last revision of its fence.
+        """The event number: the revision, or for an ended task the last revision of its generation.
 
         The end has the same number whether it is read from Redis or, later, from the row.
         """
-        return last_revision(self.fence) if self.has_ended else self.revision
+        return last_revision(self.generation) if self.has_ended else self.revision
 
     @classmethod
     def of_row(cls, task: Task) -> "RunState":
         """Convert a row, for a task without a run-state."""
         return cls(
             **{name: getattr(task, name) for name in COLUMNS},
-            revision=last_revision(task.fence) if task.has_ended else task.fence * REVISIONS,
+            result=task.current_result,
+            revision=last_revision(task.generation) if task.has_ended else task.generation * REVISIONS,
             status=Status(task.status),
-            phase=Phase(task.phase),
+            phase=Stage(task.phase),
             attempts=attempts_of(task.metadata),
             markdown_key=task.metadata.get("artifact_mineru_markdown_key") or "",
             provider=task.metadata.get("provider") or "",
@@ -105,13 +129,13 @@ class RunState:
         )
 
 
-def last_revision(fence: int) -> int:
-    return fence * REVISIONS + REVISIONS - 1
+def last_revision(generation: int) -> int:
+    return generation * REVISIONS + REVISIONS - 1
 
 
 def attempts_of(metadata: Mapping[str, Any]) -> dict[str, int]:
     known = metadata.get("attempts") or {}
-    return {stage: int(known.get(stage, 0)) for stage in Phase.values}
+    return {stage: int(known.get(stage, 0)) for stage in Stage.values}
 
 
 def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +146,12 @@ def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "provider": metadata.get("provider"),
         "provider_task_id": metadata.get("provider_task_id"),
         "ocr": metadata.get("ocr") or {},
-        "postprocess": {"strategy": None, "model": None, "usage": dict.fromkeys(USAGE, 0)}
+        "postprocess": {
+            "strategy": None,
+            "model": None,
+            "usage": dict.fromkeys(USAGE, 0),
+            "earlier_usage": dict.fromkeys(USAGE, 0),
+        }
         | (metadata.get("postprocess") or {}),
         "warnings": metadata.get("warnings") or [],
     }
@@ -141,7 +170,7 @@ def parsed(task_id: int, had: Mapping[str, str]) -> RunState:
 
 
 def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
-    attempts = {stage: int(had.get(f"attempts_{stage}", 0)) for stage in Phase.values}
+    attempts = {stage: int(had.get(f"attempts_{stage}", 0)) for stage in Stage.values}
     usage = {name: int(had.get(name, 0)) for name in USAGE}
     post = json.loads(had.get("postprocess") or "{}")
     plain: dict[str, Any] = {
@@ -151,14 +180,16 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
     }
     return RunState(
         task_id=task_id,
+        generation=int(had["fence"]),
         **plain,
         status=Status(had["status"]),
-        phase=Phase(had["phase"]),
+        phase=Stage(had["phase"]),
         attempts=attempts,
         usage=usage,
         error=json.loads(had.get("error") or "null"),
-        result=json.loads(had.get("result") or "null"),
+        result=exact_json.loads(had.get("result") or "null"),
         result_is_elsewhere=had.get("result_is_elsewhere") == "1",
+        previous_run=int(had.get("previous_run") or 0),
         started=had.get("started") == "1",
         metadata=whole_metadata(
             {
@@ -167,13 +198,18 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
                 "provider": had.get("provider") or None,
                 "provider_task_id": had.get("provider_task_id") or None,
                 "ocr": json.loads(had.get("ocr") or "{}"),
-                "postprocess": post | {"usage": usage},
+                "postprocess": post | {"usage": usage, **earlier_usage(had)},
                 "warnings": json.loads(had.get("warnings") or "[]"),
             }
         ),
         created_at=moment(had["created_at"]),
         updated_at=moment(had["updated_at"]),
     )
+
+
+def earlier_usage(had: Mapping[str, str]) -> dict[str, Any]:
+    """Return the usage of the runs before a retry; nothing from earlier releases, which do not write it."""
+    return {"earlier_usage": json.loads(had["earlier_usage"])} if had.get("earlier_usage") else {}
 
 
 def moment(seconds: str) -> datetime:

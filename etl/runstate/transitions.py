@@ -3,12 +3,13 @@
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from django.conf import settings
 
+from config.platform import exact_json
 from etl.core.stage_context import Usage
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 from etl.models import Task
 from etl.runstate.script import TransitionResult, Verdict, move, move_many
 from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
@@ -17,6 +18,19 @@ from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunStat
 RESULT_BYTES = 256 * 1024
 # The longest pause between wake-up messages of a waiting task, in recovery intervals: copies would fill a long queue.
 LONGEST_PAUSE = 4
+
+
+class Waiting(Protocol):
+    """An open task, as its row identifies it: a Task, or its turn."""
+
+    @property
+    def task_id(self) -> int: ...
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
 
 
 class Arrow(NamedTuple):
@@ -34,24 +48,24 @@ START_POSTPROCESS = Arrow((Status.PENDING, Status.LLM_PROCESSING), Status.LLM_PR
 ADVANCE = Arrow((Status.MINERU_PARSING,), Status.LLM_PROCESSING)
 COMPLETE = Arrow((Status.LLM_PROCESSING,), Status.COMPLETED)
 FAIL = Arrow((Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.FAILED)
-CANCEL = Arrow((Status.PENDING,), Status.CANCELLED)
-STARTS = {Phase.OCR: START_OCR, Phase.POSTPROCESS: START_POSTPROCESS}
+CANCEL = Arrow((Status.PENDING, Status.LLM_PROCESSING), Status.CANCELLED)
+STARTS = {Stage.OCR: START_OCR, Stage.POSTPROCESS: START_POSTPROCESS}
 
 
 def create(
     task: Task,
     *,
-    phase: Phase,
+    stage: Stage,
     status: Status | None = None,
     started: bool = False,
     again: bool = False,
     facts: Mapping[str, str] | None = None,
 ) -> TransitionResult:
-    """Create the run-state of a task, and replace one with a smaller fence.
+    """Create the run-state of a task, and replace one with a smaller generation.
 
     `started`: a worker may have started already, so the task cannot be cancelled. `again`: also replace one with the
-    same fence. `facts`: more fields, as strings. The verdict is SAME or NEWER if a run-state with this or a greater
-    fence exists. Raises Unavailable.
+    same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the document has a run-state with
+    this or a greater generation. One of another document, whose row was lost, is replaced. Raises Unavailable.
     """
     known = RunState.of_row(task)
     ended = known.has_ended
@@ -60,10 +74,13 @@ def create(
         **{name: getattr(known, name) for name in TEXTS},
         **{f"attempts_{stage}": count for stage, count in known.attempts.items()},
         **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
+        "previous_run": known.previous_run,
         "status": status or task.status,
-        "phase": phase,
+        "fence": task.generation,
+        "phase": stage,
         "ocr": json.dumps(known.metadata["ocr"]),
         "warnings": json.dumps(known.metadata["warnings"]),
+        "earlier_usage": json.dumps(known.metadata["postprocess"]["earlier_usage"]),
         "started": int(started),
         "created_at": task.created_at.timestamp(),
         **(facts_of_end(known) if ended else {}),
@@ -74,7 +91,8 @@ def create(
         create=True,
         again=again,
         with_state=True,
-        fence=task.fence,
+        uuid=task.uuid,
+        generation=task.generation,
         set={name: str(value) for name, value in fields.items()},
         ttl=settings.SLUICE.etl_state_terminal_ttl_seconds if ended else None,
     )
@@ -90,12 +108,12 @@ def facts_of_end(state: RunState) -> dict[str, Any]:
     }
 
 
-def forget(task_id: int, *, fence: int) -> bool:
-    """Delete the run-state of a task whose row has ended, unless its fence is greater. Readers use the row then.
+def forget(task_id: int, *, generation: int) -> bool:
+    """Delete the run-state of a task whose row has ended, unless its generation is greater. Readers use the row then.
 
     Return whether there is none now. Raises Unavailable.
     """
-    return move(task_id, forget=True, fence=fence).verdict is Verdict.GONE
+    return move(task_id, forget=True, generation=generation).verdict is Verdict.GONE
 
 
 def enqueued(task_id: int, *, job_id: str, delay: float = 0) -> None:
@@ -108,36 +126,47 @@ def mark_unsent(task_ids: Iterable[int]) -> None:
     move_many({task_id: {"set": {"hinted_at": "0", "hints": "0"}} for task_id in task_ids})
 
 
-def start(task_id: int, *, phase: Phase, fence: int | None = None, move_id: str | None = None) -> TransitionResult:
+def start(
+    task_id: int,
+    *,
+    stage: Stage,
+    generation: int | None = None,
+    uuid: str | None = None,
+    job_id: str = "",
+    move_id: str | None = None,
+) -> TransitionResult:
     """Start a run of a stage: take a lease under a new token, and use one attempt.
 
-    `fence`: the row's, if known. `move_id`, here and below: the same for each retry of the same transition. The verdict
-    is MOVED with the new state, or SPENT with it when no attempts are left and the task can only fail. After any other
-    verdict the caller must not run the stage. Raises Unavailable.
+    `generation`, `uuid`: the row's, if known. `job_id`: of the message that runs it. `move_id`, here and below: the
+    same for each retry of the same transition. The verdict is MOVED with the new state, or SPENT with it when no
+    attempts are left and the task can only fail. After any other verdict the caller must not run the stage. Raises
+    Unavailable.
     """
     return move(
         task_id,
-        **STARTS[phase].conditions(),
+        **STARTS[stage].conditions(),
         id=move_id,
-        fence=fence,
-        phase=phase,
+        uuid=uuid,
+        generation=generation,
+        phase=stage,
         free=True,
         take=secrets.token_hex(16),
         lease=settings.SLUICE.etl_lease_seconds,
-        attempts=f"attempts_{phase}",
-        most=most_attempts(phase),
+        attempts=f"attempts_{stage}",
+        most=most_attempts(stage),
+        set={"job_id": job_id} if job_id else None,
     )
 
 
-def most_attempts(phase: Phase) -> int:
+def most_attempts(stage: Stage) -> int:
     """Return the maximum number of runs of a stage, including the first."""
     env = settings.SLUICE
-    return int(env.etl_ocr_max_attempts if phase == Phase.OCR else env.etl_postprocess_max_attempts)
+    return int(env.etl_ocr_max_attempts if stage == Stage.OCR else env.etl_postprocess_max_attempts)
 
 
 def held(state: RunState) -> dict[str, Any]:
     """Return the conditions of every transition by the lease's holder."""
-    return {"fence": state.fence, "token": state.token, "phase": state.phase}
+    return {"generation": state.generation, "token": state.token, "phase": state.phase}
 
 
 def renew(state: RunState) -> Verdict:
@@ -167,7 +196,7 @@ def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, *
         id=move_id,
         **held(state),
         **ADVANCE.conditions(),
-        set={"phase": Phase.POSTPROCESS, "markdown_key": markdown_key, "step": "", "refused_at": "0", **facts},
+        set={"phase": Stage.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
         drop=True,
         delay=0,
         hinted=0,  # the chain sends the next message
@@ -176,19 +205,28 @@ def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, *
 
 
 def wait(
-    state: RunState, *, delay: float, wakes_up: bool, refused_at: float = 0, move_id: str | None = None
+    state: RunState,
+    *,
+    delay: float,
+    wakes_up: bool,
+    refused: bool = False,
+    counts: bool = True,
+    warnings: str = "",
+    move_id: str | None = None,
 ) -> Verdict:
     """Return the lease and schedule the next attempt after `delay` seconds.
 
-    `wakes_up`: the caller sends a wake-up message with that delay. `refused_at`: when the storage first refused the
-    stage; then the attempt is returned too. Raises Unavailable.
+    `wakes_up`: the caller sends a wake-up message with that delay. `refused`: by the storage. `counts`: whether the
+    attempt counts; otherwise it is returned too. `warnings`: those of the task, as JSON; "" leaves them. Raises
+    Unavailable.
     """
-    refused = {"increase": returned(state), "set": {"refused_at": str(refused_at)}} if refused_at else {}
     return move(
         state.task_id,
         id=move_id,
         **held(state),
-        **refused,
+        set={"warnings": warnings} if warnings else None,
+        increase=None if counts else returned(state),
+        refused=refused or None,
         drop=True,
         delay=delay,
         hinted=delay if wakes_up else -settings.SLUICE.etl_recovery_seconds,
@@ -196,9 +234,18 @@ def wait(
     ).verdict
 
 
-def release(state: RunState) -> Verdict:
-    """Return the lease and the attempt, for a worker that shuts down. Raises Unavailable."""
-    return move(state.task_id, **held(state), drop=True, delay=0, increase=returned(state), visible=True).verdict
+def release(state: RunState, *, warnings: str = "") -> Verdict:
+    """Return the lease and the attempt, for a worker that shuts down. `warnings`: as in `wait`. Raises Unavailable."""
+    return move(
+        state.task_id,
+        **held(state),
+        set={"warnings": warnings} if warnings else None,
+        drop=True,
+        delay=0,
+        refused=bool(state.refused_at) or None,
+        increase=returned(state),
+        visible=True,
+    ).verdict
 
 
 def returned(state: RunState) -> dict[str, int]:
@@ -235,28 +282,41 @@ def end(
 
 
 def result_facts(result: Any) -> dict[str, str]:
-    text = json.dumps(result)
+    text = exact_json.dumps(result)
     fits = len(text) <= RESULT_BYTES
-    return {"result": text if fits else "", "result_is_elsewhere": str(int(not fits))}
+    return {"result": text.decode() if fits else "", "result_is_elsewhere": str(int(not fits))}
 
 
-def cancel(task_id: int, *, fence: int) -> TransitionResult:
-    """Cancel a task that no worker has started. Raises Unavailable."""
+def cancel(task_id: int, *, generation: int, uuid: str | None = None) -> TransitionResult:
+    """Cancel a task that no worker has started, or that waits for post-processing. Raises Unavailable."""
     return move(
         task_id,
         **CANCEL.conditions(),
-        fence=fence,
+        uuid=uuid,
+        generation=generation,
         unstarted=True,
+        drop=True,
         ttl=settings.SLUICE.etl_state_terminal_ttl_seconds,
     )
 
 
-def find_due(fences: Mapping[int, int]) -> dict[int, TransitionResult]:
+def find_due(tasks: Iterable[Waiting]) -> dict[int, TransitionResult]:
     """Find the open tasks that need a wake-up message, and keep the states of all from expiring.
 
-    `fences`: `{task_id: the row's fence}`. The verdict MOVED means: no worker has the task, it is due, and no message
-    was sent recently; the caller must send one, which already counts as sent. Raises Unavailable.
+    The verdict MOVED means: no worker has the task, it is due, and no message was sent recently; the caller must send
+    one, which already counts as sent. Raises Unavailable.
     """
     every = settings.SLUICE.etl_recovery_seconds
     due = {"free": True, "hint": every, "longest": LONGEST_PAUSE, "hinted": 0, "with_state": "news"}
-    return move_many({task_id: {"fence": fence, **due} for task_id, fence in fences.items()})
+    return move_many({task.task_id: identity(task) | due for task in tasks})
+
+
+def find_free(tasks: Iterable[Waiting], *, stage: Stage) -> set[int]:
+    """Return the tasks that a worker could start now, and change nothing. Raises Unavailable."""
+    look = {"phase": stage, "free": True, "peek": True, "id": False}
+    found = move_many({task.task_id: identity(task) | look for task in tasks})
+    return {task_id for task_id, outcome in found.items() if outcome.moved}
+
+
+def identity(task: Waiting) -> dict[str, Any]:
+    return {"uuid": task.uuid, "generation": task.generation}

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config.platform import storage
-from etl.core.errors import ArtifactMissing
-from etl.core.stage_context import StageContext
+from etl.core import completeness
+from etl.core.errors import ArtifactMissing, IncompleteDocument
+from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import StoredOcr
 from etl.postprocessors.base import Processed
@@ -35,21 +36,30 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     stored = artifacts.find_ocr(state)
     if stored is None:
         raise ArtifactMissing
+    rule = rule_of(state)
+    if rule.require_complete:
+        refuse_incomplete(stored)
     try:
         ocr = artifacts.load_ocr(stored)
     except storage.Missing:
         raise ArtifactMissing from None
-    rule = rule_of(state)
     done = engines.processor(rule.mode).process(ocr, rule, context=context)
     output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
     return artifacts.commit(artifacts.output_key(state), output, check=context.check)
 
 
+def refuse_incomplete(stored: StoredOcr) -> None:
+    """Raise IncompleteDocument if pages were lost or are unsure, before a model is paid for the others."""
+    if pages := completeness.incomplete_pages(stored.warnings):
+        named = completeness.describe(pages)
+        raise IncompleteDocument(f"The rule requires complete documents. Not read reliably: {named}.")
+
+
 def warn_of_loss(state: RunState, context: StageContext) -> None:
     """Warn if the run-state was recreated during this run: its counts restarted. Raises Django's errors."""
-    if state.fence > state.run and rule_of(state).mode != NO_MODEL:
+    if state.generation > state.run and rule_of(state).mode != NO_MODEL:
         context.warn(
-            "usage_incomplete",
+            USAGE_INCOMPLETE,
             "The task's state was lost once. Earlier calls and attempts may not be counted.",
         )
 
@@ -83,7 +93,7 @@ def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> Resu
         markdown_key=stored.markdown_key,
         provider=stored.facts["provider"],
         provider_task_id=stored.facts["provider_task_id"],
-        warnings=stored.warnings,
+        warnings=stored.warnings + [each for each in state.metadata["warnings"] if each not in stored.warnings],
     )
 
 
@@ -99,6 +109,7 @@ def output_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, conte
 
 
 def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
+    own = [warning.as_dict() for warning in context.warnings]
     return {
         "rule_id": rule.rule_id,
         "rule_version": rule.version,
@@ -108,14 +119,15 @@ def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, c
         "model": done.model,
         "attempts": origin.attempts,
         "usage": origin.usage,
-        "warnings": origin.warnings + [warning.as_dict() for warning in context.warnings],
+        "warnings": origin.warnings + [each for each in own if each not in origin.warnings],
     }
 
 
 def usage_of(state: RunState, context: StageContext) -> dict[str, int]:
     """Return the usage of all attempts.
 
-    The run-state has the usage of earlier ones. If it was lost, this attempt has counted their cached responses.
+    The run-state has the usage of earlier ones. If it was lost, this attempt has counted their cached responses, except
+    those of earlier runs.
     """
     paid = context.paid.as_dict()
     return {name: max(state.usage.get(name, 0) + paid[name], count) for name, count in context.usage.as_dict().items()}

@@ -1,0 +1,43 @@
+"""API views of quotas and of the ledger of model calls."""
+
+from datetime import timedelta
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from config.platform.db import clock
+from config.platform.http.auth import user_of
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import BadInput
+from etl.api import openapi, representation, schemas
+from etl.api.serializers import read_number
+from etl.api.views import TaskAPIView
+from etl.models import ModelUsage
+from etl.pipeline import quotas
+from rules.library import quotas as rule_quotas
+
+DAYS, MOST_DAYS = 30, 366
+
+
+class LimitsView(TaskAPIView):
+    """`GET /limits`: the quota, its usage, and the other limits."""
+
+    @openapi.operation(operation_id="getDocumentLimits", **openapi.LIMITS, responses={200: schemas.DocumentLimits})
+    def get(self, request: Request) -> Response:
+        user_id = user_of(request).pk
+        return Response(representation.limits(quotas.state(user_id), rule_versions=rule_quotas.used(user_id)))
+
+
+class UsageView(TaskAPIView):
+    """`GET /usage`: the user's model calls and tokens, by day."""
+
+    @openapi.operation(
+        operation_id="getModelUsage",
+        **openapi.USAGE,
+        responses={200: schemas.UsageReport, **problems(BadInput)},
+    )
+    def get(self, request: Request) -> Response:
+        days = read_number(request, "days", least=1, most=MOST_DAYS, default=DAYS, unit="days")
+        today = clock.now().date()
+        found = ModelUsage.objects.of_user(user_of(request)).between(today - timedelta(days=days - 1), today)
+        return Response({"total": found.totals(), "days": found.by_day()})

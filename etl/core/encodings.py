@@ -1,0 +1,106 @@
+"""Detection of the character encoding of a text: by its byte order mark, as UTF-8, and otherwise by its characters."""
+
+import codecs
+import re
+import unicodedata
+
+from charset_normalizer import from_bytes
+
+from etl.core.errors import FileCorrupt
+
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+BYTE_ORDER_MARKS = tuple(mark for mark, _ in MARKS)
+MAX_ASCII = 127
+SAMPLE = 32_768  # bytes that are examined
+# UTF-16 without a mark: the least bytes, and the largest share that are printable in ASCII. Above it, this is a text
+# with a few other bytes.
+MIN_WIDE, MAX_NARROW = 16, 0.8
+PRINTABLE = frozenset(range(32, 127)).__contains__
+WIDE = ("utf_16_le", "utf_16_be")
+WESTERN = "cp1252"
+# Bytes that text does not have: control characters except tabs, line ends, form feeds, and ESC.
+# https://mimesniff.spec.whatwg.org/#binary-data-byte
+BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+# Encodings that are in use. Without this choice, rare ones of the same shape win short texts.
+COMMON = (
+    *WIDE, "cp1252", "cp1250", "cp1253", "cp1251", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "iso8859_2",
+    "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp874",
+)  # fmt: skip
+# Differences of noise and coherence below which the most common encoding is taken.
+NOISE, COHERENCE = 0.05, 0.1
+# Categories of characters that no text has: unassigned, private, and half of a pair.
+UNTYPED = frozenset({"Cn", "Co", "Cs"})
+
+
+def detect(content: bytes) -> str | None:
+    """Return the encoding of a text or its beginning, None if it is in no encoding that is known here."""
+    for mark, name in MARKS:
+        if content.startswith(mark):
+            return name
+    return "utf-8" if is_utf_8(content) else guess(sample(content))
+
+
+def is_utf_8(content: bytes) -> bool:
+    """Return whether this is UTF-8, whose last character may be incomplete. Small characters of UTF-16 are UTF-8 too,
+    with control characters."""
+    try:
+        return not BINARY.search(codecs.getincrementaldecoder("utf-8")().decode(content, final=False))
+    except UnicodeDecodeError:
+        return False
+
+
+def guess(content: bytes) -> str | None:
+    """Return the encoding with the least noise. Among nearly equal ones, the most common."""
+    matches = [each for each in from_bytes(content, cp_isolation=list(COMMON)) if is_possible(content, each.encoding)]
+    if not matches:
+        return None
+    best = matches[0]
+    if best.encoding in WIDE:
+        return best.encoding
+    alike = [each.encoding for each in matches if (each.chaos, each.coherence) == (best.chaos, best.coherence)]
+    western = next((each for each in matches if each.encoding == WESTERN), None)
+    if western and western.chaos <= best.chaos + NOISE and western.coherence >= best.coherence - COHERENCE:
+        return WESTERN
+    return min(alike, key=COMMON.index)
+
+
+def is_possible(content: bytes, encoding: str) -> bool:
+    """Return whether a text has no characters that texts do not have. Almost any bytes can be decoded as UTF-16."""
+    if encoding in WIDE and (len(content) < MIN_WIDE or sum(map(PRINTABLE, content)) > MAX_NARROW * len(content)):
+        return False
+    text = content[: len(content) // 2 * 2 if encoding in WIDE else None].decode(encoding, "replace")
+    return not BINARY.search(text) and not (
+        encoding in WIDE and any(unicodedata.category(each) in UNTYPED or each == "\ufffd" for each in text)
+    )
+
+
+def sample(content: bytes) -> bytes:
+    """Return a part that ends with a whole character of two bytes: the beginning or, if that is ASCII only, the part
+    around the first other character."""
+    if len(content) <= SAMPLE:
+        return content
+    start = 0
+    if content[:SAMPLE].isascii() and not content.isascii():
+        start = max(0, next((at for at, byte in enumerate(content) if byte > MAX_ASCII), 0) - SAMPLE // 2)
+    start -= start % 2
+    end = content.rfind(b"\n", start, start + SAMPLE) + 1 or start + SAMPLE
+    return content[start : end - end % 2] if end - start > SAMPLE // 2 + 2 else content[start : start + SAMPLE]
+
+
+def decode(content: bytes) -> str:
+    """Return a text. Raises FileCorrupt."""
+    encoding = detect(content)
+    if encoding is None:
+        raise FileCorrupt
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        if encoding.startswith("utf"):
+            raise FileCorrupt from None
+        return content.decode(encoding, "replace")

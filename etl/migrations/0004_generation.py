@@ -1,0 +1,20 @@
+from django.db import migrations, models
+
+from config.platform.db import repeatable
+
+
+class Migration(repeatable.Migration):
+    """Rename `fence` in the code. The column keeps its name, so the releases before and after can run side by side."""
+
+    dependencies = [
+        ('etl', '0003_task_verbose_name'),
+    ]
+
+    operations = [
+        migrations.SeparateDatabaseAndState(
+            state_operations=[
+                migrations.RenameField('task', 'fence', 'generation'),
+                migrations.AlterField('task', 'generation', models.BigIntegerField(db_column='fence', default=1)),
+            ],
+        ),
+    ]

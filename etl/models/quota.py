@@ -1,0 +1,53 @@
+"""What a user has submitted today, open upload URLs, and limits of single users."""
+
+from django.conf import settings
+from django.db import models
+
+from config.platform.db.usage import DailyUsage
+
+
+class Usage(DailyUsage):
+    """A user's submissions of one day. Written by `etl.pipeline.quotas`."""
+
+    documents = models.PositiveIntegerField(default=0)
+    bytes = models.BigIntegerField(default=0)
+
+    class Meta(DailyUsage.Meta):
+        db_table = "etl_usage"
+
+
+class Upload(models.Model):
+    """A presigned upload. It counts like a submission until it expires, or until its document is submitted."""
+
+    file_key = models.CharField(max_length=200, primary_key=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)
+    size = models.BigIntegerField(help_text="Bytes")
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "etl_upload"
+        indexes = [models.Index(fields=["user", "expires_at"], name="etl_upload_of_user")]
+
+    def __str__(self) -> str:
+        return self.file_key
+
+
+class Allowance(models.Model):
+    """A user's own limits, set by staff instead of those of the settings."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="+")
+    daily_documents = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: ETL_DAILY_DOCUMENTS.")
+    daily_bytes = models.BigIntegerField(null=True, blank=True, help_text="Empty: ETL_DAILY_BYTES.")
+    max_open = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: ETL_MAX_OPEN_PER_USER.")
+
+    class Meta:
+        db_table = "etl_allowance"
+        constraints = [
+            models.CheckConstraint(
+                name="etl_allowance_bytes",
+                condition=models.Q(daily_bytes__isnull=True) | models.Q(daily_bytes__gte=0),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return str(self.user)

@@ -1,0 +1,125 @@
+"""Quotas of documents for each user: documents and bytes in a day, and open tasks. A day is in UTC, by the database's
+clock.
+
+A submission is charged in the transaction that creates its task, once: a repeat with the same idempotency key is not
+charged. A retry is charged as a document without bytes, because it stores artifacts and may call a model. An upload URL
+counts like a submission until it expires or its document is submitted, so that everything that is uploaded in time can
+be submitted.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from django.conf import settings
+from django.db.models import F
+from django.db.models.functions import Now
+
+from config.platform.db import sql
+from config.platform.http import quotas
+from config.platform.http.quotas import left
+from etl.core import metrics
+from etl.models import Upload, Usage
+
+OPEN_RETRY_SECONDS = 30
+
+
+class QuotaExceeded(quotas.QuotaExceeded):
+    detail = "This request exceeds your quota of documents. See /api/v1/etl/limits for the quota and your usage."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A user's limits and usage. Upload URLs that can be used count as documents, bytes, and open tasks."""
+
+    daily_documents: int
+    daily_bytes: int
+    max_open: int
+    documents: int
+    bytes: int
+    open: int
+    day: date
+    resets_at: datetime
+    seconds_left: int
+
+
+# Staff may have set other limits for the user.
+STATE = """
+WITH allowed AS (
+    SELECT coalesce(max(daily_documents), %(daily_documents)s) AS daily_documents,
+           coalesce(max(daily_bytes), %(daily_bytes)s) AS daily_bytes,
+           coalesce(max(max_open), %(max_open)s) AS max_open,
+           (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
+    FROM etl_allowance WHERE user_id = %(user)s
+), uploads AS (
+    SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM etl_upload
+    WHERE user_id = %(user)s AND expires_at > statement_timestamp() AND file_key <> %(upload)s
+)
+SELECT a.daily_documents, a.daily_bytes, a.max_open, a.day,
+       coalesce(u.documents, 0) + uploads.number AS documents, coalesce(u.bytes, 0) + uploads.bytes AS bytes,
+       uploads.number + (SELECT count(*) FROM etl_task WHERE status = 'pending' AND user_id = %(user)s) AS open,
+       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at,
+       ceil(extract(epoch FROM (a.day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left
+FROM allowed a CROSS JOIN uploads LEFT JOIN etl_usage u ON u.user_id = %(user)s AND u.day = a.day
+"""
+
+
+def state(user_id: int, *, upload: str = "") -> Quota:
+    """Return the user's quota, without counting the upload URL that is about to be used."""
+    env = settings.SLUICE
+    row = sql.one(
+        STATE,
+        user=user_id,
+        upload=upload,
+        daily_documents=env.etl_daily_documents,
+        daily_bytes=env.etl_daily_bytes,
+        max_open=env.etl_max_open_per_user,
+    )
+    assert row is not None  # noqa: S101 - an aggregate without groups always has one
+    return Quota(**row)
+
+
+def check(user_id: int, *, size: int, upload: str = "") -> Quota:
+    """Check for one more document of this size. `upload`: the key under which it was uploaded. Raises QuotaExceeded."""
+    quota = state(user_id, upload=upload)
+    require_open(quota)
+    if quota.documents + 1 > quota.daily_documents:
+        refuse(f"You have used all {quota.daily_documents:,} documents of today", quota)
+    if quota.bytes + size > quota.daily_bytes:
+        rest = left(quota.daily_bytes, quota.bytes)
+        refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left", quota)
+    return quota
+
+
+def require_open(quota: Quota) -> None:
+    if quota.open >= quota.max_open:
+        metrics.quota_refused()
+        raise QuotaExceeded(
+            f"You have {quota.open:,} unfinished documents and open uploads, and the limit is {quota.max_open:,}. "
+            "Wait until some have ended.",
+            retry_after=OPEN_RETRY_SECONDS,
+        )
+
+
+def refuse(reason: str, quota: Quota) -> None:
+    metrics.quota_refused()
+    raise QuotaExceeded.of_day(reason, seconds_left=quota.seconds_left)
+
+
+def charge(user_id: int, *, size: int, upload: str = "") -> None:
+    """Charge a document, and use up its upload URL. Part of `queue_limit.enter`. Raises QuotaExceeded."""
+    day = check(user_id, size=size, upload=upload).day
+    Upload.objects.filter(user_id=user_id, file_key=upload).delete()
+    Usage.objects.get_or_create(user_id=user_id, day=day)
+    Usage.objects.filter(user_id=user_id, day=day).update(documents=F("documents") + 1, bytes=F("bytes") + size)
+
+
+def reserve(user_id: int, *, file_key: str, size: int, expires_at: datetime) -> None:
+    """Count an upload URL until it expires. Call after `queue_limit.lock`, in a transaction. Raises QuotaExceeded."""
+    check(user_id, size=size)
+    Upload.objects.create(file_key=file_key, user_id=user_id, size=size, expires_at=expires_at)
+
+
+def forget_expired(*, kept: timedelta) -> int:
+    """Delete the rows of upload URLs that expired long ago. They do not count since they expired."""
+    deleted, _ = Upload.objects.filter(expires_at__lt=Now() - kept).delete()
+    return deleted

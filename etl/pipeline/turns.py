@@ -1,0 +1,74 @@
+"""Turns between users: the order in which workers take waiting tasks.
+
+As for chunks of exports, this is start-time fair queueing. A user's next task ranks behind the user's earlier ones, and
+not before the tasks that workers have already processed. So the n-th waiting task of a user competes with the n-th of
+each other user, and neither a large backlog nor a stream of single documents delays other users.
+
+The rank of a row is fixed when its task is submitted or retried. Messages only wake workers: the row decides what they
+run. A rank is no lock. Two workers may find the same task, and its run-state decides which of them starts it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from django.db.models import Q
+
+from config.platform.db import sql
+from etl import runstate
+from etl.core.states import Stage
+from etl.models import Task
+
+BATCH, BATCHES = 50, 10  # open tasks in one read, and reads for one message
+
+# Cancelled tasks do not count: they would move their owner back, or all other users behind the owner's backlog. Nor do
+# those that were processed without OCR, as a retry may: they overtake their owner's backlog, whose rank they have.
+NEXT_RANK = """
+SELECT greatest(
+    (SELECT max(rank) FROM etl_task WHERE status IN ('completed', 'failed') AND ocr_run = run),
+    (SELECT max(rank) + 1 FROM etl_task WHERE user_id = %(user)s AND status <> 'cancelled'),
+    0
+)
+"""
+
+
+COUNT_BEFORE = """
+SELECT count(*) FROM etl_task task JOIN etl_task own ON own.task_id = %(task)s
+WHERE task.status = 'pending' AND (task.rank, task.task_id) < (own.rank, own.task_id)
+"""
+
+
+class Turn(NamedTuple):
+    rank: int
+    task_id: int
+    uuid: str
+    generation: int
+
+
+def next_rank(user_id: int) -> int:
+    """Return the rank of the user's next task. Call in the transaction that writes it, after `queue_limit.enter`."""
+    return int(sql.scalar(NEXT_RANK, user=user_id))
+
+
+def count_before(task_id: int) -> int:
+    """Return the number of open tasks whose turn is before this one's."""
+    return int(sql.scalar(COUNT_BEFORE, task=task_id))
+
+
+def waiting(stage: Stage) -> Iterator[Turn]:
+    """Yield the tasks that wait for this stage and are due, in the order of turns.
+
+    Looks at most at the first BATCH * BATCHES open tasks, which may all be running or waiting for their next attempt.
+    Raises Unavailable and Django's errors.
+    """
+    tasks = Task.objects.open()
+    if stage == Stage.OCR:
+        tasks = tasks.filter(phase=Stage.OCR)
+    rows = tasks.order_by("rank", "task_id").values_list("rank", "task_id", "uuid", "generation")
+    for _ in range(BATCHES):
+        batch = [Turn(*row) for row in rows[:BATCH]]
+        free = runstate.find_free(batch, stage=stage)
+        yield from (each for each in batch if each.task_id in free)
+        if len(batch) < BATCH:
+            return
+        last = batch[-1]
+        rows = rows.filter(Q(rank=last.rank, task_id__gt=last.task_id) | Q(rank__gt=last.rank), rank__gte=last.rank)
