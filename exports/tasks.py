@@ -26,7 +26,7 @@ def reuse_files(**_later: object) -> None:
 
 @shared_task(name=wakeups.COMPLETE_JOB)
 def complete_job(*, job_id: str, **_later: object) -> None:
-    completion.complete(UUID(job_id))
+    completion.drain(UUID(job_id))
 
 
 @shared_task(name=DELIVER)

@@ -14,7 +14,6 @@ from config.platform.admin.display import instant, list_of, moment, number, side
 from config.platform.admin.lists import OwnFilters
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS
-from exports.core.errors import ExportError
 from exports.models import Dataset, File
 from exports.models.dataset import FORMATS
 from exports.source import database
@@ -34,7 +33,7 @@ class DatasetForm(forms.ModelForm):
         help_texts = {
             "name": "The name that clients use in requests.",
             "base_path": "Folder for the files in the bucket, with segments joined by '/'. It must not contain, or "
-            "be inside, the folder of another dataset. Existing files are not moved.",
+            "be inside, the folder of another dataset or of documents (etl). Existing files are not moved.",
             "key_pattern": "A regular expression that every key must match.",
         }
 
@@ -69,8 +68,8 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
         super().save_model(request, obj, form, change)
-        if trouble := function_warning(obj):
-            self.message_user(request, trouble, messages.WARNING)
+        if reason := database.function_error(obj.schema_and_name):  # it may be created later
+            self.message_user(request, f"Saved, but {reason}", messages.WARNING)
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
@@ -91,24 +90,14 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         return side_by_side([list_of(model, text, of_it) for model, text in models.items()])
 
 
-def function_warning(dataset: Dataset) -> str:
-    """Return a warning if the dataset's function cannot be called, else "". The function may be created later."""
-    try:
-        with database.SourceSession() as session:
-            columns = session.describe(dataset.schema_and_name)
-    except ExportError as error:
-        return f"Saved, but {dataset.function} cannot be called: {error.code} {error.detail}".strip()
-    return "" if columns else f"Saved, but {dataset.function} returns no columns. It must return a table."
-
-
 @admin.register(File)
 class FileAdmin(StaffActionAdmin):
     row_actions = staff_actions.FILES
     list_display = ("__str__", "dataset", "schema_version", ROWS, BYTES, moment("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)
-    search_fields = ("path", "key")
-    search_help_text = "Exact path or key"
+    search_fields = ("path",)  # by key, it would read the whole table, the largest
+    search_help_text = "Exact path"
     ordering = ("path",)
     fieldsets = (
         (None, {"fields": (("key", moment("effective_date")), ("dataset", "schema_version"), "chunks")}),

@@ -7,7 +7,8 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
-from config.platform.admin.lists import KnownValues, as_uuid
+from config.platform.admin.lists import KnownValues
+from config.platform.ui.base import uuid_of
 from exports.core.errors import EXPLANATIONS
 from exports.webhooks.models import TEST, EventType
 
@@ -20,13 +21,13 @@ class OfJob(SimpleListFilter):
     field = "job_id"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chosen = request.GET.get(self.parameter_name, "")
-        return [(chosen, chosen[:8])] if chosen else []
+        value = request.GET.get(self.parameter_name, "")
+        return [(value, value[:8])] if value else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() is None:
             return queryset
-        return queryset.filter(**{self.field: job}) if (job := as_uuid(str(self.value()))) else queryset.none()
+        return queryset.filter(**{self.field: job}) if (job := uuid_of(str(self.value()))) else queryset.none()
 
 
 class OfJobByReceipt(OfJob):
@@ -40,14 +41,14 @@ class OfPath(SimpleListFilter):
     parameter_name = "path"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chosen = request.GET.get(self.parameter_name, "")
-        return [(chosen, chosen.rpartition("/")[2])] if chosen else []
+        value = request.GET.get(self.parameter_name, "")
+        return [(value, value.rpartition("/")[2])] if value else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(path=self.value())
 
 
-class ByHolder(SimpleListFilter):
+class BySlotState(KnownValues):
     """Filter of slots by status."""
 
     title = "state"
@@ -57,9 +58,7 @@ class ByHolder(SimpleListFilter):
         "held": Q(token__isnull=False),
         "expired": Q(token__isnull=False, lease_until__lt=Now()),
     }
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(state, state) for state in self.STATES]
+    options = {state: state for state in STATES}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         fitting = self.STATES.get(str(self.value()))

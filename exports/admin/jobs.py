@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -63,6 +63,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         moment("created_at"), "took", "chunks",
     )  # fmt: skip
     list_filter = ("status", "dataset", "format", ByChunkError, "created_at", "finished_at")
+    unindexed = frozenset({"dataset", "format", "error_code"})
     list_select_related = ("user", "dataset")
     search_fields = ("job_id", "user__username")
     search_help_text = "Exact export ID or username"
@@ -158,6 +159,8 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
         moment("started_at"), "took",
     )  # fmt: skip
     list_filter = (OfJob, OfPath, "status", "source", ByChunkError, "dataset", "finished_at")
+    unindexed = frozenset({"path", "source", "dataset", "finished_at", "q", "status__exact=cancelled"})
+    indexed = frozenset({"job"})
     search_fields = ("job", "key")
     search_help_text = "Exact export ID or key"
     fieldsets = (
@@ -186,6 +189,17 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         chunks = super().get_queryset(request).select_related("dataset", "job")
         return chunks.defer("job__filters", "job__dialect")  # type: ignore[no-any-return]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Restrict a status to the conditions of its indexes, which its rows meet anyway."""
+        status = request.GET.get("status__exact")
+        if status == ChunkStatus.PENDING:
+            queryset = queryset.filter(Q(reusable=True) | Q(reusable=False))
+        elif status == ChunkStatus.FAILED and OfJob.parameter_name not in request.GET:
+            queryset = queryset.exclude(error_code="")
+        return super().get_search_results(request, queryset, search_term)
 
     def name_of(self, row: Chunk) -> str:
         return f"{row} of export {short(row.job_id)}, {row.status}"

@@ -6,7 +6,6 @@ from typing import Any
 
 from django.conf import settings
 from django.urls import reverse
-from django.utils import timezone
 
 from config.platform.admin import overview
 from config.platform.admin.display import age, counted, length, list_url, number, size
@@ -22,7 +21,7 @@ from config.platform.admin.overview import (
     cut,
     last_hours,
 )
-from config.platform.db import sql
+from config.platform.db import clock, sql
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
 from exports.models import Dataset
@@ -224,7 +223,7 @@ def periodic_work(reaped: datetime | None) -> Figure:
 def is_beat_down(reaped: datetime | None) -> bool:
     """Return whether periodic tasks are later than a busy queue can explain."""
     late = 4 * settings.SLUICE.export_reaper_seconds
-    return reaped is None or (timezone.now() - reaped).total_seconds() > late
+    return reaped is None or abs((clock.now() - reaped).total_seconds()) > late
 
 
 def leases_of(overdue: int, reaped: datetime | None) -> str:
@@ -236,7 +235,7 @@ def leases_of(overdue: int, reaped: datetime | None) -> str:
 
 
 def oldest_pending(row: dict[str, Any]) -> Figure:
-    now = timezone.now()
+    now = clock.now()
     waited = now - row["oldest"] if row["oldest"] else None
     untaken = now - row["untaken"] if row["untaken"] else timedelta(0)
     is_busy = row["running"] > row["overdue"]  # a worker that renews leases is alive and will claim more
@@ -315,7 +314,7 @@ def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
     until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {DISABLE_SECONDS // 86400} days)"
     deliveries = Figure(
-        title="Pending deliveries",
+        title="Pending webhook deliveries",
         value=at_most(row["waiting"]),
         note=f"{counted(row['failing'], 'webhook')} failing{until if row['failing'] else ''}, "
         f"{row['disabled']:,} disabled",

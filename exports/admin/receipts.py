@@ -7,7 +7,6 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
@@ -24,6 +23,7 @@ from config.platform.admin.display import (
     yes_or_no,
 )
 from config.platform.admin.lists import ReadOnly
+from config.platform.db import clock
 from exports.admin import staff_actions
 from exports.admin.columns import ROWS, of_job
 from exports.admin.filters import OfJob, OfJobByReceipt
@@ -42,6 +42,7 @@ class ReceiptAdmin(StaffActionAdmin):
         moment("issued_at"), moment("expires_at"), "related",
     )  # fmt: skip
     list_filter = ("degraded", "issued_at", "expires_at")
+    unindexed = frozenset({"degraded", "expires_at"})
     search_fields = ("job",)
     search_help_text = "Exact export ID"
     ordering = ("-issued_at",)
@@ -70,6 +71,8 @@ class LinkAdmin(StaffActionAdmin):
         moment("created_at"), moment("expires_at"), moment("used_at"), moment("revoked_at"),
     )  # fmt: skip
     list_filter = (OfJobByReceipt, "created_at", "used_at")
+    unindexed = frozenset({"used_at"})
+    indexed = frozenset({"job"})
     search_fields = ("link_id", "receipt")
     search_help_text = "Exact link ID, link URL or token"
     ordering = ("-created_at",)
@@ -100,7 +103,7 @@ class LinkAdmin(StaffActionAdmin):
 
     @admin.display(description="status")
     def state(self, link: Link) -> str:
-        return badge(link.state_at(timezone.now()))
+        return badge(link.state_at(clock.now()))
 
     @admin.display(description="receipt")
     def of_receipt(self, link: Link) -> SafeString:
@@ -115,6 +118,8 @@ class LinkAdmin(StaffActionAdmin):
 class DownloadAdmin(ReadOnly):
     list_display = (moment("at"), OUTCOME, of_job, "of_link", "address", "user_agent")
     list_filter = (OfJob, "outcome", "at")
+    unindexed = frozenset({"outcome", "at"})
+    indexed = frozenset({"job"})
     search_fields = ("job",)
     search_help_text = "Exact export ID"
     ordering = ("-id",)
@@ -132,4 +137,4 @@ def id_in(term: str) -> str:
 
 
 def has_passed(moment: datetime) -> bool:
-    return moment <= timezone.now()
+    return moment <= clock.now()

@@ -3,15 +3,15 @@
 from django.conf import settings
 from django.contrib import admin
 from django.db.models import F
-from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import badge, instant, moment, page_of
 from config.platform.admin.lists import ReadOnly
+from config.platform.db import clock
 from exports.admin import staff_actions
 from exports.admin.columns import of_job
-from exports.admin.filters import ByHolder
+from exports.admin.filters import BySlotState
 from exports.models import Slot, Tick
 
 
@@ -19,7 +19,7 @@ from exports.models import Slot, Tick
 class SlotAdmin(StaffActionAdmin):
     row_actions = staff_actions.SLOTS
     list_display = ("__str__", "state", "of_chunk", of_job, moment("lease_until"), "backend")
-    list_filter = (ByHolder, "dataset")
+    list_filter = (BySlotState, "dataset")
     list_select_related = ("dataset",)
     ordering = (F("dataset_id").asc(nulls_first=True), "number")
     fieldsets = (
@@ -31,7 +31,7 @@ class SlotAdmin(StaffActionAdmin):
     def state(self, slot: Slot) -> str:
         if slot.lease_until is None:
             return badge("free" if is_in_use(slot) else "not in use")
-        return badge("held" if slot.lease_until > timezone.now() else "expired")
+        return badge("held" if slot.lease_until > clock.now() else "expired")
 
     @admin.display(description="chunk")
     def of_chunk(self, slot: Slot) -> SafeString | None:

@@ -1,21 +1,27 @@
 """Staff actions on jobs, chunks, files, receipts, links, and slots. They call the same functions as the API."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from django.utils import timezone
-
-from config.platform.admin.confirmed_actions import Confirmation, RowResult, StaffAction, change, each, only_if_status
+from config.platform.admin.confirmed_actions import (
+    Confirmation,
+    RowResult,
+    StaffAction,
+    blaming_owners_quota,
+    change,
+    each,
+    only_if_status,
+)
 from config.platform.admin.display import counted, short
+from config.platform.db import clock
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
 from exports.core.states import JOB_ACTIVE, ChunkStatus, JobStatus
 from exports.delivery import links, receipts
 from exports.delivery.links import ClientBinding
-from exports.jobs import actions, quotas, submission
+from exports.jobs import actions, submission
 from exports.maintenance import manual_actions
 from exports.models import Chunk, Job, Link, Receipt, Slot
 
@@ -26,15 +32,6 @@ def end_time(row: Any) -> str:
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
-@contextmanager
-def blaming_owners_quota() -> Iterator[None]:
-    """Make the error name the owner's quota, because the request comes from staff."""
-    try:
-        yield
-    except quotas.QuotaExceeded as refusal:
-        raise Problem(f"The owner's quota: {refusal.detail}") from None
-
-
 def retry_job(job: Job, _confirmation: Confirmation) -> str:
     with blaming_owners_quota():
         chunks = actions.retry(job)
@@ -189,7 +186,7 @@ FILES = (
 
 
 def receipt_refusal(receipt: Receipt) -> str:
-    return "" if receipt.expires_at > timezone.now() else "Already expired."
+    return "" if receipt.expires_at > clock.now() else "Already expired."
 
 
 RECEIPTS = (
@@ -210,7 +207,7 @@ RECEIPTS = (
 
 
 def link_refusal(link: Link) -> str:
-    return "" if link.state_at(timezone.now()) == "open" else links.LinkNotOpen.detail
+    return "" if link.state_at(clock.now()) == "open" else links.LinkNotOpen.detail
 
 
 LINKS = (
@@ -232,7 +229,7 @@ LINKS = (
 def slot_refusal(slot: Slot) -> str:
     if slot.lease_until is None:
         return "The slot is free."
-    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.detail
+    return "" if slot.lease_until <= clock.now() else manual_actions.SlotInUse.detail
 
 
 def free_slot(slot: Slot, _confirmation: Confirmation) -> str:

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmin, change
 from config.platform.admin.display import ago, badge, instant, list_of, moment, number, page_of, short, shown
+from config.platform.db import clock
 from exports.admin.columns import of_job
 from exports.admin.filters import ByEvent, OfJob
 from exports.admin.staff_actions import end_time
@@ -86,7 +86,7 @@ class WebhookAdmin(StaffActionAdmin):
 
     @admin.display(description="related")
     def sent(self, webhook: Webhook) -> SafeString:
-        return list_of("delivery", "Deliveries", {"webhook__id__exact": webhook.pk})
+        return list_of("delivery", "Webhook deliveries", {"webhook__id__exact": webhook.pk})
 
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def resend_refusal(delivery: Delivery) -> str:
 def send_now_refusal(delivery: Delivery) -> str:
     if delivery.status != Delivery.Status.PENDING:
         return "Already ended. Use “Send again”."
-    waits = delivery.token is None and delivery.available_at > timezone.now()
+    waits = delivery.token is None and delivery.available_at > clock.now()
     return disabled_refusal(delivery) if waits else subscriptions.DeliveryPending.detail
 
 
@@ -143,6 +143,8 @@ class DeliveryAdmin(StaffActionAdmin):
         ID, "state", "type", of_job, "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
     )  # fmt: skip
     list_filter = (OfJob, "status", ByEvent, "created_at", "finished_at")
+    unindexed = frozenset({"type", "finished_at", "status__exact=delivered", "status__exact=failed"})
+    indexed = frozenset({"job"})
     search_fields = ("id",)
     search_help_text = "Exact delivery ID (the webhook-id header)"
     ordering = ("-created_at", "-id")

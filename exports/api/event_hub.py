@@ -12,10 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import connection
-from django.utils import timezone
-
-from config.platform.db import sql
+from config.platform.db import clock, sql
 from config.platform.http import sse
 from config.platform.http.sse import frame
 from exports.core import metrics
@@ -95,7 +92,7 @@ def read(after: Mapping[UUID, int], *, page: int = PAGE) -> tuple[dict[UUID, Job
     chunk_ids = {event.chunk_id for events in of_job.values() for event in events if event.chunk_id}
     chunks = Chunk.objects.in_bulk(chunk_ids)
     jobs = Job.objects.with_running().in_bulk(of_job)
-    now = timezone.now()
+    now = clock.now()
     updates = {}
     for job_id, events in of_job.items():
         if job := jobs.get(job_id):  # None if it was deleted in the meantime
@@ -149,18 +146,10 @@ class JobEventHub(sse.EventHub[UUID]):
     """The listeners of this process, by job."""
 
     def read(self, after: Mapping[UUID, int]) -> tuple[dict[UUID, JobUpdate], bool]:
-        return read_and_disconnect(after)
+        return read(after)
 
     def count_opened(self) -> None:
         metrics.STREAMS_OPENED.inc()
 
     def count_closed(self, reason: str) -> None:
         metrics.STREAMS_CLOSED.labels(reason).inc()
-
-
-def read_and_disconnect(after: Mapping[UUID, int]) -> tuple[dict[UUID, JobUpdate], bool]:
-    """Read in a thread, and return its connection to the pool, which otherwise happens at the end of a request only."""
-    try:
-        return read(after)
-    finally:
-        connection.close()

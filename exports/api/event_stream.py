@@ -44,7 +44,8 @@ class ExportEventsView(APIView):
         },
     )
     def get(self, request: Request, job_id: UUID) -> HttpResponseBase:
-        start, credential = begin(owned(request, job_id), request), credential_of(request)
+        job = owned(request, job_id)
+        start, credential = begin(job, request), credential_of(request, owner_id=job.user_id, model=Job)
         connection.close()
         if start is None:
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})

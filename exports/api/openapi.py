@@ -21,8 +21,9 @@ from config.platform.http.openapi.responses import (
     response_example,
     retry_after,
 )
-from config.platform.http.problems import CONTENT_TYPE
+from config.platform.http.problems import CONTENT_TYPE, BadInput, InputError
 from exports.api import examples
+from exports.api.serializers import INVALID_DATE
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import schemas
 from exports.webhooks.schemas import NewWebhook, WebhookDelivery
@@ -47,18 +48,10 @@ NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, respo
 
 # ---- Exports --------------------------------------------------------------------------------------------------------
 
-REFUSED = {
-    "type": "urn:problem:sluice:invalid",
-    "title": "Bad Request",
-    "status": 400,
-    "detail": "The input is not valid.",
-    "code": "invalid",
-    "errors": [
-        {"pointer": "/items/17/effectiveDate", "code": "invalid", "detail": "Must be a date written YYYY-MM-DD."},
-        {"pointer": "/formt", "code": "unknown_field", "detail": "Unknown field."},
-    ],
-    "requestId": REQUEST_ID,
-}
+REFUSED = BadInput(
+    InputError(pointer="/items/17/effectiveDate", code="invalid", detail=INVALID_DATE),
+    InputError(pointer="/formt", code="unknown_field", detail="Unknown field."),
+).body() | {"requestId": REQUEST_ID}
 REQUESTS = [
     request_example("Items", examples.ITEMS),
     request_example(

@@ -5,8 +5,8 @@ from exports.core import metrics
 
 
 class ExportThrottle(throttling.UserThrottle):
-    posts = "export_rate"
-    others = "export_poll_rate"
+    writes = "export_rate"
+    reads = "export_poll_rate"
 
     def refused(self) -> None:
         metrics.RATE_LIMITED.inc()

@@ -10,12 +10,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config.platform.http import staff
 from config.platform.http.addresses import client_address
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
-from config.platform.http.problems import BadInput, NotFound
+from config.platform.http.problems import BadInput, NotFound, NotPermitted
 from config.platform.http.request_context import request_id
 from config.platform.http.serializers import Nothing
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
@@ -44,8 +45,9 @@ class ExportListView(generics.ListAPIView[Job]):
         jobs = representation.with_all(Job.objects.filter(user_id=user_of(self.request).pk))
         if status := chosen(self.request, "status", among=JobStatus.values):
             jobs = jobs.filter(status=status)
-        if dataset := self.request.query_params.get("dataset"):
-            jobs = jobs.filter(dataset__name=dataset)
+        if name := self.request.query_params.get("dataset"):
+            # By its id: with a name, Postgres cannot know how rare the dataset is, and reads every job of the user.
+            jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=name)))
         return jobs
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -122,12 +124,19 @@ class NoSuchExport(NotFound):
 def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     """Return the job if the user may see it. Raises NoSuchExport, also for a job of another user.
 
-    Staff may see every job, but not create links to its data or download its files.
+    Staff with the permission may see every job, but not create links to its data or download its files.
     """
     user = user_of(request)
-    job = representation.find(job_id, user_id=user.pk, any_owner=by_staff and user.is_staff)
+    job = representation.find(job_id, user_id=user.pk, any_owner=by_staff and staff.may(user, Job))
     if job is None:
         raise NoSuchExport
+    return job
+
+
+def changeable(request: Request, job_id: UUID) -> Job:
+    """Return the job if the user may change it. Raises NoSuchExport, and NotPermitted if the user may only see it."""
+    job = owned(request, job_id)
+    staff.require_change(user_of(request), job)
     return job
 
 
@@ -172,12 +181,16 @@ class RetryExportView(APIView):
         operation_id="retryExport",
         **openapi.RETRY,
         request=None,
-        responses={202: schemas.Job, **problems(BadInput, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded)},
+        responses={
+            202: schemas.Job,
+            **problems(BadInput, NotPermitted, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded),
+        },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id)
+        job = changeable(request, job_id)
         Nothing.read(request.data)
-        actions.retry(job)
+        with staff.recorded(request.user, job, "Over the API: retried."):
+            actions.retry(job)
         return Response(representation.job(owned(request, job_id), request), status=202)
 
 
@@ -188,12 +201,13 @@ class CancelExportView(APIView):
         operation_id="cancelExport",
         **openapi.CANCEL,
         request=None,
-        responses={200: schemas.Job, **problems(BadInput, NoSuchExport, actions.AlreadyEnded)},
+        responses={200: schemas.Job, **problems(BadInput, NotPermitted, NoSuchExport, actions.AlreadyEnded)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id)
+        job = changeable(request, job_id)
         Nothing.read(request.data)
-        actions.cancel(job)
+        with staff.recorded(request.user, job, "Over the API: cancelled."):
+            actions.cancel(job)
         return Response(representation.job(owned(request, job_id), request))
 
 
@@ -206,10 +220,11 @@ class ReplayExportView(APIView):
         request=None,
         responses={
             202: openapi.ACCEPTED,
-            **problems(BadInput, NoSuchExport, actions.NotReplayable, quotas.QuotaExceeded),
+            **problems(BadInput, NotPermitted, NoSuchExport, actions.NotReplayable, quotas.QuotaExceeded),
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id)
+        job = changeable(request, job_id)
         Nothing.read(request.data)
-        return accepted(*actions.replay(job, caller_of(request)))
+        with staff.recorded(request.user, job, "Over the API: replayed as an own export."):
+            return accepted(*actions.replay(job, caller_of(request)))

@@ -101,8 +101,10 @@ class FileGone(Exception):
 
 
 # SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
-# invalid authorization, feature not supported.
-PERMANENT = ("42", "3F", "28", "0A")
+# invalid authorization, feature not supported; and the code of a write in a read-only transaction.
+PERMANENT = ("42", "3F", "28", "0A", "25006")
+# How the details of such errors start. Only code and detail are stored.
+PERMANENT_DETAILS = (*(f"SQLSTATE {code}" for code in PERMANENT), "a row has ", "an escaped column name is longer ")
 
 # code -> (title, meaning, and next step). The API, the pages, and the admin show these.
 EXPLANATIONS: dict[str, tuple[str, str]] = {
@@ -140,5 +142,5 @@ def explain(code: str, detail: str) -> dict[str, object]:
         "code": code,
         "title": title,
         "detail": f"{explanation} ({detail})" if detail else explanation,
-        "retryable": not detail.startswith(tuple(f"SQLSTATE {code}" for code in PERMANENT)),
+        "retryable": not detail.startswith(PERMANENT_DETAILS),
     }

@@ -35,11 +35,17 @@ SELECT (SELECT coalesce(sum(pending), 0) FROM active) AS pending,
             AND told_at IS NULL) AS untold,
        (SELECT count(*) FROM exports_receipt WHERE deleted_at IS NULL
             AND expires_at < clock_timestamp() - interval '1 minute') AS outlived,
+       (SELECT count(*) FROM exports_watermark WHERE bucket_number IS NOT NULL) AS older,
        (SELECT json_object_agg(name, extract(epoch FROM clock_timestamp() - ran_at)) FROM exports_tick) AS ticks
 """
 
 
 def collect(row: Row) -> Iterator[Metric]:
+    yield gauge(
+        "sluice_database_older_than_bucket",
+        "1 if the database was restored to an earlier point than the bucket, or lost commits, and not reconciled.",
+        row["older"],
+    )
     waiting = {state: row[state] for state in ("pending", "retrying", "running")}
     yield labeled_gauge(
         "export_queue_depth",

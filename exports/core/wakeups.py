@@ -9,8 +9,6 @@ from config.platform.wakeups import send
 RUN_CHUNKS = "exports.run_chunks"
 REUSE_FILES = "exports.reuse_files"
 COMPLETE_JOB = "exports.complete_job"
-# Jobs whose completion the reaper sends again: each message names its job, and a lost one must not wait for others.
-MOST_JOBS = 1_000
 FEW = 4  # workers that check files at the same time; slots do not limit them
 
 
@@ -27,6 +25,6 @@ def reusable(*, waiting: int, again: bool = False) -> None:
 
 
 def completion(*job_ids: UUID, delay: float = 0, again: bool = False) -> None:
-    """Wake a worker for each of these jobs, to build its delivery."""
+    """Wake a worker for each of these jobs, to build its delivery and then those of other jobs."""
     messages = [{"job_id": str(job_id)} for job_id in job_ids]
-    send(COMPLETE_JOB, *messages, countdown=delay, fill_to=MOST_JOBS if again else None)
+    send(COMPLETE_JOB, *messages, countdown=delay, fill_to=settings.SLUICE.export_db_slots if again else None)

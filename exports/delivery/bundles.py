@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import orjson
+import structlog
 from zipstream import ZIP_DEFLATED, ZIP_STORED, ZipStream
 
 from config.platform import storage
@@ -36,6 +37,7 @@ ADOPTIONS = 20
 # Files up to this size are prefetched, so that a bundle of many small files does not wait for each.
 SMALL_BYTES = 1024 * 1024
 
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 # Returns the chunk after it adopted the newer file at its path. Raises FileGone if no such file is recorded.
@@ -72,8 +74,11 @@ class Attempt:
 
     @property
     def folder(self) -> str:
-        """The folder of the delivered objects. It contains the token: a stale attempt can only leave orphans."""
-        return f"{PREFIX}/{self.job.job_id}/{self.token}"
+        return folder_of_attempt(self.job, self.token)
+
+    @property
+    def is_one_file(self) -> bool:
+        return self.job.delivery == DeliveryKind.SINGLE and self.job.total == 1
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -81,14 +86,36 @@ class Attempt:
 
 
 def make(attempt: Attempt) -> Bundle:
-    """Create the delivered object and return it.
+    """Create the delivered object and return it. On failure, delete what the attempt has stored.
 
     Raises FileGone when a chunk's object was deleted, or replaced by one that no row references, and FilesDiffer.
     """
-    job = attempt.job
-    if job.delivery == DeliveryKind.SINGLE and job.total == 1:
-        return copy_of_one(attempt)
-    file_name, content_type, blocks = MAKERS[job.delivery](attempt)
+    try:
+        return copy_of_one(attempt) if attempt.is_one_file else bundled(attempt)
+    except BaseException:
+        discard(attempt.folder)
+        raise
+
+
+def folder_of_attempt(job: Job, token: int) -> str:
+    """Return the folder of the delivered objects. It contains the token: a stale attempt can only leave orphans."""
+    return f"{PREFIX}/{job.job_id}/{token}"
+
+
+def discard(folder: str) -> None:
+    """Delete what an attempt without a receipt has stored. What remains, the sweep deletes."""
+    try:
+        delete_folder(folder)
+    except storage.StorageError as error:
+        log.warning("copies_not_deleted", error=str(error))
+
+
+def delete_folder(folder: str) -> None:
+    storage.delete_many(item.key for item in storage.list_objects(f"{folder}/"))
+
+
+def bundled(attempt: Attempt) -> Bundle:
+    file_name, content_type, blocks = MAKERS[attempt.job.delivery](attempt)
     with storage.Upload(
         f"{attempt.folder}/{file_name}",
         content_type=content_type,

@@ -144,7 +144,7 @@ SELECT object_key, content_type, file_name FROM used
 """
 
 # The API fixes the order. Only the client that the link is bound to learns that it was used.
-WHY_NOT = f"""
+REFUSAL_REASON = f"""
 SELECT CASE
     WHEN l.expires_at <= clock_timestamp() OR r.deleted_at IS NOT NULL THEN 'link_expired'
     WHEN l.revoked_at IS NOT NULL OR NOT u.is_active THEN 'link_revoked'
@@ -176,7 +176,7 @@ def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
     link_id = read_token(token)
     row = sql.one(REDEEM, link=link_id, job=job_id, **client_values(client))
     if row is None:
-        refuse(job_id, link_id, why_not(job_id, link_id, client) or DownloadOutcome.USED, client)
+        refuse(job_id, link_id, refusal_reason(job_id, link_id, client) or DownloadOutcome.USED, client)
     metrics.download(DownloadOutcome.REDEEMED)
     return storage.presign_download(
         row["object_key"],
@@ -189,7 +189,7 @@ def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
 def peek(job_id: UUID, token: str, client: LinkClient) -> Receipt:
     """Return the receipt of a link without redeeming it, for HEAD requests and prefetches. Raises LinkUnusable."""
     link_id = read_token(token)
-    if outcome := why_not(job_id, link_id, client):
+    if outcome := refusal_reason(job_id, link_id, client):
         refuse(job_id, link_id, outcome, client)
     return Receipt.objects.get(pk=job_id)
 
@@ -202,9 +202,9 @@ def read_token(token: str) -> UUID | None:
         return None
 
 
-def why_not(job_id: UUID, link_id: UUID | None, client: LinkClient) -> DownloadOutcome | None:
+def refusal_reason(job_id: UUID, link_id: UUID | None, client: LinkClient) -> DownloadOutcome | None:
     """Return the reason why this client cannot use a link now, or None."""
-    row = sql.one(WHY_NOT, link=link_id, job=job_id, **client_values(client))
+    row = sql.one(REFUSAL_REASON, link=link_id, job=job_id, **client_values(client))
     if row is None:
         return DownloadOutcome.INVALID
     return DownloadOutcome(row["outcome"]) if row["outcome"] else None

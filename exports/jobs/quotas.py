@@ -11,13 +11,11 @@ from typing import Any
 from django.conf import settings
 
 from config.platform.db import sql
-from config.platform.http.problems import Problem
+from config.platform.http import quotas
 from exports.core import metrics
 
 
-class QuotaExceeded(Problem):
-    status = 429
-    code = "quota_exceeded"
+class QuotaExceeded(quotas.QuotaExceeded):
     detail = "This request exceeds your daily quota. See /exports/limits for the quota and your usage."
 
 
@@ -114,7 +112,7 @@ def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
     if jobs and quota.jobs + jobs > quota.daily_jobs:
         reason = f"You have used all {quota.daily_jobs:,} exports of today"
     else:
-        left = max(quota.daily_chunks - quota.chunks, 0)
+        left = quotas.left(quota.daily_chunks, quota.chunks)
         requested = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
         reason = f"This needs {requested}, and {left:,} of today's {quota.daily_chunks:,} are left"
-    return QuotaExceeded(f"{reason}. The quota resets at midnight UTC.", retry_after=quota.seconds_left)
+    return QuotaExceeded.of_day(reason, seconds_left=quota.seconds_left)

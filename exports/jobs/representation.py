@@ -10,10 +10,10 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Model, Prefetch
-from django.utils import timezone
 from rest_framework.request import Request
 
-from config.platform.db import sql
+from config.platform.db import clock, sql
+from config.platform.http.quotas import left
 from exports.core.errors import explain
 from exports.core.states import JobStatus
 from exports.delivery import links
@@ -119,12 +119,12 @@ def limits(quota: Quota) -> schemas.Limits:
 
 
 def day(limit: int, used: int, resets_at: datetime) -> schemas.DayLimit:
-    return {"limit": limit, "used": used, "remaining": max(limit - used, 0), "resetsAt": resets_at}
+    return {"limit": limit, "used": used, "remaining": left(limit, used), "resetsAt": resets_at}
 
 
 def job(job: Job, request: Request) -> schemas.Job:
     """Return the body of a job from `find` or `with_all`."""
-    now = timezone.now()
+    now = clock.now()
     succeeded = job.status == JobStatus.SUCCESS
     return {**summary(job, now), "receipt": receipt(job, request, now) if succeeded else None}
 
@@ -181,7 +181,7 @@ def progress(job: Job, now: datetime) -> schemas.Progress:
         "degraded": job.degraded,
         "rows": job.rows,
         "bytes": job.bytes,
-        "percent": round(100 * ended / job.total, 1),
+        "percent": 1000 * ended // job.total / 10,  # rounded down: at 100, no chunk is left
         "etaSeconds": eta_seconds(job, ended, now),
     }
 

@@ -8,16 +8,16 @@ from django.conf import settings
 from config.platform.cleanup import run_steps
 from config.platform.db import sql
 from exports.jobs import webhook_events
-from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
+from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup, watermark
 from exports.models import Slot
 from exports.webhooks import outbox, sender
 from exports.worker import completion
 
 
 def reap() -> list[str]:
-    """Recover from lost workers and lost messages, and delete expired objects. Runs every EXPORT_REAPER_SECONDS.
+    """Recover from lost workers and lost messages, delete expired objects, and notice a restored database.
 
-    Returns the names of the steps that failed, as do `sweep` and `purge`.
+    Runs every EXPORT_REAPER_SECONDS. Returns the names of the steps that failed, as do `sweep` and `purge`.
     """
     return run_steps(
         provide_slots,
@@ -30,6 +30,7 @@ def reap() -> list[str]:
         webhook_events.wake_for_due,
         storage_cleanup.delete_expired,
         storage_cleanup.abort_lost_uploads,
+        watermark.advance,
     )
 
 
@@ -54,11 +55,13 @@ def provide_slots() -> None:
 
 
 # The row's lock decides: however many schedulers and repeated messages there are, one run happens per half interval.
-# Half, because a tick that came late must not make the next one, which is on time, look like a repetition.
+# Half, because a tick that came late must not make the next one, which is on time, look like a repetition. A time in
+# the future is of a clock that was wrong, and has no meaning.
 TICK = """
 INSERT INTO exports_tick (name, ran_at) VALUES (%(name)s, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET ran_at = clock_timestamp()
 WHERE exports_tick.ran_at < clock_timestamp() - %(every)s * interval '0.5 second'
+   OR exports_tick.ran_at > clock_timestamp()
 RETURNING name
 """
 

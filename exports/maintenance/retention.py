@@ -11,7 +11,7 @@ from django.db.models.functions import Now, TruncDate
 from psycopg.errors import DeadlockDetected
 
 from config.platform.observability import logs
-from exports.core.states import ChunkStatus
+from exports.core.states import JOB_ENDED, ChunkStatus
 from exports.models import Chunk, Event, Job, Usage
 
 log = structlog.get_logger(__name__)
@@ -49,9 +49,17 @@ def purge_jobs() -> None:
 
 
 def purge_some() -> int:
-    """Delete a batch of jobs. Locking their rows keeps a job that is being retried at this moment."""
+    """Delete a batch of jobs. Locking their rows keeps a job that is being retried at this moment.
+
+    A job stays until the webhook deliveries of its end are made.
+    """
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
-    old = Job.objects.ended().filter(finished_at__lt=before).exclude(receipt__deleted_at=None, receipt__isnull=False)
+    settled = ~Exists(Event.objects.untold().filter(job=OuterRef("pk")))
+    old = (
+        Job.objects.ended()
+        .filter(settled, finished_at__lt=before)
+        .exclude(receipt__deleted_at=None, receipt__isnull=False)
+    )
     with transaction.atomic():
         found = list(old.values_list("pk", flat=True)[:JOBS_AT_ONCE])
         # Failed chunks before their jobs, and by their ids, as a retry locks them. No other statement changes the rest.
@@ -82,12 +90,21 @@ def delete_old_events() -> int:
 
 
 def delete_some_events() -> int:
-    """Delete the events of a batch of jobs. Locking the jobs keeps the events of one that is being retried."""
-    events = Event.objects.filter(job=OuterRef("pk"))
-    ended = Job.objects.ended().filter(
-        Exists(events),
-        ~Exists(events.untold()),
-        finished_at__lt=Now() - EVENTS_KEPT,
+    """Delete the events of a batch of jobs. Locking the jobs keeps the events of one that is being retried.
+
+    Finds them by their events, the oldest first: nearly all jobs that ended have none any more.
+    """
+    ended = (
+        Job.objects.ended()
+        .filter(
+            events__kind=Event.Kind.STATUS,
+            events__status__in=sorted(JOB_ENDED),
+            events__at__lt=Now() - EVENTS_KEPT,
+            events__told_at__isnull=False,
+            finished_at__lt=Now() - EVENTS_KEPT,
+        )
+        .exclude(Exists(Event.objects.untold().filter(job=OuterRef("pk"))))
+        .order_by("events__at")
     )
     with transaction.atomic():
         locked = ended.select_for_update(of=("self",), skip_locked=True)

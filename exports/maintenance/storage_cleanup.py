@@ -66,17 +66,13 @@ def delete_revoked(receipt: Receipt) -> None:
 
 def delete_delivered(receipts: list[Receipt]) -> int:
     """Delete the delivered objects of receipts, with the copies of single files beside them."""
-    folders = [f"{bundles.folder_of(receipt.object_key)}/" for receipt in receipts]
+    folders = [bundles.folder_of(receipt.object_key) for receipt in receipts]
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
-        for _ in pool.map(delete_folder, folders):
+        for _ in pool.map(bundles.delete_folder, folders):
             pass
     Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
     log.info("receipts_expired", receipts=len(receipts))
     return len(receipts)
-
-
-def delete_folder(prefix: str) -> None:
-    storage.delete_many(item.key for item in storage.list_objects(prefix))
 
 
 # ---- Unreferenced objects -------------------------------------------------------------------------------------------
@@ -186,11 +182,13 @@ def abort_lost_uploads() -> int:
 
 
 def abort_uploads(*, before: datetime) -> int:
-    prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in Dataset.objects.values_list("base_path", flat=True))]
+    # Uploads of documents may be below a reserved path. The bucket's lifecycle rule aborts those of exports there.
+    paths = Dataset.objects.with_own_path().values_list("base_path", flat=True)
+    prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in paths)]
     old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
     # Queried after the list was read: a worker that began since then has a younger upload.
-    paths = [upload.key for upload in old]
-    busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=paths).values_list("path", flat=True))
+    keys = [upload.key for upload in old]
+    busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=keys).values_list("path", flat=True))
     completing = Job.objects.active().filter(completion_token__isnull=False).values_list("pk", flat=True)
     live = {str(job_id) for job_id in completing}
     lost = [upload for upload in old if upload.key not in busy and upload.key.split("/")[1] not in live]

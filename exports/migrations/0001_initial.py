@@ -10,8 +10,10 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
 
     initial = True
 
@@ -27,12 +29,12 @@ class Migration(migrations.Migration):
                 ('name', models.SlugField(unique=True)),
                 ('function', models.CharField(help_text='schema.name, exactly as the database knows it; split at the first dot. It takes (key text, effective_date date) and returns a table.', max_length=255)),
                 ('base_path', models.CharField(max_length=255, unique=True, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*\\Z', "Segments of letters, digits, '.', '_' and '-', joined by '/'; each begins with a letter or a digit.")])),
-                ('schema_version', models.PositiveIntegerField(default=1, help_text='A new version makes every older file stale.')),
+                ('schema_version', models.PositiveIntegerField(default=1, help_text="Files of older versions are not reused.")),
                 ('formats', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=8), default=exports.models.dataset.default_formats, size=None)),
                 ('key_pattern', models.CharField(default='^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', max_length=255)),
                 ('statement_timeout', models.PositiveIntegerField(default=300, help_text="Seconds. Below the workers' own time limit of 600 s.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(540)])),
-                ('max_concurrency', models.PositiveSmallIntegerField(blank=True, help_text="Calls at once into this dataset's function; empty: only EXPORT_DB_SLOTS counts.", null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('reuse_max_age', models.PositiveIntegerField(blank=True, help_text='Seconds after which a file is no longer reused; empty: never too old.', null=True)),
+                ('max_concurrency', models.PositiveSmallIntegerField(blank=True, help_text="Maximum of concurrent calls of this dataset's function. Empty: only EXPORT_DB_SLOTS limits them.", null=True, validators=[django.core.validators.MinValueValidator(1)])),
+                ('reuse_max_age', models.PositiveIntegerField(blank=True, help_text="Seconds after which a file is no longer reused. Empty: no limit.", null=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],
@@ -44,16 +46,16 @@ class Migration(migrations.Migration):
             name='Job',
             fields=[
                 ('job_id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('schema_version', models.PositiveIntegerField(help_text="The dataset's at the time of the request.")),
+                ('schema_version', models.PositiveIntegerField(help_text="Schema version of the dataset at the time of the request.")),
                 ('format', models.CharField(choices=[('csv', 'Csv'), ('jsonl', 'Jsonl'), ('json', 'Json')], max_length=8)),
                 ('compression', models.CharField(choices=[('none', 'None'), ('gzip', 'Gzip')], default='none', max_length=8)),
                 ('delivery', models.CharField(choices=[('single', 'Single'), ('zip', 'Zip'), ('manifest', 'Manifest')], max_length=8)),
                 ('dialect', models.JSONField(blank=True, default=dict, help_text='CSV options that differ from the default')),
                 ('reuse', models.CharField(choices=[('if-present', 'If Present'), ('never', 'Never')], default='if-present', max_length=12)),
                 ('allow_degraded', models.BooleanField(default=True)),
-                ('filters', models.JSONField(blank=True, help_text='As asked for; null when items were listed', null=True)),
-                ('request_id', models.CharField(blank=True, db_default='', help_text='Of the request that made it', max_length=64)),
-                ('ttl', models.PositiveIntegerField(help_text="Seconds that the receipt's link will live")),
+                ('filters', models.JSONField(blank=True, help_text="Filters of the request. Null if the request listed items.", null=True)),
+                ('request_id', models.CharField(blank=True, db_default='', help_text="ID of the request that created the job.", max_length=64)),
+                ('ttl', models.PositiveIntegerField(help_text="Lifetime of the receipt in seconds.")),
                 ('status', models.CharField(choices=[('pending', 'Pending'), ('running', 'Running'), ('retrying', 'Retrying'), ('success', 'Success'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', max_length=12)),
                 ('total', models.PositiveIntegerField()),
                 ('duplicates', models.PositiveIntegerField(default=0)),
@@ -115,7 +117,7 @@ class Migration(migrations.Migration):
                 ('rows', models.BigIntegerField()),
                 ('bytes', models.BigIntegerField()),
                 ('header_bytes', models.PositiveIntegerField(default=0)),
-                ('data_as_of', models.DateTimeField(help_text='When the source was read')),
+                ('data_as_of', models.DateTimeField(help_text="When the source database was read.")),
                 ('dataset', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='files', to='exports.dataset')),
             ],
             options={
@@ -126,24 +128,24 @@ class Migration(migrations.Migration):
             name='Chunk',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('seq', models.PositiveIntegerField(help_text='Place in the request, from 0')),
+                ('seq', models.PositiveIntegerField(help_text="Position in the request, from 0.")),
                 ('key', models.CharField(max_length=255)),
                 ('effective_date', models.DateField()),
                 ('path', models.CharField(help_text='Object key in the bucket', max_length=1024)),
                 ('status', models.CharField(choices=[('pending', 'Pending'), ('running', 'Running'), ('retrying', 'Retrying'), ('done', 'Done'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', max_length=12)),
                 ('rank', models.BigIntegerField()),
-                ('reusable', models.BooleanField(default=False, help_text='A file may be there already: look before calling')),
-                ('attempts', models.PositiveSmallIntegerField(default=0, help_text='Counted at the claim, so a killed worker counts')),
+                ('reusable', models.BooleanField(default=False, help_text="A file may exist at the path: check it before calling the source.")),
+                ('attempts', models.PositiveSmallIntegerField(default=0, help_text="Counted by the claim, so an attempt of a killed worker counts too.")),
                 ('token', models.BigIntegerField(blank=True, null=True)),
                 ('lease_until', models.DateTimeField(blank=True, null=True)),
                 ('available_at', models.DateTimeField(blank=True, help_text='When the next attempt may start', null=True)),
                 ('source', models.CharField(blank=True, choices=[('live', 'Live'), ('reused', 'Reused'), ('snapshot', 'Snapshot')], default='', max_length=8)),
                 ('rows', models.BigIntegerField(blank=True, null=True)),
                 ('bytes', models.BigIntegerField(blank=True, null=True)),
-                ('header_bytes', models.PositiveIntegerField(default=0, help_text="Length of the file's header, as stored")),
+                ('header_bytes', models.PositiveIntegerField(default=0, help_text="Length of the file's header in bytes, as stored.")),
                 ('sha256', models.CharField(blank=True, default='', max_length=64)),
                 ('etag', models.CharField(blank=True, default='', max_length=80)),
-                ('data_as_of', models.DateTimeField(blank=True, help_text='When the source was read', null=True)),
+                ('data_as_of', models.DateTimeField(blank=True, help_text="When the source database was read.", null=True)),
                 ('error_code', models.CharField(blank=True, default='', max_length=40)),
                 ('error_detail', models.CharField(blank=True, default='', max_length=200)),
                 ('started_at', models.DateTimeField(blank=True, null=True)),

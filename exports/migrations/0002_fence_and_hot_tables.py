@@ -1,5 +1,7 @@
 from django.db import migrations
 
+from config.platform.db import repeatable
+
 # Fencing tokens must grow over all chunks and jobs, and never come back: a sequence does just that.
 # The hot tables leave room on each page, so that an update stays on its page and touches no index (HOT), and are
 # vacuumed long before a fifth of their rows is dead.
@@ -19,6 +21,6 @@ DROP SEQUENCE exports_fence_seq;
 """
 
 
-class Migration(migrations.Migration):
+class Migration(repeatable.Migration):
     dependencies = [("exports", "0001_initial")]
     operations = [migrations.RunSQL(FORWARD, BACKWARD)]

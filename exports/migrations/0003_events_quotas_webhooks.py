@@ -7,8 +7,10 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
 
     dependencies = [
         ('auth', '0012_alter_user_first_name_max_length'),
@@ -48,10 +50,10 @@ class Migration(migrations.Migration):
                 ('pk', models.CompositePrimaryKey('job_id', 'seq', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('seq', models.BigIntegerField()),
                 ('kind', models.CharField(choices=[('chunk', 'Chunk'), ('status', 'Status')], max_length=8)),
-                ('status', models.CharField(help_text='Of the chunk or the job, from then on', max_length=12)),
+                ('status', models.CharField(help_text="New status of the chunk or the job.", max_length=12)),
                 ('chunk_id', models.BigIntegerField(blank=True, null=True)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('told_at', models.DateTimeField(blank=True, help_text='When deliveries to webhooks were made of it', null=True)),
+                ('told_at', models.DateTimeField(blank=True, help_text="When its webhook deliveries were created.", null=True)),
                 ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='events', to='exports.job')),
             ],
             options={
@@ -65,11 +67,11 @@ class Migration(migrations.Migration):
                 ('url', models.CharField(max_length=2000)),
                 ('events', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('export.succeeded', 'Succeeded'), ('export.failed', 'Failed'), ('export.cancelled', 'Cancelled')], max_length=32), size=None)),
                 ('secret', models.CharField(max_length=100)),
-                ('old_secret', models.CharField(blank=True, default='', help_text='Signs too until its time is over', max_length=100)),
+                ('old_secret', models.CharField(blank=True, default='', help_text="Previous secret, which also signs until it expires.", max_length=100)),
                 ('old_secret_until', models.DateTimeField(blank=True, null=True)),
                 ('enabled', models.BooleanField(default=True)),
                 ('disabled_reason', models.CharField(blank=True, default='', max_length=200)),
-                ('failures', models.PositiveIntegerField(default=0, help_text='Attempts in a row that failed')),
+                ('failures', models.PositiveIntegerField(default=0, help_text="Consecutive failed attempts.")),
                 ('failing_since', models.DateTimeField(blank=True, null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('updated_at', models.DateTimeField(auto_now=True)),
@@ -83,9 +85,9 @@ class Migration(migrations.Migration):
             name='Delivery',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('seq', models.BigIntegerField(blank=True, help_text="Of the job's event; none: a test", null=True)),
+                ('seq', models.BigIntegerField(blank=True, help_text="Number of the job's event. Null for a test.", null=True)),
                 ('type', models.CharField(max_length=32)),
-                ('body', models.TextField(help_text='The same bytes at every attempt')),
+                ('body', models.TextField(help_text="Body of the request, the same for every attempt.")),
                 ('status', models.CharField(choices=[('pending', 'Pending'), ('delivered', 'Delivered'), ('failed', 'Failed')], default='pending', max_length=10)),
                 ('attempts', models.PositiveSmallIntegerField(default=0)),
                 ('available_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), help_text='When the next attempt may start')),
@@ -97,7 +99,8 @@ class Migration(migrations.Migration):
                 ('webhook', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='exports.webhook')),
             ],
             options={
-                'verbose_name_plural': 'deliveries',
+                'verbose_name': 'webhook delivery',
+                'verbose_name_plural': 'webhook deliveries',
                 'db_table': 'exports_delivery',
             },
         ),
@@ -107,7 +110,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('status_code', models.PositiveSmallIntegerField(blank=True, null=True)),
-                ('error', models.CharField(blank=True, default='', help_text='Why there is no answer, in our words', max_length=200)),
+                ('error', models.CharField(blank=True, default='', help_text="Why there was no response.", max_length=200)),
                 ('duration_ms', models.PositiveIntegerField()),
                 ('delivery', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='log', to='exports.delivery')),
             ],
@@ -118,27 +121,27 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='chunk',
             name='charged',
-            field=models.BooleanField(db_default=True, help_text='Its charge can still come back'),
+            field=models.BooleanField(db_default=True, help_text="Whether the quota charge can still be refunded."),
         ),
         migrations.AddField(
             model_name='job',
             name='agent',
-            field=models.CharField(blank=True, db_default='', help_text="Digest of the client's User-Agent", max_length=16),
+            field=models.CharField(blank=True, db_default='', help_text="Digest of the User-Agent that the first link is bound to.", max_length=16),
         ),
         migrations.AddField(
             model_name='job',
             name='charged_on',
-            field=models.DateField(blank=True, help_text='The day whose quota paid, and gets refunds', null=True),
+            field=models.DateField(blank=True, help_text="Day whose quota was charged and receives refunds.", null=True),
         ),
         migrations.AddField(
             model_name='job',
             name='event_seq',
-            field=models.BigIntegerField(db_default=0, help_text='The newest number of its events'),
+            field=models.BigIntegerField(db_default=0, help_text="Number of the newest event."),
         ),
         migrations.AddField(
             model_name='job',
             name='fingerprint',
-            field=models.CharField(blank=True, db_default='', help_text="SHA-256 of the request's body", max_length=64),
+            field=models.CharField(blank=True, db_default='', help_text="SHA-256 of the request body.", max_length=64),
         ),
         migrations.AddField(
             model_name='job',
@@ -148,17 +151,17 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='network',
-            field=models.CharField(blank=True, db_default='', help_text='Of the client; its link is bound', max_length=49),
+            field=models.CharField(blank=True, db_default='', help_text="Network that the first link is bound to.", max_length=49),
         ),
         migrations.AddField(
             model_name='link',
             name='agent',
-            field=models.CharField(blank=True, db_default='', help_text='Digest of the User-Agent that may use it; empty: any', max_length=16),
+            field=models.CharField(blank=True, db_default='', help_text="Digest of the User-Agent that may use it. Empty: any client.", max_length=16),
         ),
         migrations.AddField(
             model_name='link',
             name='network',
-            field=models.CharField(blank=True, db_default='', help_text='Where it may be used; empty: anywhere', max_length=49),
+            field=models.CharField(blank=True, db_default='', help_text="Network of the client that may use it. Empty: any network.", max_length=49),
         ),
         migrations.AddConstraint(
             model_name='job',

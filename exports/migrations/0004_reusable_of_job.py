@@ -1,14 +1,15 @@
-from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
     atomic = False  # an index is made beside those who write
 
     dependencies = [("exports", "0003_events_quotas_webhooks")]
 
     operations = [
-        AddIndexConcurrently(
+        repeatable.AddIndexConcurrently(
             model_name="chunk",
             index=models.Index(
                 fields=["job", "seq"],

@@ -2,8 +2,10 @@
 
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
 
     dependencies = [
         ('exports', '0004_reusable_of_job'),
@@ -13,6 +15,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='traceparent',
-            field=models.CharField(blank=True, db_default='', help_text='Of that request, if it was traced', max_length=55),
+            field=models.CharField(blank=True, db_default='', help_text="Traceparent of that request, if it was traced.", max_length=55),
         ),
     ]

@@ -1,7 +1,9 @@
 from django.db import migrations
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
     """Changes only the state: no SQL."""
 
     dependencies = [("exports", "0005_traceparent")]

@@ -2,8 +2,10 @@
 
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
 
     dependencies = [
         ('exports', '0006_job_verbose_name'),

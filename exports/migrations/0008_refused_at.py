@@ -2,8 +2,10 @@
 
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
 
     dependencies = [
         ('exports', '0007_dataset_of_a_job'),
@@ -13,11 +15,11 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='chunk',
             name='refused_at',
-            field=models.DateTimeField(blank=True, help_text='When the storage first refused its file', null=True),
+            field=models.DateTimeField(blank=True, help_text="When the object storage first refused the file.", null=True),
         ),
         migrations.AddField(
             model_name='job',
             name='refused_at',
-            field=models.DateTimeField(blank=True, help_text='When the storage first refused its delivery', null=True),
+            field=models.DateTimeField(blank=True, help_text="When the object storage first refused the delivery.", null=True),
         ),
     ]

@@ -10,9 +10,10 @@ from exports.models.receipt import Receipt
 from exports.models.slot import Slot
 from exports.models.tick import Tick
 from exports.models.usage import Allowance, Usage
+from exports.models.watermark import Watermark
 from exports.webhooks.models import Attempt, Delivery, Webhook
 
 __all__ = [
     "Allowance", "Attempt", "Chunk", "Dataset", "Delivery", "Download", "Event", "File", "Job", "Link", "Receipt",
-    "Slot", "Tick", "Usage", "Webhook",
+    "Slot", "Tick", "Usage", "Watermark", "Webhook",
 ]  # fmt: skip

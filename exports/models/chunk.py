@@ -19,29 +19,35 @@ class Chunk(models.Model):
 
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="chunks", db_index=False)
     dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="+", db_index=False)
-    seq = models.PositiveIntegerField(help_text="Place in the request, from 0")
+    seq = models.PositiveIntegerField(help_text="Position in the request, from 0.")
     key = models.CharField(max_length=255)
     effective_date = models.DateField()
     path = models.CharField(max_length=1024, help_text="Object key in the bucket")
 
     status = models.CharField(max_length=12, choices=ChunkStatus, default=ChunkStatus.PENDING)
     rank = models.BigIntegerField()
-    reusable = models.BooleanField(default=False, help_text="A file may be there already: look before calling")
-    attempts = models.PositiveSmallIntegerField(default=0, help_text="Counted at the claim, so a killed worker counts")
+    reusable = models.BooleanField(
+        default=False, help_text="A file may exist at the path: check it before calling the source."
+    )
+    attempts = models.PositiveSmallIntegerField(
+        default=0, help_text="Counted by the claim, so an attempt of a killed worker counts too."
+    )
     token = models.BigIntegerField(null=True, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
-    refused_at = models.DateTimeField(null=True, blank=True, help_text="When the storage first refused its file")
+    refused_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the object storage first refused the file."
+    )
     available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
 
-    charged = models.BooleanField(db_default=True, help_text="Its charge can still come back")
+    charged = models.BooleanField(db_default=True, help_text="Whether the quota charge can still be refunded.")
 
     source = models.CharField(max_length=8, choices=Source, default="", blank=True)
     rows = models.BigIntegerField(null=True, blank=True)
     bytes = models.BigIntegerField(null=True, blank=True)
-    header_bytes = models.PositiveIntegerField(default=0, help_text="Length of the file's header, as stored")
+    header_bytes = models.PositiveIntegerField(default=0, help_text="Length of the file's header in bytes, as stored.")
     sha256 = models.CharField(max_length=64, default="", blank=True)
     etag = models.CharField(max_length=80, default="", blank=True)
-    data_as_of = models.DateTimeField(null=True, blank=True, help_text="When the source was read")
+    data_as_of = models.DateTimeField(null=True, blank=True, help_text="When the source database was read.")
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -76,6 +82,8 @@ class Chunk(models.Model):
             ),
             models.Index(fields=["lease_until"], name="exports_chunk_leased", condition=Q(status=ChunkStatus.RUNNING)),
             models.Index(fields=["job", "status", "seq"], name="exports_chunk_of_status"),
+            # For staff. Chunks that succeed at once are never in it.
+            models.Index(fields=["error_code", "id"], name="exports_chunk_errors", condition=~Q(error_code="")),
         ]
         constraints = [
             models.UniqueConstraint(fields=["job", "seq"], name="exports_chunk_seq"),

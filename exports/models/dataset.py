@@ -24,8 +24,18 @@ base_path_shape = RegexValidator(
 )
 
 
+# The first segment of the keys of documents, whose cleanup deletes old objects.
+RESERVED = "etl"
+
+
 def default_formats() -> list[str]:
     return list(FORMATS)
+
+
+class DatasetQuerySet(models.QuerySet["Dataset"]):
+    def with_own_path(self) -> "DatasetQuerySet":
+        """Exclude rows from before a path was reserved."""
+        return self.exclude(models.Q(base_path=RESERVED) | models.Q(base_path__startswith=f"{RESERVED}/"))
 
 
 class Dataset(models.Model):
@@ -38,7 +48,7 @@ class Dataset(models.Model):
         "It takes (key text, effective_date date) and returns a table.",
     )
     base_path = models.CharField(max_length=255, unique=True, validators=[base_path_shape])
-    schema_version = models.PositiveIntegerField(default=1, help_text="A new version makes every older file stale.")
+    schema_version = models.PositiveIntegerField(default=1, help_text="Files of older versions are not reused.")
     formats = ArrayField(models.CharField(max_length=8), default=default_formats)
     key_pattern = models.CharField(max_length=255, default=DEFAULT_KEY_PATTERN)
     statement_timeout = models.PositiveIntegerField(
@@ -50,10 +60,10 @@ class Dataset(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Calls at once into this dataset's function; empty: only EXPORT_DB_SLOTS counts.",
+        help_text="Maximum of concurrent calls of this dataset's function. Empty: only EXPORT_DB_SLOTS limits them.",
     )
     reuse_max_age = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Seconds after which a file is no longer reused; empty: never too old."
+        null=True, blank=True, help_text="Seconds after which a file is no longer reused. Empty: no limit."
     )
     allow_writes = models.BooleanField(
         default=False,
@@ -62,6 +72,8 @@ class Dataset(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = DatasetQuerySet.as_manager()
 
     class Meta:
         db_table = "exports_dataset"
@@ -87,6 +99,10 @@ class Dataset(models.Model):
             raise ValidationError({"key_pattern": f"Not a regular expression: {error}."}) from None
         if unknown := set(self.formats) - set(FORMATS):
             raise ValidationError({"formats": f"Not a format: {', '.join(sorted(unknown))}."})
+        if self.base_path.split("/")[0].lower() == RESERVED:  # a store on a file system may ignore case
+            raise ValidationError(
+                {"base_path": f"Paths below '{RESERVED}' are reserved for documents. Use another folder."}
+            )
         if other := self._sharing_a_path():
             raise ValidationError(
                 {"base_path": f"It overlaps with the base path of {other}: files would overwrite each other."}

@@ -29,13 +29,13 @@ class Event(models.Model):
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="events", db_index=False)
     seq = models.BigIntegerField()
     kind = models.CharField(max_length=8, choices=Kind)
-    status = models.CharField(max_length=12, help_text="Of the chunk or the job, from then on")
+    status = models.CharField(max_length=12, help_text="New status of the chunk or the job.")
     chunk_id = models.BigIntegerField(null=True, blank=True)
     # Of a failure that was retried since. The job's row has that of the current one.
     error_code = models.CharField(max_length=40, db_default="", blank=True)
     error_detail = models.CharField(max_length=200, db_default="", blank=True)
     at = models.DateTimeField(db_default=Now())
-    told_at = models.DateTimeField(null=True, blank=True, help_text="When deliveries to webhooks were made of it")
+    told_at = models.DateTimeField(null=True, blank=True, help_text="When its webhook deliveries were created.")
 
     objects = EventQuerySet.as_manager()
 
@@ -47,6 +47,8 @@ class Event(models.Model):
                 name="exports_event_untold",
                 condition=ENDS & Q(told_at__isnull=True),
             ),
+            # For the sweep: an export that ended long ago, and still has its events.
+            models.Index(fields=["at"], name="exports_event_ends", condition=ENDS & Q(told_at__isnull=False)),
         ]
 
     def __str__(self) -> str:

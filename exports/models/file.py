@@ -18,7 +18,7 @@ class File(models.Model):
     rows = models.BigIntegerField()
     bytes = models.BigIntegerField()
     header_bytes = models.PositiveIntegerField(default=0)
-    data_as_of = models.DateTimeField(help_text="When the source was read")
+    data_as_of = models.DateTimeField(help_text="When the source database was read.")
 
     class Meta:
         db_table = "exports_file"

@@ -29,6 +29,9 @@ class Reuse(models.TextChoices):
     NEVER = "never"
 
 
+UNSUCCESSFUL = Q(status__in=[JobStatus.CANCELLED, JobStatus.FAILED])
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     def active(self) -> "JobQuerySet":
         return self.filter(status__in=JOB_ACTIVE)
@@ -81,7 +84,7 @@ class Job(models.Model):
     dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="jobs")
     # The dataset as it was when the job was accepted: later changes of the dataset do not apply to the job. Jobs from
     # before these columns existed have no function, and use the dataset's.
-    schema_version = models.PositiveIntegerField(help_text="The dataset's at the time of the request.")
+    schema_version = models.PositiveIntegerField(help_text="Schema version of the dataset at the time of the request.")
     function = models.CharField(max_length=255, db_default="", blank=True)
     statement_timeout = models.PositiveIntegerField(null=True, blank=True, help_text="Seconds")
     allow_writes = models.BooleanField(default=False, db_default=False)
@@ -92,17 +95,25 @@ class Job(models.Model):
     dialect = models.JSONField(default=dict, blank=True, help_text="CSV options that differ from the default")
     reuse = models.CharField(max_length=12, choices=Reuse, default=Reuse.IF_PRESENT)
     allow_degraded = models.BooleanField(default=True)
-    filters = models.JSONField(null=True, blank=True, help_text="As asked for; null when items were listed")
-    request_id = models.CharField(max_length=64, db_default="", blank=True, help_text="Of the request that made it")
-    traceparent = models.CharField(
-        max_length=55, db_default="", blank=True, help_text="Of that request, if it was traced"
+    filters = models.JSONField(
+        null=True, blank=True, help_text="Filters of the request. Null if the request listed items."
     )
-    ttl = models.PositiveIntegerField(help_text="Seconds that the receipt's link will live")
+    request_id = models.CharField(
+        max_length=64, db_default="", blank=True, help_text="ID of the request that created the job."
+    )
+    traceparent = models.CharField(
+        max_length=55, db_default="", blank=True, help_text="Traceparent of that request, if it was traced."
+    )
+    ttl = models.PositiveIntegerField(help_text="Lifetime of the receipt in seconds.")
     idempotency_key = models.CharField(max_length=255, db_default="", blank=True)
-    fingerprint = models.CharField(max_length=64, db_default="", blank=True, help_text="SHA-256 of the request's body")
-    charged_on = models.DateField(null=True, blank=True, help_text="The day whose quota paid, and gets refunds")
-    network = models.CharField(max_length=49, db_default="", blank=True, help_text="Of the client; its link is bound")
-    agent = models.CharField(max_length=16, db_default="", blank=True, help_text="Digest of the client's User-Agent")
+    fingerprint = models.CharField(max_length=64, db_default="", blank=True, help_text="SHA-256 of the request body.")
+    charged_on = models.DateField(null=True, blank=True, help_text="Day whose quota was charged and receives refunds.")
+    network = models.CharField(
+        max_length=49, db_default="", blank=True, help_text="Network that the first link is bound to."
+    )
+    agent = models.CharField(
+        max_length=16, db_default="", blank=True, help_text="Digest of the User-Agent that the first link is bound to."
+    )
 
     status = models.CharField(max_length=12, choices=JobStatus, default=JobStatus.PENDING)
     total = models.PositiveIntegerField()
@@ -124,9 +135,11 @@ class Job(models.Model):
 
     completion_token = models.BigIntegerField(null=True, blank=True)
     completion_lease_until = models.DateTimeField(null=True, blank=True)
-    refused_at = models.DateTimeField(null=True, blank=True, help_text="When the storage first refused its delivery")
+    refused_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the object storage first refused the delivery."
+    )
     completion_attempts = models.PositiveSmallIntegerField(default=0)
-    event_seq = models.BigIntegerField(db_default=0, help_text="The newest number of its events")
+    event_seq = models.BigIntegerField(db_default=0, help_text="Number of the newest event.")
 
     objects = JobQuerySet.as_manager()
 
@@ -143,6 +156,12 @@ class Job(models.Model):
         indexes = [
             models.Index(fields=["user", "-created_at", "-job_id"], name="exports_jobs_of_user"),
             models.Index(fields=["-created_at", "-job_id"], name="exports_jobs_newest"),
+            # For filtered lists: rare rows may be the oldest, and in no other index.
+            models.Index(fields=["user", "status", "-created_at", "-job_id"], name="exports_jobs_of_status"),
+            models.Index(fields=["user", "dataset", "-created_at", "-job_id"], name="exports_jobs_of_dataset"),
+            models.Index(
+                fields=["status", "-created_at", "-job_id"], name="exports_jobs_not_success", condition=UNSUCCESSFUL
+            ),
             # For the reaper: active jobs only. Ended ones, nearly all, are not in the index.
             models.Index(fields=["status"], name="exports_jobs_active", condition=Q(status__in=sorted(JOB_ACTIVE))),
             models.Index(fields=["finished_at"], name="exports_jobs_finished"),

@@ -17,14 +17,18 @@ class Link(models.Model):
     used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     network = models.CharField(
-        max_length=49, db_default="", blank=True, help_text="Where it may be used; empty: anywhere"
+        max_length=49, db_default="", blank=True, help_text="Network of the client that may use it. Empty: any network."
     )
     agent = models.CharField(
-        max_length=16, db_default="", blank=True, help_text="Digest of the User-Agent that may use it; empty: any"
+        max_length=16,
+        db_default="",
+        blank=True,
+        help_text="Digest of the User-Agent that may use it. Empty: any client.",
     )
 
     class Meta:
         db_table = "exports_link"
+        indexes = [models.Index(fields=["-created_at"], name="exports_link_newest")]
         constraints = [
             # At most one link of a receipt is open at any time: creating one revokes the previous one.
             models.UniqueConstraint(

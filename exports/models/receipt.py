@@ -45,6 +45,7 @@ class Receipt(models.Model):
             models.Index(
                 fields=["expires_at"], name="exports_receipt_due", condition=models.Q(deleted_at__isnull=True)
             ),
+            models.Index(fields=["-issued_at"], name="exports_receipt_newest"),
         ]
 
     def __str__(self) -> str:

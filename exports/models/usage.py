@@ -1,22 +1,17 @@
 from django.conf import settings
 from django.db import models
 
+from config.platform.db.usage import DailyUsage
 
-class Usage(models.Model):
+
+class Usage(DailyUsage):
     """A user's quota usage for one day. Written by `exports.jobs.quotas` and `exports.worker.transitions`."""
 
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)
-    day = models.DateField(help_text="In UTC, by the database's clock")
     jobs = models.PositiveIntegerField(default=0)
     chunks = models.PositiveIntegerField(default=0)
 
-    class Meta:
+    class Meta(DailyUsage.Meta):
         db_table = "exports_usage"
-        constraints = [models.UniqueConstraint(fields=["user", "day"], name="exports_usage_day")]
-        verbose_name_plural = "usage"
-
-    def __str__(self) -> str:
-        return f"{self.user_id} {self.day}"
 
 
 class Allowance(models.Model):

@@ -9,13 +9,12 @@ from django.views.generic import View
 
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import NotFound
-from config.platform.ui.base import Action, RateLimitedView, api_request
+from config.platform.ui.base import Action, RateLimitedView, api_request, uuid_of
 from exports.api import downloads, rates, views
 from exports.api.serializers import as_day
 from exports.delivery import chunk_files, links, receipts
 from exports.jobs import actions
 from exports.models import Job, Link
-from exports.pages.base import uuid_of
 from exports.pages.form import idempotency_key
 
 
@@ -25,7 +24,8 @@ class JobAction(Action):
     throttle = rates.ExportThrottle
 
     def job(self, job_id: UUID) -> Job:
-        self.changed_row = job = views.owned(api_request(self.request), job_id)
+        job = views.changeable(api_request(self.request), job_id)
+        self.record_change(job)
         return job
 
     def next_url(self, *, job_id: UUID) -> str:

@@ -7,6 +7,7 @@ from uuid import UUID
 from django.http import HttpResponse
 
 from config.platform import storage
+from config.platform.http.quotas import left
 from config.platform.ui.base import Page, api_request
 from exports.api import rates, views
 from exports.jobs import quotas
@@ -37,20 +38,12 @@ def quota_left(user_id: int) -> dict[str, Any]:
     """Return the daily quota of a user for templates."""
     quota = quotas.state(user_id)
     return {
-        "jobs": max(quota.daily_jobs - quota.jobs, 0),
+        "jobs": left(quota.daily_jobs, quota.jobs),
         "daily_jobs": quota.daily_jobs,
-        "chunks": max(quota.daily_chunks - quota.chunks, 0),
+        "chunks": left(quota.daily_chunks, quota.chunks),
         "daily_chunks": quota.daily_chunks,
         "seconds": quota.seconds_left,
     }
-
-
-def uuid_of(text: str) -> UUID | None:
-    """Return the UUID in a form field or query, or None if it is invalid."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 def with_downloads(response: HttpResponse) -> HttpResponse:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
+from config.platform.db import clock
 from exports.models import Delivery, Webhook
 from exports.pages.base import ExportsPage
 from exports.webhooks import representation, schemas, subscriptions
@@ -47,12 +47,12 @@ class DeliveryRow:
     @property
     def waits(self) -> bool:
         """Whether the next attempt is scheduled for later, so that "Send now" is useful."""
-        return self.next_at is not None and not self.is_sending and self.next_at > timezone.now()
+        return self.next_at is not None and not self.is_sending and self.next_at > clock.now()
 
     @property
     def is_due(self) -> bool:
         """Whether an attempt is running or starts within seconds."""
-        return self.is_sending or (self.next_at is not None and self.next_at < timezone.now() + SOON)
+        return self.is_sending or (self.next_at is not None and self.next_at < clock.now() + SOON)
 
 
 def row_of(delivery: Delivery) -> DeliveryRow:

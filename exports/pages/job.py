@@ -14,8 +14,9 @@ from uuid import uuid4
 
 from django.db.models import Count, F, Min, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
 
+from config.platform.db import clock
+from config.platform.http import staff
 from config.platform.http.paging import refusal
 from config.platform.ui.base import Listing, api_request
 from exports.api import views
@@ -89,13 +90,14 @@ class ReceiptFragment(JobPage):
 
 def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the template context of a job, without its chunks."""
-    now = timezone.now()
+    now = clock.now()
     is_owner = request.user.pk == job.user_id
     receipt = receipt_of(job, request) if job.status == JobStatus.SUCCESS else None
     is_failed = job.status == JobStatus.FAILED
     progress: Mapping[str, Any] = representation.progress(job, now)
     return {
         "job": job,
+        "may_change": staff.may_change(request.user, job),
         "is_owner": is_owner,
         "progress": progress,
         "parts": parts(progress),
@@ -128,7 +130,7 @@ def parts(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the receipt for the template. Only the owner gets the link."""
-    receipt, now = job.receipt, timezone.now()
+    receipt, now = job.receipt, clock.now()
     made = list(receipt.links.order_by("-created_at"))  # the oldest was created with the receipt
     link = made[0] if made else None
     state = "expired" if receipt.expires_at <= now else link.state_at(now) if link else "revoked"
@@ -197,12 +199,12 @@ def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
 
 def can_fetch(job: Job, request: HttpRequest) -> bool:
     is_ready = job.status == JobStatus.SUCCESS and request.user.pk == job.user_id
-    return is_ready and job.receipt.expires_at > timezone.now()
+    return is_ready and job.receipt.expires_at > clock.now()
 
 
 def tabs(job: Job) -> list[tuple[str, str, int]]:
     """Return the filters of the table with their counts, without empty ones."""
-    progress: Mapping[str, Any] = representation.progress(job, timezone.now())
+    progress: Mapping[str, Any] = representation.progress(job, clock.now())
     named = [(status, status.capitalize(), progress[status]) for status in ChunkStatus.values if progress[status]]
     return [("", "All", job.total), *named]
 

@@ -6,16 +6,16 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
-from django.utils import timezone
 
+from config.platform.db import clock
 from config.platform.http.paging import MAX_LIMIT, refusal
 from config.platform.http.problems import BadInput, InputError, Problem
-from config.platform.ui.base import Listing, problem_text
+from config.platform.ui.base import Listing, problem_text, uuid_of
 from exports.core.states import JOB_ACTIVE, JobStatus
 from exports.jobs import actions, quotas, representation
 from exports.models import Dataset, Job
 from exports.models.job import JobQuerySet
-from exports.pages.base import ExportsPage, quota_left, span, uuid_of, with_downloads
+from exports.pages.base import ExportsPage, quota_left, span, with_downloads
 
 ACTIVE = "active"
 TABS = {"": "All", ACTIVE: "Active", "success": "Success", "failed": "Failed", "cancelled": "Cancelled"}
@@ -66,7 +66,7 @@ def statuses_of(status: str) -> tuple[str, ...]:
 
 def row(job: Job) -> dict[str, Any]:
     """Return a row of the list: a job with its progress and the state of its receipt."""
-    now = timezone.now()
+    now = clock.now()
     facts: dict[str, Any] = {"job": job, "span": span(job), "progress": representation.progress(job, now)}
     if job.status == JobStatus.SUCCESS:
         facts["receipt"] = representation.webhook_receipt(job, now)

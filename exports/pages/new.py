@@ -15,12 +15,12 @@ from rest_framework.request import Request
 
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, fingerprint
 from config.platform.http.problems import Problem
-from config.platform.ui.base import api_request, is_htmx, problem_text
+from config.platform.ui.base import api_request, is_htmx, problem_text, uuid_of
 from exports.api import rates, views
 from exports.core.states import JobStatus
 from exports.jobs import submission
 from exports.models import Dataset, Job
-from exports.pages.base import ExportsPage, quota_left, uuid_of
+from exports.pages.base import ExportsPage, quota_left
 from exports.pages.form import FILTERS, ExportForm, fresh_initial, idempotency_key, initial_like
 
 NEWEST = 5  # exports that the estimate is based on

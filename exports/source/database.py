@@ -88,7 +88,7 @@ class SourceSession:
         self._end = "ROLLBACK"
         self._timeout = 0
         self.cancelled = False
-        self.may_run_on = False  # whether the server may still run the last call
+        self.may_still_run = False  # whether the server may still run the last call
 
     def __enter__(self) -> Self:
         return self
@@ -104,12 +104,12 @@ class SourceSession:
     @contextmanager
     def ending_calls(self) -> Iterator[None]:
         """After an error, end the call before its slot is freed for another worker."""
-        self.may_run_on = False
+        self.may_still_run = False
         try:
             yield
         except BaseException:
-            self.may_run_on = True  # also when ending it is interrupted
-            self.may_run_on = not self._end_call()
+            self.may_still_run = True  # also when ending it is interrupted
+            self.may_still_run = not self._end_call()
             raise
 
     def _end_call(self) -> bool:
@@ -176,7 +176,7 @@ class SourceSession:
                 sql.SQL("SELECT * FROM {} LIMIT 0").format(call_of(function, sql.NULL, sql.NULL))
             ).description
             oids = {column.name: column.type_code for column in described or []}
-            types = {oid: kind for oid, *kind in connection.execute(TYPES, [list(oids.values())])}
+            types = types_of(connection, list(oids.values()))
         return [Column(name, *types[oid]) for name, oid in oids.items()]
 
     def stream(self, statement: sql.Composed) -> "CopyStream":
@@ -210,7 +210,7 @@ class SourceSession:
 
 # Postgres' messages for SQLSTATE 53300: the role, the database, or the server has reached its connection limit. libpq
 # does not expose the SQLSTATE of a refused connection, so only the text identifies it.
-DISK_FULL = ("too many connections", "too many clients", "connection slots are reserved")
+CONNECTIONS_EXHAUSTED = ("too many connections", "too many clients", "connection slots are reserved")
 
 
 # Detects within a minute that the source is gone without closing the connection.
@@ -231,7 +231,7 @@ def connect(backend: str) -> psycopg.Connection:
             cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
         )
     except psycopg.OperationalError as error:
-        if any(words in str(error) for words in DISK_FULL):
+        if any(words in str(error) for words in CONNECTIONS_EXHAUSTED):
             raise SourceConnectionsExhausted("SQLSTATE 53300") from None
         if "unsupported startup parameter" in str(error):  # PgBouncer's own message
             raise SourceBehindPooler("connection pooler detected") from None
@@ -240,6 +240,17 @@ def connect(backend: str) -> psycopg.Connection:
         connection.close()
         raise SourceBehindPooler("connection pooler detected")
     return connection
+
+
+def function_error(function: tuple[str, str]) -> str:
+    """Return why a dataset cannot use this function, or "" if it can."""
+    name = ".".join(function)
+    try:
+        with SourceSession() as session:
+            columns = session.describe(function)
+    except ExportError as error:
+        return f"{name}(key text, effective_date date) cannot be called: {error.code} {error.detail}".strip()
+    return "" if columns else f"{name} returns no columns. It must return a table."
 
 
 def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:
@@ -252,16 +263,33 @@ class Column(NamedTuple):
 
     name: str
     type: str
-    element: str | None  # the type of an array's elements
+    element: str | None  # the type of an array's elements; the base type if that is a domain
     is_text: bool
 
 
-# A domain is resolved to its base type. Categories S and E are strings and enums.
+# Postgres describes a column of a domain by the domain's base type, but not an array of a domain. Categories S and E
+# are strings and enums. U are types without a category, such as XML; JSON is one, and contains numbers.
 TYPES = """
-SELECT t.oid, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL),
-       CASE WHEN t.typcategory = 'A' THEN format_type(t.typelem, NULL) END, t.typcategory IN ('S', 'E')
-FROM pg_type t WHERE t.oid = ANY(%s)
+SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END,
+       typcategory IN ('S', 'E') OR typcategory = 'U' AND oid NOT IN ('json'::regtype, 'jsonb'::regtype)
+FROM pg_type WHERE oid = ANY(%s)
 """
+BASE_TYPES = """
+WITH RECURSIVE base AS (
+    SELECT oid AS domain, oid, typbasetype FROM pg_type WHERE oid = ANY(%s)
+    UNION ALL
+    SELECT base.domain, t.oid, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.typbasetype
+)
+SELECT domain, format_type(oid, NULL) FROM base WHERE typbasetype = 0
+"""
+
+
+def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, bool]]:
+    """Return the fields of a Column, except its name, for each type."""
+    types = connection.execute(TYPES, [oids]).fetchall()
+    elements = [element for _, _, element, _ in types if element]
+    bases: dict[int, str] = dict(connection.execute(BASE_TYPES, [elements]).fetchall()) if elements else {}
+    return {oid: (name, bases.get(element), is_text) for oid, name, element, is_text in types}
 
 
 class CopyStream:
@@ -340,7 +368,7 @@ class CopyStream:
 END_CALLS = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = ANY(%s)
 """
-STILL_THERE = "SELECT application_name FROM pg_stat_activity WHERE application_name = ANY(%s)"
+REMAINING_CALLS = "SELECT application_name FROM pg_stat_activity WHERE application_name = ANY(%s)"
 
 
 def end_calls(backends: list[str]) -> set[str]:
@@ -354,7 +382,7 @@ def end_calls(backends: list[str]) -> set[str]:
         psycopg.connect(settings.SLUICE.source_url, autocommit=True, connect_timeout=5, **KEEPALIVES) as connection,
     ):
         connection.execute(END_CALLS, [backends])
-        return {name for (name,) in connection.execute(STILL_THERE, [backends])}
+        return {name for (name,) in connection.execute(REMAINING_CALLS, [backends])}
 
 
 QUERY_CANCELED = "57014"

@@ -20,11 +20,13 @@ GZIP_LEVEL = 4
 BOM = b"\xef\xbb\xbf"
 
 # Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one. Spreadsheets
-# trim white space and invisible characters, split cells at line ends, and accept full-width signs.
-FORMULA = r"^\s*([=+@-]|[\t\r\n])"
+# trim white space, split cells at line ends, and accept full-width signs. Other characters that cannot be seen, and
+# control characters, are treated as white space.
+FORMULA = r"^[\s\u0001-\u001f\u007f]*([=+@-]|[\t\r\n])"
 FORMULA_IN_UNICODE = (
-    r"^[\s\u0085\u00a0\u00ad\u034f\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]*"
-    r"([=+@\uff0b\uff0d\uff1d\uff20-]|[\t\r\n])"
+    r"^[\s\u0001-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
+    r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]*"
+    r"([=+@\ufe62\ufe63\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20-]|[\t\r\n])"
 )
 MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
 NUMBER = r"^[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -87,7 +89,7 @@ JSON_AS = {
     "numeric": "{}::text",
     "money": "{}::text",
     "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
-    "timestamp without time zone": "{}::timestamptz",  # the session's time zone is UTC
+    "timestamp without time zone": "{} AT TIME ZONE 'UTC'",  # a function can change the session's time zone
 }
 # Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex has no quotes, so after splitting
 # at quotes every second part is an element.
@@ -103,7 +105,7 @@ JSON_ARRAY_AS = {
         )::json
         FROM unnest(string_to_array(to_json({})::text, '"')) WITH ORDINALITY AS parts (part, place)
     )""",
-    "timestamp without time zone": "{}::timestamptz[]",
+    "timestamp without time zone": r"regexp_replace(to_json({})::text, '(T[0-9:.]+)', '\1+00:00', 'g')::json",
 }
 
 

@@ -31,11 +31,13 @@ class Webhook(models.Model):
     url = models.CharField(max_length=2000)
     events = ArrayField(models.CharField(max_length=32, choices=EventType))
     secret = models.CharField(max_length=100)
-    old_secret = models.CharField(max_length=100, default="", blank=True, help_text="Signs too until its time is over")
+    old_secret = models.CharField(
+        max_length=100, default="", blank=True, help_text="Previous secret, which also signs until it expires."
+    )
     old_secret_until = models.DateTimeField(null=True, blank=True)
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=200, default="", blank=True)
-    failures = models.PositiveIntegerField(default=0, help_text="Attempts in a row that failed")
+    failures = models.PositiveIntegerField(default=0, help_text="Consecutive failed attempts.")
     failing_since = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     updated_at = models.DateTimeField(auto_now=True)
@@ -59,9 +61,9 @@ class Delivery(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     webhook = models.ForeignKey(Webhook, models.CASCADE, related_name="deliveries")
     job = models.ForeignKey("exports.Job", models.SET_NULL, null=True, blank=True, related_name="+")
-    seq = models.BigIntegerField(null=True, blank=True, help_text="Of the job's event; none: a test")
+    seq = models.BigIntegerField(null=True, blank=True, help_text="Number of the job's event. Null for a test.")
     type = models.CharField(max_length=32)
-    body = models.TextField(help_text="The same bytes at every attempt")
+    body = models.TextField(help_text="Body of the request, the same for every attempt.")
     status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
     attempts = models.PositiveSmallIntegerField(default=0)
     available_at = models.DateTimeField(db_default=Now(), help_text="When the next attempt may start")
@@ -76,6 +78,11 @@ class Delivery(models.Model):
         indexes = [
             models.Index(fields=["available_at"], name="exports_delivery_due", condition=Q(status="pending")),
             models.Index(fields=["webhook", "-created_at", "-id"], name="exports_delivery_newest"),
+            models.Index(
+                fields=["webhook", "-created_at", "-id"], name="exports_delivery_failed", condition=Q(status="failed")
+            ),
+            # For staff, and for the deletion of old ones.
+            models.Index(fields=["-created_at", "-id"], name="exports_delivery_of_all"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["webhook", "job", "seq"], name="exports_delivery_once"),
@@ -85,7 +92,8 @@ class Delivery(models.Model):
                 | Q(status="pending", token__isnull=False, lease_until__isnull=False),
             ),
         ]
-        verbose_name_plural = "deliveries"
+        verbose_name = "webhook delivery"
+        verbose_name_plural = "webhook deliveries"
 
     def __str__(self) -> str:
         return f"{self.type} {self.id}"
@@ -97,7 +105,7 @@ class Attempt(models.Model):
     delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="log")
     at = models.DateTimeField(db_default=Now())
     status_code = models.PositiveSmallIntegerField(null=True, blank=True)
-    error = models.CharField(max_length=200, default="", blank=True, help_text="Why there is no answer, in our words")
+    error = models.CharField(max_length=200, default="", blank=True, help_text="Why there was no response.")
     duration_ms = models.PositiveIntegerField()
 
     class Meta:

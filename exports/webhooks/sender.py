@@ -6,13 +6,11 @@ delivery is then sent again with the same `webhook-id` and the same bytes, so th
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from uuid import UUID
 
 import structlog
 from django.db import OperationalError, transaction
-from standardwebhooks import Webhook as Signer
 from structlog.contextvars import bound_contextvars
 
 from config.platform import backoff
@@ -20,6 +18,7 @@ from config.platform.db import sql
 from config.platform.observability import logs
 from exports.webhooks import metrics, request
 from exports.webhooks.request import WebhookResponse
+from exports.webhooks.signature import signed_headers
 from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
@@ -64,14 +63,14 @@ IS_NEXT_OF_JOB = """NOT EXISTS (
       AND earlier.status = 'pending'
 )"""
 
-# Two statements in one transaction. NEXT locks an idle webhook with a due delivery, and its user. CLAIM checks again
-# with a new snapshot: another worker may have claimed in between, which NEXT cannot see because a claim changes neither
-# the webhook nor the user. So a slow endpoint never occupies two workers, and one user's endpoints never occupy all
-# workers. Waiting for the user's lock is fine: it is held briefly.
+# Two statements in one transaction. NEXT_WEBHOOK locks an idle webhook with a due delivery, and its user. CLAIM checks
+# again with a new snapshot: another worker may have claimed in between, which NEXT_WEBHOOK cannot see because a claim
+# changes neither the webhook nor the user. So a slow endpoint never occupies two workers, and the endpoints of one user
+# never occupy all workers. Waiting for the user's lock is fine: it is held briefly.
 # Deliveries that are being sent are also due, so both statements scan only the due part of the index. That takes
 # statement_timestamp(): an index cannot be searched by the volatile clock_timestamp().
 # One scan serves all users: those with the fewest deliveries in progress come first, then those that wait longest.
-NEXT = f"""
+NEXT_WEBHOOK = f"""
 WITH due AS MATERIALIZED (
     SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
         min(d.available_at) FILTER (
@@ -92,7 +91,7 @@ FOR NO KEY UPDATE OF u
 """
 
 # An expired lease means an attempt without a result, which is logged, too.
-LOST = """
+LOG_LOST_ATTEMPT = """
 , lost AS (
     INSERT INTO exports_attempt (delivery_id, at, error, duration_ms)
     SELECT id, lease_until - %(lease)s * interval '1 second', 'worker lost', %(lease)s * 1000
@@ -112,7 +111,7 @@ WITH sending AS MATERIALIZED (
       AND (SELECT count(*) FROM sending WHERE user_id = %(user)s) < %(busy)s
     ORDER BY d.available_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
 )
-{LOST}
+{LOG_LOST_ATTEMPT}
 UPDATE exports_delivery d
 SET token = nextval('exports_fence_seq'), attempts = d.attempts + 1,
     lease_until = clock_timestamp() + %(lease)s * interval '1 second'
@@ -131,10 +130,10 @@ def claim() -> ClaimedDelivery | None:
     """
     for _ in range(CLAIM_ATTEMPTS):
         with transaction.atomic():
-            chosen = sql.one(NEXT, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER)
-            if chosen is None:
+            found = sql.one(NEXT_WEBHOOK, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER)
+            if found is None:
                 return None
-            row = sql.one(CLAIM, **chosen, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER, lease=LEASE_SECONDS)
+            row = sql.one(CLAIM, **found, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER, lease=LEASE_SECONDS)
         if row:
             return ClaimedDelivery(**row)
     return None
@@ -142,8 +141,8 @@ def claim() -> ClaimedDelivery | None:
 
 # ---- Results --------------------------------------------------------------------------------------------------------
 
-NOTE = """
-, noted AS (
+LOG_ATTEMPT = """
+, logged AS (
     INSERT INTO exports_attempt (delivery_id, at, status_code, error, duration_ms)
     SELECT id, clock_timestamp() - %(seconds)s * interval '1 second', %(status)s, %(error)s, round(%(seconds)s * 1000)
     FROM ours
@@ -152,14 +151,14 @@ NOTE = """
 
 # Locks the webhook before the delivery, like the deletion of a webhook: the other order would deadlock.
 DELIVERED = """
-WITH hook AS MATERIALIZED (
+WITH webhook AS MATERIALIZED (
     SELECT id FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
 ), ours AS (
     UPDATE exports_delivery
     SET status = 'delivered', token = NULL, lease_until = NULL, finished_at = clock_timestamp()
-    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM hook)
+    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM webhook)
     RETURNING id, webhook_id
-), fine AS (
+), reset AS (
     UPDATE exports_webhook SET failures = 0, failing_since = NULL
     WHERE id = (SELECT webhook_id FROM ours) AND failures > 0
 )
@@ -168,30 +167,30 @@ WITH hook AS MATERIALIZED (
 # A failed test does not count as a failure of the webhook: a broken endpoint is being tested. But a 410 always disables
 # it.
 FAILED = f"""
-WITH hook AS MATERIALIZED (
-    SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was
+WITH webhook AS MATERIALIZED (
+    SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was_enabled
     FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
 ), ours AS (
     UPDATE exports_delivery
-    SET status = CASE WHEN %(gone)s OR attempts >= {ATTEMPTS_OF} THEN 'failed' ELSE 'pending' END,
-        finished_at = CASE WHEN %(gone)s OR attempts >= {ATTEMPTS_OF} THEN clock_timestamp() END,
+    SET status = CASE WHEN %(is_410)s OR attempts >= {ATTEMPTS_OF} THEN 'failed' ELSE 'pending' END,
+        finished_at = CASE WHEN %(is_410)s OR attempts >= {ATTEMPTS_OF} THEN clock_timestamp() END,
         available_at = clock_timestamp() + %(delay)s * interval '1 second', token = NULL, lease_until = NULL
-    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM hook)
+    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM webhook)
     RETURNING id, webhook_id, status, type
-), judged AS (
-    SELECT hook.*, CASE
-        WHEN %(gone)s THEN 'The endpoint returned 410 Gone.'
+), counting AS (
+    SELECT webhook.*, CASE
+        WHEN %(is_410)s THEN 'The endpoint returned 410 Gone.'
         WHEN failures >= %(disable_attempts)s
              AND since < clock_timestamp() - %(disable_seconds)s * interval '1 second'
-            THEN 'No delivery has succeeded for three days.' END AS verdict
-    FROM hook JOIN ours ON hook.id = ours.webhook_id
-    WHERE %(gone)s OR ours.type <> 'webhook.test'
+            THEN 'No delivery has succeeded for three days.' END AS reason
+    FROM webhook JOIN ours ON webhook.id = ours.webhook_id
+    WHERE %(is_410)s OR ours.type <> 'webhook.test'
 ), counted AS (
     UPDATE exports_webhook w
-    SET failures = j.failures, failing_since = j.since, enabled = w.enabled AND j.verdict IS NULL,
-        disabled_reason = CASE WHEN w.enabled THEN coalesce(j.verdict, '') ELSE w.disabled_reason END
-    FROM judged j WHERE w.id = j.id
-    RETURNING j.was AND NOT w.enabled AS disabled
+    SET failures = n.failures, failing_since = n.since, enabled = w.enabled AND n.reason IS NULL,
+        disabled_reason = CASE WHEN w.enabled THEN coalesce(n.reason, '') ELSE w.disabled_reason END
+    FROM counting n WHERE w.id = n.id
+    RETURNING n.was_enabled AND NOT w.enabled AS disabled
 )
 """
 
@@ -208,7 +207,7 @@ WITH pick AS MATERIALIZED (
       AND (lease_until IS NULL OR lease_until < clock_timestamp())
     FOR UPDATE SKIP LOCKED
 )
-{LOST}
+{LOG_LOST_ATTEMPT}
 UPDATE exports_delivery d
 SET status = 'failed', token = NULL, lease_until = NULL, finished_at = clock_timestamp()
 FROM pick WHERE d.id = pick.id AND d.status = 'pending'
@@ -242,7 +241,8 @@ def log_ids(delivery: ClaimedDelivery) -> dict[str, str]:
 def attempt(delivery: ClaimedDelivery) -> None:
     """Send the delivery once, and record the result."""
     try:
-        response = request.post(delivery.url, body=delivery.body.encode(), headers=sign(delivery))
+        headers = signed_headers(delivery.id, delivery.body, secrets=delivery.secrets)
+        response = request.post(delivery.url, body=delivery.body.encode(), headers=headers)
     except BaseException:
         # The worker is shutting down: another one may start at once, and this attempt does not count.
         sql.rows(RELEASE, delivery=delivery.id, token=delivery.token)
@@ -253,21 +253,9 @@ def attempt(delivery: ClaimedDelivery) -> None:
         log.warning("lease_lost", attempt=delivery.attempts)
 
 
-def sign(delivery: ClaimedDelivery) -> dict[str, str]:
-    """Return the headers of Standard Webhooks: the same id for every attempt, and the time of this one."""
-    now = datetime.now(UTC)
-    signatures = [Signer(secret).sign(str(delivery.id), now, delivery.body) for secret in delivery.secrets]
-    return {
-        "Content-Type": "application/json",
-        "webhook-id": str(delivery.id),
-        "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": " ".join(signatures),
-    }
-
-
 def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
     """Record a delivered attempt. Return False if another worker has claimed the delivery meanwhile."""
-    if not sql.one(DELIVERED + NOTE + "SELECT id FROM ours", **parameters(delivery, response)):
+    if not sql.one(DELIVERED + LOG_ATTEMPT + "SELECT id FROM ours", **parameters(delivery, response)):
         return False
     log.info("webhook_delivered", status_code=response.status, attempt=delivery.attempts)
     metrics.ATTEMPTS.labels("delivered").inc()
@@ -278,9 +266,9 @@ def record_failure(delivery: ClaimedDelivery, response: WebhookResponse) -> bool
     """Record a failed attempt. Return False if another worker has claimed the delivery meanwhile."""
     delay = max(backoff.scheduled(delivery.attempts, SCHEDULE), response.retry_after)
     row = sql.one(
-        FAILED + NOTE + "SELECT status, coalesce((SELECT disabled FROM counted), false) AS disabled FROM ours",
+        FAILED + LOG_ATTEMPT + "SELECT status, coalesce((SELECT disabled FROM counted), false) AS disabled FROM ours",
         **parameters(delivery, response),
-        gone=response.status == HTTPStatus.GONE,
+        is_410=response.status == HTTPStatus.GONE,
         attempts=ATTEMPTS,
         delay=delay,
         disable_attempts=DISABLE_ATTEMPTS,

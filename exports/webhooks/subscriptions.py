@@ -11,9 +11,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from config.platform.db import sql
+from config.platform.db import clock, sql
 from config.platform.http.problems import NotFound, Problem
 from exports.webhooks import outbox, representation
 from exports.webhooks.models import TEST, Delivery, Webhook
@@ -149,7 +148,7 @@ def send_test(webhook: Webhook) -> Delivery:
 
 def add_test(webhook: Webhook) -> Delivery | None:
     """Returns None when a test is pending. Raises NoSuchWebhook."""
-    body = outbox.envelope(TEST, at=timezone.now(), data={"webhookId": str(webhook.pk)})
+    body = outbox.envelope(TEST, at=clock.now(), data={"webhookId": str(webhook.pk)})
     with transaction.atomic():
         if not Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first():
             raise NoSuchWebhook

@@ -25,21 +25,41 @@ from exports.core import events, metrics, wakeups
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, receipts
-from exports.models import Chunk, Job
+from exports.models import Job
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import transitions
+from exports.worker.adoption import adopt
 from exports.worker.heartbeat import heartbeat
 
 log = structlog.get_logger(__name__)
 
 
-def complete(job_id: UUID) -> None:
-    """Bundle a job's files and issue its receipt, unless it is not ready or another worker has claimed it."""
+# How long a worker completes waiting jobs for one message.
+DRAIN_SECONDS = 5
+
+
+def drain(job_id: UUID) -> None:
+    """Complete a job, and then all others that are ready, until DRAIN_SECONDS are over.
+
+    So a job whose message was lost does not wait for its own: the queue may be full of messages about jobs that are
+    complete by now.
+    """
+    deadline = time.monotonic() + DRAIN_SECONDS
     try:
         storage.require_writable()
+        complete(job_id)
+        for other in unclaimed_jobs():
+            if time.monotonic() > deadline:
+                wakeups.completion(other)
+                return
+            storage.require_writable()
+            complete(other)
     except storage.StorageError as error:
-        log.warning("storage_unavailable", error=str(error))  # the reaper sends the message again
-        return
+        log.warning("storage_unavailable", error=str(error))  # the reaper sends a message again
+
+
+def complete(job_id: UUID) -> None:
+    """Bundle a job's files and issue its receipt, unless it is not ready or another worker has claimed it."""
     token = claim(job_id)
     if token is None:
         return
@@ -59,8 +79,9 @@ def attempt(job: Job, token: int) -> None:
         if bundle:
             issue(job, token, bundle)
     except LeaseLost:
-        # Taken over, or cancelled. The object of this attempt has its own token in its key; the sweep deletes it.
+        # Taken over, or cancelled: no receipt names what this attempt has stored.
         log.warning("completion_lost")
+        bundles.discard(bundles.folder_of_attempt(job, token))
     except storage.StorageError as error:
         if error.is_outage:
             storage.doubt()
@@ -92,9 +113,10 @@ def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bund
 
 
 def unclaimed_jobs() -> list[UUID]:
-    """Return the jobs whose chunks are all done and whose completion no worker has claimed."""
+    """Return the oldest jobs whose chunks are all done and whose completion no worker has claimed, at most 100."""
     free = Q(completion_lease_until=None) | Q(completion_lease_until__lt=Now())
-    return list(Job.objects.ready_to_complete().filter(free).values_list("pk", flat=True)[:100])
+    ready = Job.objects.ready_to_complete().filter(free)
+    return list(ready.order_by("created_at").values_list("pk", flat=True)[:100])
 
 
 # ---- Lease ----------------------------------------------------------------------------------------------------------
@@ -136,16 +158,19 @@ WITH moved AS (
     + "SELECT job_id FROM moved"
 )
 
-# A refusal by the storage returns the attempt, unless the storage has refused the delivery for too long.
+# A refusal by the storage returns the attempt, unless the storage has refused the delivery for too long. Meanwhile, the
+# pauses grow as for chunks, up to `longest`: each attempt may read and copy all files.
 # Before the last attempt, the lease's end is the time of the next one: then the reaper wakes a worker for it.
 FAIL = (
     """
 WITH ours AS MATERIALIZED (
     SELECT job_id, completion_attempts - waits::int AS attempts,
-           NOT waits AND completion_attempts >= %(attempts)s AS ends
+           NOT waits AND completion_attempts >= %(attempts)s AS ends,
+           CASE WHEN waits THEN greatest(%(delay)s, least(refused_for / 4, %(longest)s)) ELSE %(delay)s END AS delay
     FROM exports_jobs CROSS JOIN LATERAL (
-        SELECT %(refused)s AND coalesce(refused_at > clock_timestamp() - %(patience)s * interval '1 second', true)
-               AS waits
+        SELECT coalesce(extract(epoch FROM clock_timestamp() - refused_at), 0)::float AS refused_for
+    ) age CROSS JOIN LATERAL (
+        SELECT %(refused)s AND refused_for < %(patience)s AS waits
     ) refusal
     WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
     FOR UPDATE OF exports_jobs
@@ -156,15 +181,15 @@ WITH ours AS MATERIALIZED (
         completion_attempts = ours.attempts,
         refused_at = CASE WHEN %(refused)s THEN coalesce(refused_at, clock_timestamp()) END,
         error_code = 'EXPORT_BUNDLE_FAILED', error_detail = %(detail)s, completion_token = NULL,
-        completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1
+        completion_lease_until = clock_timestamp() + ours.delay * interval '1 second', event_seq = event_seq + 1
     FROM ours WHERE j.job_id = ours.job_id
-    RETURNING j.job_id, j.event_seq, j.status
+    RETURNING j.job_id, j.event_seq, j.status, ours.delay
 ), moved AS (
     SELECT * FROM failed WHERE status = 'failed'
 )
 """
     + events.INSERT_STATUS_EVENTS
-    + "SELECT status FROM failed"
+    + "SELECT status, delay FROM failed"
 )
 
 FAIL_EXHAUSTED = (
@@ -213,8 +238,7 @@ def fail(job: Job, token: int, detail: str, *, may_retry: bool = True, is_refuse
 
     `is_refused`: by the storage; for EXPORT_STORAGE_PATIENCE_SECONDS, such an attempt does not count.
     """
-    delay = transitions.retry_delay(job.completion_attempts)
-    status = sql.scalar(
+    row = sql.one(
         FAIL,
         job=job.job_id,
         token=token,
@@ -222,17 +246,18 @@ def fail(job: Job, token: int, detail: str, *, may_retry: bool = True, is_refuse
         attempts=settings.SLUICE.export_max_attempts if may_retry else 0,
         refused=is_refused,
         patience=settings.SLUICE.export_storage_patience_seconds,
-        delay=delay,
+        delay=transitions.retry_delay(job.completion_attempts),
+        longest=settings.SLUICE.export_backoff_max_seconds,
     )
-    if status is None:
+    if row is None:
         log.warning("completion_lost")
-    elif status == JobStatus.FAILED:
+    elif row["status"] == JobStatus.FAILED:
         log.error("job_failed", code="EXPORT_BUNDLE_FAILED", detail=detail)
         metrics.job_moved(JobStatus.FAILED)
         wake_senders()
     else:
-        log.warning("completion_retrying", detail=detail, delay=round(delay, 1))
-        wakeups.completion(job.job_id, delay=delay)
+        log.warning("completion_retrying", detail=detail, delay=round(row["delay"], 1))
+        wakeups.completion(job.job_id, delay=row["delay"])
 
 
 def fail_exhausted() -> None:
@@ -243,33 +268,6 @@ def fail_exhausted() -> None:
 
 
 # ---- Replaced and missing files -------------------------------------------------------------------------------------
-
-# Another job replaced a file between the end of the chunk and the bundle. The new file is as good: same key, date, and
-# schema version, read later. The chunk adopts it, and the job's sums change with it. The job's row is locked first,
-# which only the holder of the completion may do. It cannot deadlock with the end of a chunk: all chunks are done.
-ADOPT = """
-WITH ours AS MATERIALIZED (
-    SELECT job_id, schema_version FROM exports_jobs
-    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
-), before AS MATERIALIZED (
-    SELECT c.id, c.rows, c.bytes FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
-), newer AS (
-    UPDATE exports_chunk c
-    SET etag = f.etag, sha256 = f.sha256, rows = f.rows, bytes = f.bytes, header_bytes = f.header_bytes,
-        data_as_of = f.data_as_of
-    FROM exports_file f, ours
-    WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
-      AND f.schema_version = ours.schema_version AND f.etag <> c.etag
-    RETURNING c.id, c.rows, c.bytes
-), summed AS (
-    UPDATE exports_jobs j SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes
-    FROM newer n JOIN before b ON b.id = n.id WHERE j.job_id = (SELECT job_id FROM ours)
-)
-SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted, EXISTS (
-    SELECT 1 FROM ours JOIN exports_chunk c ON c.id = %(chunk)s
-    JOIN exports_file f ON f.path = c.path AND f.schema_version <> ours.schema_version
-) AS is_other_version
-"""
 
 # The object is missing, unreferenced, or of another schema version, so the chunk is exported again. In the last case,
 # its path becomes one of its own version: jobs of two versions would otherwise replace each other's files for ever.
@@ -315,30 +313,6 @@ WITH ours AS MATERIALIZED (
     + events.INSERT_CHUNK_EVENTS
     + "SELECT chunks FROM settled"
 )
-
-
-# A writer records its file some milliseconds after the object changed.
-RECORDED_WITHIN = 2.0
-LOOK_AGAIN = 0.02
-
-
-def adopt(token: int, chunk: Chunk) -> Chunk:
-    """Let the chunk adopt the newer file at its path, and return it as it is then. Waits until that file is recorded.
-
-    Raises LeaseLost. Raises FileGone if that file has another schema version, or none is recorded within
-    RECORDED_WITHIN seconds.
-    """
-    until = time.monotonic() + RECORDED_WITHIN
-    while True:
-        row = sql.one(ADOPT, job=chunk.job_id, token=token, chunk=chunk.pk)
-        if not row or not row["ours"]:
-            raise LeaseLost
-        if row["adopted"]:
-            log.info("newer_file_adopted", chunk_id=chunk.pk)
-            return Chunk.objects.get(pk=chunk.pk)
-        if row["is_other_version"] or time.monotonic() > until:
-            raise FileGone
-        time.sleep(LOOK_AGAIN)
 
 
 def export_missing_again(job: Job, token: int) -> int:

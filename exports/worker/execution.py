@@ -26,14 +26,13 @@ from exports.core.errors import (
     SourceConnectionsExhausted,
     SourceFailed,
     StorageRefused,
-    UploadConflict,
     WorkerFailed,
 )
 from exports.core.states import JobStatus, Source
-from exports.models import File
 from exports.source import database, encoding
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
+from exports.worker.adoption import commit_or_adopt
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.transitions import ChunkResult, JobProgress
@@ -60,7 +59,7 @@ def drain() -> None:
 
 
 def export_some(session: database.SourceSession) -> bool:
-    """Export chunks until none is ready or the turn is over. Return whether there were any."""
+    """Export chunks until none is ready or TURN_SECONDS are over. Return whether there were any."""
     until = time.monotonic() + TURN_SECONDS
     some = False
     while time.monotonic() < until:
@@ -69,7 +68,7 @@ def export_some(session: database.SourceSession) -> bool:
         if claim is None:
             break
         some = True
-        if claim.began:
+        if claim.started_job:
             metrics.job_moved(JobStatus.RUNNING)
         ids: dict[str, str | int] = {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
         with (
@@ -108,7 +107,7 @@ def run_chunk(claim: Claim, session: database.SourceSession) -> None:
     except LeaseLost:
         record_loss(claim)
         # Another worker has the chunk, or it was cancelled. This only frees the slot.
-        transitions.release([claim], keep_slot=session.may_run_on)
+        transitions.release([claim], keep_slot=session.may_still_run)
     except SourceConnectionsExhausted:
         # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
         # connection take the chunk, and the reaper wakes the others.
@@ -117,12 +116,12 @@ def run_chunk(claim: Claim, session: database.SourceSession) -> None:
     except OperationalError:
         raise
     except Exception as error:
-        record_failure(claim, as_export_error(error), keep_slot=session.may_run_on)
+        record_failure(claim, as_export_error(error), keep_slot=session.may_still_run)
         if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
             raise
     except BaseException:
         # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
-        transitions.release([claim], keep_slot=session.may_run_on)
+        transitions.release([claim], keep_slot=session.may_still_run)
         wakeups.chunks(waiting=1)
         raise
 
@@ -141,19 +140,21 @@ def as_export_error(error: Exception) -> ExportError:
     )
 
 
+def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:
+    if error.is_outage:
+        storage.doubt()
+        return StorageRefused(str(error))
+    return ChunkUploadFailed(str(error))
+
+
 def produce(claim: Claim, session: database.SourceSession) -> ChunkResult:
     """Return the chunk's file: the existing one if it may be reused, or a new one from the source."""
     with heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as beat:
         try:
             with session.ending_calls():
                 return reuse(claim) or export(claim, session, beat.check)
-        except storage.Conflict:
-            raise UploadConflict from None
         except storage.StorageError as error:
-            if error.is_outage:
-                storage.doubt()
-                raise StorageRefused(str(error)) from error
-            raise ChunkUploadFailed(str(error)) from error
+            raise as_upload_error(error) from error
         except ExportError:
             if session.cancelled:  # by the heartbeat
                 raise LeaseLost from None
@@ -192,12 +193,9 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
     ) as upload:
         for block in content:
             upload.write(block)
-        try:
-            stored = upload.commit()
-        except storage.Conflict as conflict:
-            if file := fresh_enough(claim, conflict):
-                return ChunkResult(source=Source.REUSED, **asdict(file))
-            stored = upload.replace(conflict)
+        stored = commit_or_adopt(claim, upload)
+    if isinstance(stored, KnownFile):
+        return ChunkResult(source=Source.REUSED, **asdict(stored))
     return ChunkResult(
         source=Source.LIVE,
         etag=stored.etag,
@@ -207,20 +205,6 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
         header_bytes=content.header_bytes,
         data_as_of=claim.claimed_at,
     )
-
-
-def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
-    """Return the file that another job has put at the path meanwhile, if a row references it and it is fresh enough.
-
-    For a job that requests fresh files, that means read after our claim. An unreferenced object, the upload of a worker
-    that died or was fenced off, is replaced.
-    """
-    if conflict.head is None:
-        return None
-    file = File.objects.filter(path=claim.path, etag=conflict.head.etag, schema_version=claim.schema_version).first()
-    if file is None or (not claim.may_adopt and file.data_as_of < claim.claimed_at):
-        return None
-    return KnownFile(**{field: getattr(file, field) for field in leases.FILE_FIELDS})
 
 
 def record_success(claim: Claim, result: ChunkResult, *, seconds: float) -> None:
@@ -235,12 +219,14 @@ def record_success(claim: Claim, result: ChunkResult, *, seconds: float) -> None
 
 def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
     """Record that an attempt failed. After the last one, an older file may be used instead."""
-    delay = transitions.delay_after(claim, error)
-    if (
-        delay is None
-        and (result := snapshot(claim, error))
-        and (progress := transitions.finish([(claim, result)], keep_slots=keep_slot))
-    ):
+    delay, result = transitions.delay_after(claim, error), None
+    if delay is None:
+        try:
+            result = snapshot(claim, error)
+        except ChunkUploadFailed as refusal:
+            if transitions.waits_for_storage(claim, refusal):
+                error, delay = refusal, transitions.delay_after(claim, refusal)
+    if result and (progress := transitions.finish([(claim, result)], keep_slots=keep_slot)):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
         tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
         metrics.chunk_done(result.source, result.rows, result.bytes)
@@ -264,13 +250,16 @@ def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None
 
 
 def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
-    """Return the older file at the chunk's path, if the source failed and the job accepts such a file."""
+    """Return the older file at the chunk's path, if the source failed and the job accepts such a file.
+
+    Raises ChunkUploadFailed if the storage cannot say whether it is there.
+    """
     if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
         return None
     try:
         head = storage.head(claim.path)
-    except storage.StorageError:
-        return None
+    except storage.StorageError as failure:
+        raise as_upload_error(failure) from failure
     if head is None or head.etag != claim.known_file.etag:
         return None
     return ChunkResult(
@@ -312,7 +301,7 @@ def reuse_some(pool: ThreadPoolExecutor) -> bool:
     claims = leases.claim_reusable(batch=REUSE_BATCH)
     if not claims:
         return False
-    if claims[0].began:
+    if claims[0].started_job:
         metrics.job_moved(JobStatus.RUNNING)
     with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):
         check_files(claims, pool)

@@ -62,7 +62,7 @@ class Claim:
     may_reuse: bool  # and the known file has the right version and is not too old
     may_degrade: bool  # the job accepts the known file, of the right version, when the source fails
     refused_for: float  # seconds since the storage first refused the chunk's file; 0 if it did not
-    began: bool  # this claim moved the job from pending or retrying to running
+    started_job: bool  # this claim moved the job from pending or retrying to running
 
 
 # One statement takes a slot and a chunk, or neither.
@@ -75,8 +75,8 @@ class Claim:
 # - The job's counters are changed only by its first claim and when a retrying chunk runs again. Otherwise, every claim
 #   would wait for the lock of the job's row.
 CLAIM = """
-WITH turn AS MATERIALIZED (
-    SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries
+WITH alternation AS MATERIALIZED (
+    SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries_first
 ), slot AS MATERIALIZED (
     SELECT id FROM exports_slot
     WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL
@@ -104,7 +104,7 @@ WITH turn AS MATERIALIZED (
         ) ready
     ) next
     WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
-    ORDER BY next.was_retrying = (SELECT retries FROM turn) DESC, next.rank, next.id
+    ORDER BY next.was_retrying = (SELECT retries_first FROM alternation) DESC, next.rank, next.id
     LIMIT 1
 ), fence AS MATERIALIZED (
     SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
@@ -151,7 +151,7 @@ SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.s
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
            AS may_reuse,
        j.allow_degraded AND f.schema_version = j.schema_version AS may_degrade,
-       EXISTS (SELECT 1 FROM moved) AS began,
+       EXISTS (SELECT 1 FROM moved) AS started_job,
        coalesce(extract(epoch FROM t.started_at - t.refused_at)::float, 0) AS refused_for,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
 FROM take_chunk t
@@ -211,7 +211,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
     "allow_writes",
-    *("path", "may_adopt", "refused_for", "began"),
+    *("path", "may_adopt", "refused_for", "started_job"),
 )
 
 

@@ -4,7 +4,6 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
-from exports.core.errors import ExportError
 from exports.models import Dataset
 from exports.source import database
 
@@ -41,22 +40,11 @@ class Command(BaseCommand):
             raise CommandError(
                 "\n".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
             ) from None
-        check_function(dataset)
+        if reason := database.function_error(dataset.schema_and_name):
+            raise CommandError(reason)
         dataset.save()
         self.stdout.write(f"dataset {name}: {dataset.function} to {dataset.base_path}/")
 
 
 NUMBERS = {"schema_version": "N", "statement_timeout": "SECONDS", "max_concurrency": "N", "reuse_max_age": "SECONDS"}
 FIELDS = ("function", "base_path", "key_pattern", "formats", "allow_writes", *NUMBERS)
-
-
-def check_function(dataset: Dataset) -> None:
-    """Raise CommandError unless the source has a function (text, date) of that name which returns a table."""
-    try:
-        with database.SourceSession() as session:
-            columns = session.describe(dataset.schema_and_name)
-    except ExportError as error:
-        why = f"{error.code} {error.detail}".strip()
-        raise CommandError(f"{dataset.function}(key text, effective_date date) cannot be called: {why}") from None
-    if not columns:
-        raise CommandError(f"{dataset.function} returns no columns; it must return a table.")

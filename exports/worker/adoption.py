@@ -1,0 +1,122 @@
+"""Adoption of files that other jobs put at a chunk's path: while it is uploaded, and while its job is completed.
+
+All jobs with the same dataset, key, date, and shape write to the same path. A newer file of the same schema version is
+as good, so nothing fails, and no call is repeated, because others replaced the file.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from config.platform import storage
+from config.platform.db import sql
+from config.platform.heartbeat import LeaseLost
+from exports.core import events
+from exports.core.errors import FileGone, UploadConflict
+from exports.models import Chunk, File
+from exports.worker.leases import FILE_FIELDS, Claim, KnownFile
+
+log = structlog.get_logger(__name__)
+
+
+# ---- During an upload -----------------------------------------------------------------------------------------------
+
+# How often an upload meets an object that another worker has just put at its path, before the attempt fails.
+REPLACEMENTS = 50
+
+
+def commit_or_adopt(claim: Claim, upload: storage.Upload) -> storage.StoredObject | KnownFile:
+    """Commit the upload. If another job has put a file at the path meanwhile, return that file or replace it.
+
+    With many jobs that export the same slice, the object may be replaced again before each request. Another attempt
+    would call the source again, and meet the same. Raises UploadConflict after REPLACEMENTS.
+    """
+    send: Callable[[], storage.StoredObject] = upload.commit
+    for _ in range(REPLACEMENTS):
+        try:
+            return send()
+        except storage.Conflict as conflict:
+            if file := fresh_enough(claim, conflict):
+                return file
+            send = partial(upload.replace, conflict)
+    raise UploadConflict
+
+
+def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
+    """Return the file that another job has put at the path meanwhile, if a row references it and it is fresh enough.
+
+    For a job that requests fresh files, that means read after our claim. An unreferenced object, the upload of a worker
+    that died or was fenced off, is replaced.
+    """
+    if conflict.head is None:
+        return None
+    file = File.objects.filter(path=claim.path, etag=conflict.head.etag, schema_version=claim.schema_version).first()
+    if file is None or (not claim.may_adopt and file.data_as_of < claim.claimed_at):
+        return None
+    return KnownFile(**{field: getattr(file, field) for field in FILE_FIELDS})
+
+
+# ---- During a completion --------------------------------------------------------------------------------------------
+
+# Another job replaced a file between the end of the chunk and the bundle. The chunk adopts the newer file, the job's
+# sums change with it, and clients see that as events of chunk and progress. A job that requests fresh files adopts none
+# that was read before the job began: an export that read earlier may be the last to write. The job's row is locked
+# first, which only the holder of the completion may do. It cannot deadlock with the end of a chunk, as all are done.
+ADOPT = (
+    """
+WITH ours AS MATERIALIZED (
+    SELECT job_id, schema_version, CASE WHEN reuse = 'never' THEN started_at ELSE '-infinity' END AS not_before
+    FROM exports_jobs
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
+), before AS MATERIALIZED (
+    SELECT c.id, c.rows, c.bytes FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
+), newer AS (
+    UPDATE exports_chunk c
+    SET etag = f.etag, sha256 = f.sha256, rows = f.rows, bytes = f.bytes, header_bytes = f.header_bytes,
+        data_as_of = f.data_as_of
+    FROM exports_file f, ours
+    WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
+      AND f.schema_version = ours.schema_version AND f.etag <> c.etag AND f.data_as_of >= ours.not_before
+    RETURNING c.id, c.job_id, c.status, c.rows, c.bytes
+), numbered AS (
+    SELECT job_id, id, status, 1 AS nth FROM newer
+), settled AS (
+    UPDATE exports_jobs j
+    SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes, event_seq = j.event_seq + 3
+    FROM newer n JOIN before b ON b.id = n.id WHERE j.job_id = (SELECT job_id FROM ours)
+    RETURNING j.job_id, j.event_seq, j.status, j.status AS was, 1 AS chunks
+)
+"""
+    + events.INSERT_CHUNK_EVENTS
+    + """
+SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted, EXISTS (
+    SELECT 1 FROM ours JOIN exports_chunk c ON c.id = %(chunk)s
+    JOIN exports_file f ON f.path = c.path AND f.schema_version <> ours.schema_version
+) AS is_other_version
+"""
+)
+
+# A writer records its file some milliseconds after the object changed.
+ADOPT_TIMEOUT_SECONDS = 2.0
+ADOPT_POLL_SECONDS = 0.02
+
+
+def adopt(token: int, chunk: Chunk) -> Chunk:
+    """Let the chunk adopt the newer file at its path, and return it as it is then. Waits until that file is recorded.
+
+    Raises LeaseLost. Raises FileGone if that file has another schema version, or none that is fresh enough is recorded
+    within ADOPT_TIMEOUT_SECONDS seconds.
+    """
+    until = time.monotonic() + ADOPT_TIMEOUT_SECONDS
+    while True:
+        row = sql.one(ADOPT, job=chunk.job_id, token=token, chunk=chunk.pk)
+        if not row or not row["ours"]:
+            raise LeaseLost
+        if row["adopted"]:
+            log.info("newer_file_adopted", chunk_id=chunk.pk)
+            return Chunk.objects.get(pk=chunk.pk)
+        if row["is_other_version"] or time.monotonic() > until:
+            raise FileGone
+        time.sleep(ADOPT_POLL_SECONDS)
