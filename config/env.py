@@ -231,6 +231,10 @@ class Environment(BaseSettings):
         Field("etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"))
     )
     etl_queue_size: int = Field(1_000, ge=1)
+    etl_max_open_per_user: int = Field(500, ge=0)
+    etl_daily_documents: int = Field(5_000, ge=0)
+    etl_daily_bytes: int = Field(5 * 1024**3, ge=0)
+    etl_daily_rule_versions: int = Field(500, ge=0)
     etl_worker_count: int = Field(3, ge=1)
     etl_task_timeout: int = Field(600, ge=1)
     etl_lease_seconds: int = Field(30, ge=3)
@@ -261,8 +265,9 @@ class Environment(BaseSettings):
     etl_global_rule_enabled: bool = True
     etl_global_rule_id: int | None = Field(None, ge=1)
     etl_postprocess_chunk_threshold_chars: int = Field(24_000, ge=1)
-    etl_postprocess_chunk_size_chars: int = Field(8_000, ge=200)
+    etl_postprocess_chunk_size_chars: int = Field(12_000, ge=200)
     etl_postprocess_max_chunks: int = Field(64, ge=1)
+    etl_postprocess_parallel: int = Field(3, ge=1, le=16)
     etl_postprocess_long_strategy: str = "chunked-extract"
     etl_llm_base_url: AnyHttpUrl | None = None
     etl_llm_api_key: SecretStr | None = None

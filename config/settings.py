@@ -57,6 +57,7 @@ MIDDLEWARE = [
     "config.platform.ui.security.ContentSecurityPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "config.platform.http.error_handling.ProblemMiddleware",
+    "config.platform.http.large_bodies.middleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -100,7 +101,7 @@ def database(url: str) -> dict[str, object]:
         "PASSWORD": parts.pop("password", ""),
         "HOST": parts.pop("host", ""),
         "PORT": parts.pop("port", ""),
-        "OPTIONS": {**parts, "pool": pool_of(env.database_pool_size)},
+        "OPTIONS": {"fallback_application_name": "sluice", **parts, "pool": pool_of(env.database_pool_size)},
         # With a transaction pooler, a cursor that outlives its transaction is lost with the session.
         "DISABLE_SERVER_SIDE_CURSORS": not env.database_prepare,
     }
@@ -173,7 +174,17 @@ LOOSER_POLICIES = {
 }
 CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
-DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
+DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body of any path; uploaded files do not count
+# The sizes of bodies that are refused before they are read, by path. A form encodes most characters of JSON in three.
+BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a time
+BODY_LIMITS = {
+    r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
+    r"/app/exports/new(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
+    r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
+    r"/app/rules/(new|check|\d+)": 1024 * 1024,
+    r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
+    r"/admin/.*": 256 * 1024,
+}
 PAGE_PREFIXES = ("/admin/", "/app/")  # errors are HTML under these paths, and problem+json everywhere else
 
 
@@ -209,7 +220,7 @@ UNFOLD = {
                     page("Links", "link", "exports.link"),
                     page("Downloads", "download", "exports.download"),
                     page("Webhooks", "webhook", "exports.webhook"),
-                    page("Deliveries", "outgoing_mail", "exports.delivery"),
+                    page("Webhook deliveries", "outgoing_mail", "exports.delivery"),
                     page("Datasets", "database", "exports.dataset"),
                     page("Usage", "data_usage", "exports.usage"),
                     page("Quota overrides", "tune", "exports.allowance"),
@@ -222,6 +233,8 @@ UNFOLD = {
                 "items": [
                     page("Documents", "description", "etl.task"),
                     page("Rules", "rule", "rules.rule"),
+                    page("Usage", "data_usage", "etl.usage"),
+                    page("Quota overrides", "tune", "etl.allowance"),
                 ],
             },
             {
@@ -302,7 +315,7 @@ SPECTACULAR_SETTINGS = {
         "WebhookEvent": "exports.webhooks.models.EventType",
         "DeliveryStatus": "exports.webhooks.models.Delivery.Status",
         "TaskStatus": "etl.core.states.Status",
-        "Stage": "etl.core.states.Phase",
+        "Stage": "etl.core.states.Stage",
         "TaskErrorCode": "etl.api.schemas.ERROR_CODES",
     },
     "WEBHOOKS": [f"exports.api.openapi_webhooks.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED", "TEST")],
@@ -362,6 +375,8 @@ CELERY_TASK_SOFT_TIME_LIMIT = 600
 CELERY_TASK_TIME_LIMIT = 660
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_WORKER_CONSUMER = "config.platform.worker_consumer:Consumer"
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False  # it could stop consumption, and shut workers down
 CELERY_ENABLE_UTC = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 # A worker without -Q consumes all of these queues.
@@ -385,6 +400,7 @@ CELERY_TASK_ANNOTATIONS = {
 # A periodic task that waited longer than its interval is useless, because the next one does the same work. The expiry
 # is at least an hour, because workers compare it with their own clock, and clocks may differ by minutes. `once` runs
 # only one of the tasks that pile up.
+CELERY_BEAT_SCHEDULER = "config.scheduler.Scheduler"
 CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
     for task, seconds in {

@@ -2,19 +2,11 @@
 
 from django.contrib import admin
 from django.urls import include, path
-from drf_spectacular.renderers import (
-    OpenApiJsonRenderer,
-    OpenApiJsonRenderer2,
-    OpenApiYamlRenderer,
-    OpenApiYamlRenderer2,
-)
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerView
 
 from config.platform.http import health, metrics
+from config.platform.http.openapi.document import SchemaView
 from config.platform.ui import home
-
-# JSON by default, YAML if the Accept header asks for it. JSON is valid YAML, so every client can read it.
-SCHEMA_RENDERERS = [OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer, OpenApiYamlRenderer2]
 
 urlpatterns = [
     path("", include("config.platform.ui.urls")),
@@ -26,9 +18,7 @@ urlpatterns = [
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
-    path(
-        "api/schema", SpectacularAPIView.as_view(renderer_classes=SCHEMA_RENDERERS, throttle_classes=()), name="schema"
-    ),
+    path("api/schema", SchemaView.as_view(), name="schema"),
     path(
         "api/docs",
         SpectacularSwaggerView.as_view(url_name="schema", template_name="docs.html", throttle_classes=()),
@@ -38,5 +28,5 @@ urlpatterns = [
     path("", include("exports.urls")),
     path("", include("etl.urls")),
     path("", include("rules.urls")),
-    path("app/<path:rest>", home.nothing_here),  # last: the 404 page for all other paths
+    path("app/<path:rest>", home.not_found),  # last: the 404 page for all other paths
 ]

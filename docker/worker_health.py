@@ -2,8 +2,7 @@
 """Health check of a worker container: exit with 0 if the worker's heartbeat arrives within 8 seconds.
 
 A worker's main loop publishes a heartbeat every 2 s, even while all child processes are busy. Its arrival shows that
-the loop runs and that the broker is reachable. `celery inspect ping` loads the whole project (2 s of CPU), and fails
-for busy workers.
+the loop runs and that the broker is reachable. `celery inspect ping` would need remote control, which is off.
 """
 
 import base64

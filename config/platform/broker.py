@@ -4,8 +4,12 @@ The transports of `redis://` and `rediss://` have a patch. When a worker loses i
 the connection twice, and the second time it tries to restore the messages of these tasks. kombu 5.7 then reads the
 address of a transport that no longer exists, and the AttributeError ends the worker. With a ConnectionError, the worker
 reconnects instead, and the messages come back after the visibility timeout.
+
+The other patch drops messages that cannot be decoded. kombu decodes them before Celery sees them, and the exception
+ends the worker.
 """
 
+from queue import Empty
 from ssl import CERT_REQUIRED
 from typing import Any
 
@@ -13,9 +17,13 @@ from amqp.exceptions import AMQPError
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES, pyamqp, redis
+from redis.exceptions import OutOfMemoryError
 
 # Raised when the broker is down, does not respond or rejects a message. kombu does not translate RabbitMQ's errors.
 BROKER_ERRORS = (OperationalError, OSError, AMQPError)
+
+# Redis is out of memory and rejects writes. kombu does not count this as a lost connection.
+FULL = (OutOfMemoryError,)
 
 RABBITMQ_ACK_SECONDS = 1800  # RabbitMQ's default consumer_timeout: time to acknowledge a message
 
@@ -25,7 +33,44 @@ RABBITMQ_ACK_SECONDS = 1800  # RabbitMQ's default consumer_timeout: time to ackn
 MAX_REDELIVERIES = 5
 
 
+class Undecodable(Exception):
+    """A message of another program: it has no valid JSON, encoding, or tag."""
+
+
+class RedisMessage(redis.Channel.Message):  # type: ignore[misc, valid-type]
+    def __init__(self, payload: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(payload, *args, **kwargs)
+            texts = (self.delivery_tag, self.delivery_info["exchange"], self.delivery_info["routing_key"])
+        except Exception as error:
+            raise Undecodable from error
+        if not all(isinstance(text, str) for text in texts):
+            raise Undecodable
+
+
+class RedisQoS(redis.QoS):
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Return an unacknowledged message to its queue."""
+        try:
+            super().restore_by_tag(tag, client, leftmost)
+        except (ValueError, TypeError, RecursionError) as error:  # its content is not what kombu has written
+            drop_undecodable(error)
+            with self.pipe_or_acquire(client=client) as pipe:
+                self._remove_from_indices(tag, pipe).execute()  # type: ignore[attr-defined]
+
+
 class RedisChannel(redis.Channel):
+    Message, QoS = RedisMessage, RedisQoS
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        except (Empty, *self.connection_errors, *self.connection.channel_errors):  # type: ignore[attr-defined]
+            raise
+        except Exception as error:  # noqa: BLE001 - a message may have any content; the exceptions of its task do not come here
+            drop_undecodable(error)
+            return True
+
     def _connparams(self, *args: Any, **kwargs: Any) -> Any:
         if getattr(self.connection, "client", None) is None:
             raise ConnectionError("this connection to the broker was closed")
@@ -34,6 +79,11 @@ class RedisChannel(redis.Channel):
 
 class RedisTransport(redis.Transport):
     Channel = RedisChannel
+
+
+def drop_undecodable(error: Exception) -> None:
+    """Record that a message was dropped. Workers replace this function; other processes receive no messages."""
+    raise error
 
 
 class VerifiedRabbitMQTransport(pyamqp.SSLTransport):

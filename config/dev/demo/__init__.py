@@ -1,8 +1,8 @@
-"""`make demo`: what a stranger sees first. Real exports and documents through a whole stack, and all of them checked.
+"""`make demo`: real exports and documents through a whole local stack, with every result verified.
 
-Read it from `story` (the steps) to `client` (Sluice over HTTP), `comparison` (the files against the source), `papers`
-(documents) and `screen` (progress). It uses none of the code of `exports` and `etl`: what checks must not share the
-mistakes of what is checked.
+`story` has the steps, `client` the requests, `comparison` the files against the source database, `conversion` the
+documents, and `screen` the progress. None of the code of `exports` and `etl` is used, so that the verification cannot
+repeat its mistakes.
 """
 
 from config.dev.demo.story import main

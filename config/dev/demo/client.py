@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from config.dev.demo.promises import CheckFailed, require
+from config.dev.demo.checks import CheckFailed, require
 
 # A link is bound to the client that submitted the job, so all requests have the same User-Agent.
 HEADERS = {"User-Agent": "sluice-demo"}
@@ -26,10 +26,10 @@ Job = dict[str, Any]  # the response of `GET /exports/{jobId}`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedJob:
-    """An accepted job. `began` is the monotonic time of the POST; `latency` is in seconds."""
+    """An accepted job. `started_at` is the monotonic time of the POST; `latency` is in seconds."""
 
     job_id: str
-    began: float
+    started_at: float
     latency: float
 
 
@@ -43,12 +43,12 @@ def connected(base_url: str, **headers: str) -> Iterator[httpx2.Client]:
 
 
 def submit(api: httpx2.Client, request: dict[str, Any], *, chunks: int) -> SubmittedJob:
-    began = time.monotonic()
+    started_at = time.monotonic()
     response = api.post("/exports", json=request)
-    latency = time.monotonic() - began
+    latency = time.monotonic() - started_at
     accepted = expect(response, HTTPStatus.ACCEPTED).json()
     require(accepted["totalChunks"] == chunks, f"the job has {accepted['totalChunks']} chunks instead of {chunks}")
-    return SubmittedJob(job_id=accepted["jobId"], began=began, latency=latency)
+    return SubmittedJob(job_id=accepted["jobId"], started_at=started_at, latency=latency)
 
 
 def follow(api: httpx2.Client, job_id: str, *, check: Callable[[], None]) -> Iterator[Job]:
@@ -95,8 +95,8 @@ def reason(error: dict[str, Any] | None) -> str:
 
 def redeem(link: str) -> str:
     """Use the one-time link without a token, and return the target of its redirect."""
-    with connected("") as anyone:
-        response = expect(anyone.get(link), HTTPStatus.FOUND)
+    with connected("") as anonymous:
+        response = expect(anonymous.get(link), HTTPStatus.FOUND)
     require(response.headers.get("Cache-Control") == "no-store", "the redirect of a one-time link can be cached")
     return str(response.headers["Location"])
 
@@ -104,7 +104,7 @@ def redeem(link: str) -> str:
 def download(url: str, target: Path) -> tuple[str, int]:
     """Stream an object to a file. Return its SHA-256, in hex, and its size."""
     digest, size = hashlib.sha256(), 0
-    with connected("") as anyone, anyone.stream("GET", url) as response, target.open("wb") as file:
+    with connected("") as anonymous, anonymous.stream("GET", url) as response, target.open("wb") as file:
         require(response.status_code == HTTPStatus.OK, f"the object storage returned {response.status_code}")
         for block in response.iter_raw():
             digest.update(block)
@@ -115,8 +115,8 @@ def download(url: str, target: Path) -> tuple[str, int]:
 
 def refusal(link: str) -> tuple[int, str]:
     """Return the status and the error code of the response to a link."""
-    with connected("") as anyone:
-        response = anyone.get(link)
+    with connected("") as anonymous:
+        response = anonymous.get(link)
     return response.status_code, response.json().get("code", "") if response.is_error else ""
 
 

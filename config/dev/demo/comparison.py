@@ -19,7 +19,7 @@ import psycopg
 from botocore.config import Config
 from psycopg import sql
 
-from config.dev.demo.promises import CheckFailed, require
+from config.dev.demo.checks import CheckFailed, require
 from config.dev.demo.screen import Amount, Show
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ MANIFEST = "manifest.json"
 SHOWN = 5  # differences in the message
 
 
-class Slice(NamedTuple):
+class Chunk(NamedTuple):
+    """An expected file."""
+
     key: str
     day: date
 
@@ -40,18 +42,18 @@ class Slice(NamedTuple):
         return f"{self.day:%Y/%m/%d}/{self.key}_{self.day:%Y%m%d}.csv"
 
 
-def slices(keys: tuple[str, ...], first: date, last: date) -> list[Slice]:
+def chunks(keys: tuple[str, ...], first: date, last: date) -> list[Chunk]:
     days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
-    return [Slice(key, day) for key in keys for day in days]
+    return [Chunk(key, day) for key in keys for day in days]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class SourceFunction:
     """The function in the source database."""
 
     url: str
     schema: str
-    function: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +79,23 @@ def bucket(variables: Mapping[str, str], *, base_path: str) -> Bucket:
     return Bucket(client=client, name=variables["S3_BUCKET"], base_path=base_path)
 
 
-def compare(archive: Path, expected: list[Slice], *, origin: Origin, bucket: Bucket, show: Show) -> Amount:
+def compare(archive: Path, expected: list[Chunk], *, function: SourceFunction, bucket: Bucket, show: Show) -> Amount:
     """Compare each file in the zip, its object in the bucket and its line in the manifest with the source.
 
     Raises CheckFailed with the first differences. Rows are counted by a CSV reader, as a consumer would.
     """
-    amount, wrong = Amount(0, 0, 0), list[str]()
-    with open_archive(archive) as zipped, connected(origin.url) as source, ThreadPoolExecutor(READERS) as threads:
+    amount, failures = Amount(0, 0, 0), list[str]()
+    with open_archive(archive) as zipped, connected(function.url) as source, ThreadPoolExecutor(READERS) as threads:
         lines = manifest(zipped, expected)
-        objects = threads.map(lambda each: read_object(bucket, each), expected)
-        for each, line, found in zip(expected, lines, objects, strict=True):
-            content = copy_slice(source, origin, each)
+        objects = threads.map(lambda chunk: read_object(bucket, chunk), expected)
+        for chunk, line, found in zip(expected, lines, objects, strict=True):
+            content = copy_chunk(source, function, chunk)
             rows = count_rows(content)
-            wrong += differences(each, content, in_zip=zipped.read(each.file_name), in_bucket=found)
-            wrong += misstatements(each, content, rows, line)
+            failures += differences(chunk, content, in_zip=zipped.read(chunk.file_name), in_bucket=found)
+            failures += manifest_errors(chunk, content, rows, line)
             amount = Amount(amount.done + 1, amount.rows + rows, amount.size + len(content))
             show(amount)
-    require(not wrong, f"{len(wrong):,} differences, the first:\n" + "\n".join(wrong[:SHOWN]))
+    require(not failures, f"{len(failures):,} differences, the first:\n" + "\n".join(failures[:SHOWN]))
     return amount
 
 
@@ -106,9 +108,9 @@ def open_archive(archive: Path) -> Iterator[zipfile.ZipFile]:
         raise CheckFailed(f"the zip is damaged: {error}") from None
 
 
-def manifest(zipped: zipfile.ZipFile, expected: list[Slice]) -> list[dict[str, Any]]:
+def manifest(zipped: zipfile.ZipFile, expected: list[Chunk]) -> list[dict[str, Any]]:
     """Return the manifest's lines. Raises CheckFailed unless zip and manifest contain these files, in this order."""
-    names = [each.file_name for each in expected]
+    names = [chunk.file_name for chunk in expected]
     require(zipped.namelist() == [*names, MANIFEST], "the zip does not contain exactly the requested files")
     lines: list[dict[str, Any]] = json.loads(zipped.read(MANIFEST))["files"]
     require([line["fileName"] for line in lines] == names, "the manifest does not list exactly the files in the zip")
@@ -123,19 +125,19 @@ def connected(url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def copy_slice(source: psycopg.Connection, origin: Origin, each: Slice) -> bytes:
+def copy_chunk(source: psycopg.Connection, function: SourceFunction, chunk: Chunk) -> bytes:
     """Return the output of `COPY (SELECT * FROM demo.flights_for(…)) TO STDOUT (FORMAT csv, HEADER)`."""
     statement = sql.SQL("COPY (SELECT * FROM {}({}, {})) TO STDOUT (FORMAT csv, HEADER)").format(
-        sql.Identifier(origin.schema, origin.function), each.key, each.day.isoformat()
+        sql.Identifier(function.schema, function.name), chunk.key, chunk.day.isoformat()
     )
     with source.cursor().copy(statement) as copy:
         return b"".join(copy)
 
 
-def read_object(bucket: Bucket, each: Slice) -> bytes | None:
-    """Return the object at the slice's path, or None if it does not exist."""
+def read_object(bucket: Bucket, chunk: Chunk) -> bytes | None:
+    """Return the object at the chunk's path, or None if it does not exist."""
     try:
-        response = bucket.client.get_object(Bucket=bucket.name, Key=f"{bucket.base_path}/{each.file_name}")
+        response = bucket.client.get_object(Bucket=bucket.name, Key=f"{bucket.base_path}/{chunk.file_name}")
     except bucket.client.exceptions.NoSuchKey:
         return None
     return response["Body"].read()
@@ -145,13 +147,13 @@ def count_rows(content: bytes) -> int:
     return sum(1 for _ in csv.reader(io.StringIO(content.decode(), newline=""))) - 1
 
 
-def differences(each: Slice, content: bytes, *, in_zip: bytes, in_bucket: bytes | None) -> Iterator[str]:
+def differences(chunk: Chunk, content: bytes, *, in_zip: bytes, in_bucket: bytes | None) -> Iterator[str]:
     if in_zip != content:
-        yield f"{each.file_name} in the zip differs from COPY: {describe_difference(in_zip, content)}"
+        yield f"{chunk.file_name} in the zip differs from COPY: {describe_difference(in_zip, content)}"
     if in_bucket is None:
-        yield f"{each.file_name} is not in the bucket"
+        yield f"{chunk.file_name} is not in the bucket"
     elif in_bucket != content:
-        yield f"{each.file_name} in the bucket differs from COPY: {describe_difference(in_bucket, content)}"
+        yield f"{chunk.file_name} in the bucket differs from COPY: {describe_difference(in_bucket, content)}"
 
 
 def describe_difference(found: bytes, content: bytes) -> str:
@@ -160,14 +162,14 @@ def describe_difference(found: bytes, content: bytes) -> str:
     return f"{len(found):,} bytes instead of {len(content):,}; the first difference is at byte {at:,}"
 
 
-def misstatements(each: Slice, content: bytes, rows: int, line: dict[str, Any]) -> Iterator[str]:
+def manifest_errors(chunk: Chunk, content: bytes, rows: int, line: dict[str, Any]) -> Iterator[str]:
     facts = {
-        "key": each.key,
-        "effectiveDate": each.day.isoformat(),
+        "key": chunk.key,
+        "effectiveDate": chunk.day.isoformat(),
         "rows": rows,
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     for name, value in facts.items():
         if line.get(name) != value:
-            yield f"{each.file_name}: {name} is {line.get(name)!r} in the manifest instead of {value!r}"
+            yield f"{chunk.file_name}: {name} is {line.get(name)!r} in the manifest instead of {value!r}"

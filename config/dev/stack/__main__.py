@@ -3,8 +3,7 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -12,23 +11,27 @@ from types import FrameType
 from config.dev.stack import environment, local
 from config.dev.stack.process import StackError
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupted(BaseException):
-    """A signal to end was received."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
     options = parser().parse_args()
+    for number in STOP_SIGNALS:
+        signal.signal(number, interrupt)
     try:
-        with interruptible():
-            return int(options.run(options))
+        return int(options.run(options))
     except StackError as error:
         print(error, file=sys.stderr)
         return 1
-    except Interrupted:
+    except KeyboardInterrupt:
         return 0
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt on the first signal and ignore later ones: each step of the shutdown has a time limit."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,23 +88,6 @@ def env(_options: argparse.Namespace) -> int:
         raise StackError("No stack runs in this folder. Start one with `make up`.")
     print(file.read_text(), end="")
     return 0
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise Interrupted on the first signal and ignore later ones: each step of the shutdown has a time limit."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        raise Interrupted
-
-    before = {number: signal.signal(number, interrupt) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

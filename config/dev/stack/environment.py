@@ -25,11 +25,11 @@ def own(servers: Servers) -> dict[str, str]:
 
 
 def effective(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the processes: those of the shell take precedence over our own."""
+    """Return the settings of the processes: those of the shell take precedence over the stack's own."""
     known = Environment.names()
-    theirs = {name: value for name, value in given.items() if name in known or name in own}
+    from_shell = {name: value for name, value in given.items() if name in known or name in own}
     # A secret from a file in the shell's environment is not set again.
-    return {name: value for name, value in own.items() if not theirs.get(f"{name}{IN_FILE}")} | theirs
+    return {name: value for name, value in own.items() if not from_shell.get(f"{name}{IN_FILE}")} | from_shell
 
 
 def write(path: Path, variables: Mapping[str, str]) -> None:

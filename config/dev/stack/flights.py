@@ -11,7 +11,7 @@ from config.dev.stack.process import StackError
 FUNCTION = "demo.flights_for"
 BLOCK = 1 << 18
 
-TABLE = """
+CREATE_TABLE = """
 CREATE SCHEMA IF NOT EXISTS demo;
 CREATE TABLE demo.flights (
     id             integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -40,8 +40,8 @@ COPY = """
 COPY demo.flights (year, month, day, dep_time, sched_dep_time, dep_delay, arr_time, sched_arr_time, arr_delay, carrier,
     flight, tailnum, origin, dest, air_time, distance, hour, minute, time_hour)
 FROM STDIN (FORMAT csv, HEADER true, NULL 'NA')"""
-# `id` makes the order total: otherwise, two exports of a slice could have flights of the same minute in another order.
-READ = """
+# `id` makes the order total: otherwise, two exports of a chunk could have flights of the same minute in another order.
+CREATE_FUNCTION = """
 CREATE INDEX flights_by_slice ON demo.flights (origin, flight_date, time_hour, id);
 CREATE FUNCTION demo.flights_for(key text, effective_date date)
 RETURNS TABLE (
@@ -66,7 +66,7 @@ def load(source_url: str) -> bool:
     with psycopg.connect(source_url) as connection:
         if connection.execute("SELECT to_regprocedure('demo.flights_for(text, date)')").fetchone() != (None,):
             return False
-        connection.execute(TABLE)
+        connection.execute(CREATE_TABLE)
         with (
             zipfile.ZipFile(archive()) as zipped,
             zipped.open("flights.csv") as file,
@@ -74,7 +74,7 @@ def load(source_url: str) -> bool:
         ):
             while block := file.read(BLOCK):
                 copy.write(block)
-        connection.execute(READ)
+        connection.execute(CREATE_FUNCTION)
         return True
 
 

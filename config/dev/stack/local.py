@@ -68,25 +68,25 @@ def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | N
     """
     given = os.environ if given is None else given
     file = root / environment.FILE
-    with locked(root), ExitStack() as ending:
+    with locked(root), ExitStack() as cleanup:
         # The file exists only while a stack runs.
         file.unlink(missing_ok=True)
-        ending.callback(file.unlink, missing_ok=True)
+        cleanup.callback(file.unlink, missing_ok=True)
         watchdog().send("remove", file)
         empty(root / "metrics")
         empty(root / "tmp")
-        up = ending.enter_context(servers.running(root, durable=True, given=given))
-        own = environment.own(up)
+        started = cleanup.enter_context(servers.running(root, durable=True, given=given))
+        own = environment.own(started)
         # A killed worker leaves its temporary files here instead of in /tmp.
-        whole = {"TMPDIR": str(root / "tmp"), **own, **given}
-        token = prepare(up, whole)
-        stack = describe(up, whole, workers)
-        ending.callback(stop, stack)
+        complete = {"TMPDIR": str(root / "tmp"), **own, **given}
+        token = prepare(started, complete)
+        stack = new_stack(started, complete, workers)
+        cleanup.callback(stop, stack)
         start(stack)
         variables = {
             "BASE_URL": stack.url,
             **environment.effective(own, given),
-            "ADMIN_PASSWORD": up.identity.secret(ADMIN),
+            "ADMIN_PASSWORD": started.identity.secret(ADMIN),
             "API_TOKEN": token,
         }
         environment.write(file, variables)
@@ -113,32 +113,32 @@ def empty(folder: Path) -> None:
     folder.mkdir()
 
 
-def prepare(up: Servers, variables: Mapping[str, str]) -> str:
+def prepare(started: Servers, variables: Mapping[str, str]) -> str:
     """Migrate, load the flights and create the admin. Return an API token of the admin."""
-    password, token = up.root / "admin.password", up.root / "admin.token"
-    write_private(password, up.identity.secret(ADMIN))
+    password, token = started.root / "admin.password", started.root / "admin.token"
+    write_private(password, started.identity.secret(ADMIN))
     write_private(token, "")
     command = ("-m", "config.dev.stack.prepare", ADMIN, str(password), str(token))
-    processes.python("prepare", *command, root=up.root, environment=variables).finish()
+    processes.python("prepare", *command, root=started.root, environment=variables).run_to_completion()
     return token.read_text()
 
 
-def describe(up: Servers, variables: Mapping[str, str], workers: int) -> Stack:
+def new_stack(started: Servers, variables: Mapping[str, str], workers: int) -> Stack:
     """Return the stack with Sluice's processes, not yet started."""
     concurrency = {"exports": workers, "etl-ocr": ocr_workers(variables)}
     celery = {
         name: processes.worker(
             name,
-            queues=processes.queues_of(name, variables),
+            queues=processes.queue_of(name, variables),
             concurrency=concurrency.get(name, 2),
-            root=up.root,
+            root=started.root,
             environment=variables,
         )
         for name in processes.WORKERS
     }
-    beat = processes.beat(root=up.root, environment=variables)
-    web = processes.Web(up.root, up.identity, variables, beside=[*celery.values(), beat])
-    return Stack(variables=variables, servers=up, web=web, workers=celery, beat=beat)
+    beat = processes.beat(root=started.root, environment=variables)
+    web = processes.Web(started.root, started.identity, variables, beside=[*celery.values(), beat])
+    return Stack(variables=variables, servers=started, web=web, workers=celery, beat=beat)
 
 
 def ocr_workers(variables: Mapping[str, str]) -> int:
@@ -158,5 +158,5 @@ def stop(stack: Stack) -> None:
     """Stop Sluice's processes in parallel: each may need its whole grace period."""
     actions = [stack.web.stop, stack.beat.stop, *(worker.stop for worker in stack.workers.values())]
     with ThreadPoolExecutor(len(actions)) as threads:
-        for ended in [threads.submit(action) for action in actions]:
-            ended.result()
+        for future in [threads.submit(action) for action in actions]:
+            future.result()

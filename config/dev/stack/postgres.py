@@ -69,7 +69,7 @@ class Postgres(LocalServer):
             raise StackError(f"initdb failed:\n{done.stdout}{done.stderr}")
         unfinished.rename(self.data)
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         cluster = f"sluice-{self.port}"
         settings = {**SETTINGS, "port": str(self.port), "cluster_name": cluster, **({} if self.durable else FAST)}
         options = [f"--{name}={value}" for name, value in settings.items()]
@@ -87,7 +87,7 @@ class Postgres(LocalServer):
             return False
         return True
 
-    def complete(self) -> None:
+    def provision(self) -> None:
         with psycopg.connect(self.url(SUPERUSER), autocommit=True) as connection:
             for role, rights in ROLES.items():
                 self.create_role(connection, role, rights)

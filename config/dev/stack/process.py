@@ -114,7 +114,7 @@ class Process:
                 raise StackError(f"{self.name} was not ready after {limit:g} s.\n{self.tail()}")
             time.sleep(process_tree.POLL_SECONDS)
 
-    def finish(self, *, limit: float = 120) -> None:
+    def run_to_completion(self, *, limit: float = 120) -> None:
         """Run the process to its end. Raises StackError, with the end of the log, unless it succeeds."""
         self.start()
         try:

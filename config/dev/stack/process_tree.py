@@ -82,14 +82,6 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def kill(leader: int, *, limit: float = 5) -> None:
-    """Kill the process and all its descendants, and wait until none runs."""
-    pids = members(leader)
-    for pid in pids:
-        send(pid, signal.SIGKILL)
-    wait_gone(pids, limit=limit)
-
-
 def wait_gone(pids: list[int], *, limit: float) -> bool:
     """Return whether all of them ended within that many seconds."""
     deadline = time.monotonic() + limit

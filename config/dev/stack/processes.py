@@ -15,25 +15,18 @@ from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
 
-# Queues by worker. Each queue has its own worker: large bundles must not delay chunks, and neither may delay the
-# reaper. Webhook receivers, OCR, and language models may be slow.
-WORKERS = {
-    "exports": "exports",
-    "bundles": "bundles",
-    "webhooks": "webhooks",
-    "maintenance": "maintenance",
-    "etl-ocr": "etl-ocr",
-    "etl-postprocess": "etl-postprocess",
-}
+# Each queue has a worker of its own: large bundles must not delay chunks, and neither may delay the reaper. Webhook
+# receivers, OCR, and language models may be slow.
+WORKERS = ("exports", "bundles", "webhooks", "maintenance", "etl-ocr", "etl-postprocess")
 
 # Celery's --quiet: its banner is not JSON like all other lines.
 QUIET = {"CELERY_QUIET": "true"}
 
 
-def queues_of(worker: str, environment: Mapping[str, str]) -> str:
-    """Return the queues of a worker by its name. The prefix of the document queues is a setting."""
+def queue_of(worker: str, environment: Mapping[str, str]) -> str:
+    """Return the queue of a worker, which has its name. The prefix of the document queues is a setting."""
     name = environment.get("ETL_ARQ_QUEUE_NAME") or environment.get("ETL_QUEUE_NAME") or "etl"
-    return re.sub(r"^etl-", f"{name}-", WORKERS[worker])
+    return re.sub(r"^etl-", f"{name}-", worker)
 
 
 def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str]) -> Process:
@@ -58,7 +51,7 @@ class Web(LocalServer):
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.port}"
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         return web(port=self.port, root=self.root, environment=self.variables)
 
     def is_ready(self) -> bool:

@@ -100,7 +100,7 @@ class SeaweedFS(LocalServer):
         """Return full rights for development, and only the service's policy in tests."""
         return {"actions": ADMIN} if self.durable else {"policyNames": ["service"]}
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         for path in self.sockets():
             watchdog().send("remove", path)
         return Process(
@@ -161,7 +161,7 @@ class SeaweedFS(LocalServer):
             connection.request("GET", f"/dir/lookup?volumeId={volume}")
             return connection.getresponse().status == http.HTTPStatus.OK
 
-    def complete(self) -> None:
+    def provision(self) -> None:
         names = [bucket.get("Name") for bucket in self.client.list_buckets()["Buckets"]]
         if self.bucket not in names:
             self.client.create_bucket(Bucket=self.bucket)
@@ -169,7 +169,7 @@ class SeaweedFS(LocalServer):
             Bucket=self.bucket, LifecycleConfiguration=json.loads((IAM / "lifecycle.json").read_text())
         )
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         for path in self.sockets():
             path.unlink(missing_ok=True)
 

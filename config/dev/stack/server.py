@@ -10,7 +10,7 @@ from config.dev.stack.process import Process, StackError
 
 # Another process may take a free port before the server listens on it.
 ATTEMPTS = 4
-TAKEN = ("address already in use", "is not available on")
+PORT_TAKEN = ("address already in use", "is not available on")
 
 
 class LocalServer(ABC):
@@ -45,17 +45,17 @@ class LocalServer(ABC):
         """Create the data folder and the configuration."""
 
     @abstractmethod
-    def describe(self) -> Process:
-        """Return the process with the current ports."""
+    def new_process(self) -> Process:
+        """Return a process that is not started yet, with the current ports."""
 
     @abstractmethod
     def is_ready(self) -> bool: ...
 
-    def complete(self) -> None:  # noqa: B027
+    def provision(self) -> None:  # noqa: B027
         """Create roles, databases, or the bucket on the running server. Repeated at every start."""
 
-    def sweep(self) -> None:  # noqa: B027
-        """Remove files that the ended server has left outside of its folder."""
+    def remove_leftovers(self) -> None:  # noqa: B027
+        """Remove files that the server left outside of its folder."""
 
     def start(self) -> None:
         """Start the server and wait until it responds. Later starts use the same ports."""
@@ -63,18 +63,18 @@ class LocalServer(ABC):
             self.launch()
         else:
             self.start_on_free_ports()
-        self.complete()
+        self.provision()
 
     def start_on_free_ports(self) -> None:
         for attempt in range(1, ATTEMPTS + 1):
             self.ports = self.identity.free_ports(self.name, self.port_count)
             self.prepare()
-            self.process = self.describe()
+            self.process = self.new_process()
             try:
                 self.launch()
             except StackError:
                 self.process.kill()
-                self.sweep()
+                self.remove_leftovers()
                 self.ports = []
                 if attempt == ATTEMPTS or not port_was_taken(self.process):
                     raise
@@ -89,7 +89,7 @@ class LocalServer(ABC):
     def stop(self) -> None:
         if self.process is not None:
             self.process.stop()
-            self.sweep()
+            self.remove_leftovers()
 
     def kill(self) -> None:
         """Kill the server, like `kill -9`."""
@@ -107,4 +107,4 @@ class LocalServer(ABC):
 
 def port_was_taken(process: Process) -> bool:
     text = process.log.read_text(errors="replace").lower()
-    return any(words in text for words in TAKEN)
+    return any(words in text for words in PORT_TAKEN)

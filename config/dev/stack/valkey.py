@@ -38,7 +38,7 @@ class Valkey(LocalServer):
         )  # fmt: skip
         write_private(self.data / "valkey.conf", text)
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         return Process(
             name=self.name, command=[str(get_binary_path()), str(self.data / "valkey.conf")], folder=self.data,
             log=self.root / "logs" / "valkey.log", environment=self.environment(),

@@ -1,7 +1,6 @@
 """System checks of settings that are well-formed but unsafe in production."""
 
 import os
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +9,8 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as Concern
 
 from config.env import IN_FILE
-from etl.providers.local import sandbox
+from config.platform.http.addresses import parse
+from etl.providers.local import sandbox, system_calls
 
 MIN_KEY_LENGTH = 32  # as in config.env
 NAME_THE_PROXY = "Set TRUSTED_PROXY_CIDRS to the network that the proxy connects from, such as 10.0.0.0/24."
@@ -88,8 +88,18 @@ def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
     return [Concern(message, hint=hint, id="ops.W006")]
 
 
+@register(deploy=True)
+def check_system_calls(**_kwargs: Any) -> list[CheckMessage]:
+    if settings.SLUICE.etl_ocr_provider != "local" or system_calls.can_deny():
+        return []
+    message = (
+        "libseccomp is missing, or the kernel does not support seccomp: "
+        "a malicious document that takes over the parser process could start processes and connect to sockets."
+    )
+    hint = "Install libseccomp for OCR workers: the package libseccomp2 of Debian, libseccomp of Fedora."
+    return [Concern(message, hint=hint, id="ops.W007")]
+
+
 def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = parse(host)
+    return address.is_loopback if address else host == "localhost"

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as Concern
 
+from config.platform import startup
 from config.platform.observability import counters
 
 MIB = 1024**2
@@ -19,9 +20,18 @@ COUNTERS_BYTES = MIB  # per process; it needs about 50 KB
 
 @register(deploy=True)
 def check_temporary_folder(**_kwargs: Any) -> list[CheckMessage]:
-    """Uploads are stored in TMPDIR while they are received, twice each; so are parts of large objects."""
+    """Uploads are stored in TMPDIR while they are received, twice each; so are parts of large objects.
+
+    Checks the folder that the variable names, even if Python uses another one.
+    """
     needed = 2 * settings.SLUICE.etl_max_file_bytes
-    return check_folder(Path(tempfile.gettempdir()), "TMPDIR", needed=needed, low=LOW_SPACE)
+    folder = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+    messages = check_folder(folder, "TMPDIR", needed=needed, low=LOW_SPACE)
+    unusable = startup.unusable_temporary_folder()
+    if unusable and not any(message.is_serious() for message in messages):
+        hint = "Create the folder and make it writable, or free up space: docs/runbook.md#disk-is-full. Then restart."
+        return [Error(unusable, hint=hint, id="ops.E203")]
+    return messages
 
 
 @register(deploy=True)
@@ -47,16 +57,16 @@ def check_metrics_folder(**_kwargs: Any) -> list[CheckMessage]:
 
 def check_folder(folder: Path, variable: str, *, needed: int, low: int) -> list[CheckMessage]:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:  # first: a file cannot be written to a full disk either
+        message = f"{variable} has {free // MIB} MiB of free space; {needed // MIB} MiB are needed."
+        return [Error(message, hint="Free up space: docs/runbook.md#disk-is-full.", id="ops.E202")]
     try:
         with tempfile.TemporaryFile(dir=existing) as file:  # unnamed: leaves nothing behind if the process is killed
             file.write(b"x")
     except OSError:
         hint = f"Fix its permissions, or set {variable} to another folder; in containers, to a volume."
         return [Error(f"{variable} is a folder that cannot be written to.", hint=hint, id="ops.E201")]
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        message = f"{variable} has {free // MIB} MiB of free space; {needed // MIB} MiB are needed."
-        return [Error(message, hint="Free up space: docs/runbook.md#disk-is-full.", id="ops.E202")]
     if free < low:
         message = f"{variable} has only {free // MIB} MiB of free space."
         return [Concern(message, hint="Free up space before it is full: docs/runbook.md#disk-is-full.", id="ops.W201")]

@@ -8,11 +8,12 @@ import psycopg
 from django.conf import settings
 from django.core.checks import Tags, run_checks
 from django.db import connection as django_connection
-from django.db.migrations.loader import MigrationLoader
 
 from config.ops.doctor import clocks, system_checks
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+from config.platform import storage
 from config.platform.http import health
+from exports.maintenance import watermark
 
 STATEMENT_SECONDS = 3
 MIN_VERSION = 15  # NULLS NOT DISTINCT, which the slots' numbers need
@@ -54,6 +55,18 @@ def check_timezone(connection: Connection) -> Finding:
     return ok("Its time zone is UTC.")
 
 
+def check_defaults(connection: Connection) -> Finding:
+    """Report defaults that each connection overrides, which does not reach every session of a transaction pooler."""
+    for name, suitable in (("DateStyle", "ISO"), ("default_transaction_isolation", "read committed")):
+        found = str(scalar(connection, "SELECT reset_val FROM pg_settings WHERE name = %s", name))
+        if not found.startswith(suitable):
+            return warning(
+                f"Its {name} is {found}: in sessions shared by a pooler, statements may fail.",
+                f"Run ALTER ROLE … RESET {name} for the role of DATABASE_URL, or set it to '{suitable}'.",
+            )
+    return ok("Its date style and transaction isolation are those that Sluice uses.")
+
+
 def check_writable(connection: Connection) -> Finding:
     if scalar(connection, "SELECT pg_is_in_recovery()"):
         return failure(
@@ -69,11 +82,7 @@ def check_writable(connection: Connection) -> Finding:
 
 
 def check_migrations(connection: Connection) -> Finding:
-    known = set(MigrationLoader(None, ignore_no_migrations=True).graph.nodes)
-    if scalar(connection, "SELECT to_regclass('django_migrations')") is None:
-        applied: set[tuple[str, str]] = set()
-    else:
-        applied = {(app, name) for app, name in connection.execute("SELECT app, name FROM django_migrations")}
+    known, applied = health.migrations(), health.applied(connection)
     missing = sorted(f"{app}.{name}" for app, name in known - applied)
     ours = {app for app, _ in known}
     newer = sorted(f"{app}.{name}" for app, name in applied - known if app in ours)
@@ -86,7 +95,7 @@ def check_migrations(connection: Connection) -> Finding:
         return warning(
             f"It has a migration of a newer release: {newer[-1]}.",
             "No action is needed, unless the changelog of that release says that it removes something: "
-            "docs/upgrade.md#going-back.",
+            "docs/upgrade.md#rollback.",
         )
     return ok("All migrations are applied.")
 
@@ -108,6 +117,23 @@ def check_rights(connection: Connection) -> Finding:
             "Run migrate as the role of DATABASE_URL, or GRANT SELECT, INSERT, UPDATE, DELETE on them to it.",
         )
     return ok("The role can read and write Sluice's tables.")
+
+
+INVALID_INDEXES = """
+SELECT indexrelid::regclass::text FROM pg_index
+WHERE NOT indisvalid AND indrelid::regclass::text ~ '^"?(exports|etl|rules)_' ORDER BY 1
+"""
+
+
+def check_indexes(connection: Connection) -> Finding:
+    invalid = [name for (name,) in connection.execute(INVALID_INDEXES, [])]
+    if invalid:
+        return failure(
+            f"The index {invalid[0]} is invalid: it costs writes and serves no query.",
+            "If a migration was interrupted, run python manage.py migrate again, which replaces the index. "
+            f"Otherwise run REINDEX INDEX CONCURRENTLY {invalid[0]}.",
+        )
+    return ok("All indexes are valid.")
 
 
 def check_slots(connection: Connection) -> Finding:
@@ -161,6 +187,12 @@ def check_ticks(connection: Connection) -> Iterator[Finding]:
         )
         return
     periods = {"reap": settings.SLUICE.export_reaper_seconds, **PERIODS}
+    for name, age in ages.items():
+        if age < 0:
+            yield failure(
+                f"`{name}` last ran {-age:.0f} s in the future: the database server's clock was ahead.",
+                "It runs at its next turn. If this finding stays, synchronize that server's clock.",
+            )
     late = {name: age for name, age in ages.items() if name in periods and age > max(60, 4 * periods[name])}
     for name, age in late.items():
         level = failure if name == "reap" else warning
@@ -168,8 +200,33 @@ def check_ticks(connection: Connection) -> Iterator[Finding]:
             f"`{name}` last ran {age:.0f} s ago; it should run every {periods[name]} s.",
             "Check that beat and a worker for the queue maintenance run: docs/runbook.md#nothing-runs.",
         )
-    if not late:
+    if not late and min(ages.values()) >= 0:
         yield ok("The periodic tasks run on time.")
+
+
+WATERMARK = "SELECT database, number, reached_at FROM exports_watermark"
+
+
+def check_watermark(connection: Connection) -> Finding:
+    """Compare the database with the copy of its watermark in the bucket, which a restore does not change."""
+    row = connection.execute(WATERMARK).fetchone()
+    if row is None:
+        return ok("It has no watermark yet: the periodic task `reap` creates it.")
+    try:
+        copy = watermark.read_copy(row[0])
+    except storage.StorageError as error:
+        return warning(
+            f"Its watermark could not be compared with that of the bucket: {error}.",
+            "Fix the findings about the storage first.",
+        )
+    _, number, reached_at = connection.execute(WATERMARK).fetchall()[0]  # after the copy, which may have been replaced
+    if copy.number > number:
+        return failure(
+            f"It is older than the bucket: it was last written at {reached_at:%Y-%m-%d %H:%M:%S}, and before that at "
+            f"{copy.reached_at:%Y-%m-%d %H:%M:%S}. It was restored to an earlier point, or a failover lost commits.",
+            "Stop Sluice, run python manage.py reconcile, and start again: docs/runbook.md#restoring-a-backup.",
+        )
+    return ok("It is as new as the bucket.")
 
 
 def check_clock(connection: Connection) -> Finding:
@@ -200,8 +257,9 @@ SUBJECT = Subject(
     name="database",
     open=open_database,
     checks=(
-        check_version, check_encoding, check_timezone, check_writable, check_clock, check_lost_clients,
-        check_migrations, check_rights, check_slots, check_held_slots, check_ticks, check_rules,
+        check_version, check_encoding, check_timezone, check_defaults, check_writable, check_clock, check_lost_clients,
+        check_migrations, check_rights, check_indexes, check_slots, check_held_slots, check_ticks, check_watermark,
+        check_rules,
     ),
     unreachable="Check that Postgres runs and that DATABASE_URL points to it: docs/runbook.md#database-is-away.",
 )  # fmt: skip

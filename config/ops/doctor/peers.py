@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from http import HTTPStatus
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import httpx2
@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from config.env import Environment
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 from config.platform.http import health, outbound
+from config.platform.http.addresses import Address, parse, within
 from config.platform.http.outbound import Deadline
 
 SECONDS = 4
@@ -93,14 +94,12 @@ def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
 def check_webhooks(env: Environment) -> Finding:
     """Users choose the URLs of webhooks, so EXPORT_WEBHOOK_ALLOW_CIDRS decides which internal servers they reach."""
     allowed = env.export_webhook_allow_cidrs
-    if any(METADATA_SERVICE in network for network in allowed if network.version == METADATA_SERVICE.version):
+    if within(METADATA_SERVICE, allowed):
         return failure(
             "EXPORT_WEBHOOK_ALLOW_CIDRS contains 169.254.169.254, the cloud metadata service with its credentials.",
             "Set it to the networks of webhook receivers only, such as 10.1.2.0/24.",
         )
-    if opened := sorted(
-        {name for name, address in own_servers(env) if any(address_in(address, each) for each in allowed)}
-    ):
+    if opened := sorted({name for name, address in own_servers(env) if within(address, allowed)}):
         return warning(
             f"EXPORT_WEBHOOK_ALLOW_CIDRS contains the address of {', '.join(opened)}: "
             "users can send webhooks to that server.",
@@ -111,7 +110,7 @@ def check_webhooks(env: Environment) -> Finding:
     return ok("Webhooks reach no internal network.")
 
 
-def own_servers(env: Environment) -> Iterator[tuple[str, str]]:
+def own_servers(env: Environment) -> Iterator[tuple[str, Address]]:
     for name in ("database_url", "source_database_url"):
         if url := getattr(env, name):
             hosts = str(conninfo_to_dict(url.get_secret_value()).get("host") or "")
@@ -123,18 +122,12 @@ def own_servers(env: Environment) -> Iterator[tuple[str, str]]:
         yield from addresses_of(name, [urlsplit(str(getattr(env, name) or "")).hostname or ""])
 
 
-def addresses_of(name: str, hosts: list[str]) -> Iterator[tuple[str, str]]:
+def addresses_of(name: str, hosts: list[str]) -> Iterator[tuple[str, Address]]:
     for host in filter(None, hosts):
         with suppress(OSError, UnicodeError):
             for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-                yield name.upper(), str(address[0])
-
-
-def address_in(address: str, network: object) -> bool:
-    with suppress(ValueError):
-        found, range_ = ip_address(address.partition("%")[0]), ip_network(str(network))
-        return found.version == range_.version and found in range_
-    return False
+                if found := parse(str(address[0])):
+                    yield name.upper(), found
 
 
 SUBJECT = Subject(

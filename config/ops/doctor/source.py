@@ -13,6 +13,7 @@ from config.ops.doctor import database
 from config.ops.doctor.database import STATEMENT_SECONDS, scalar
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 from config.platform.http import health
+from exports.models.dataset import RESERVED
 from exports.source.database import SESSION
 
 MIN_VERSION = 14  # client_connection_check_interval
@@ -120,7 +121,7 @@ def check_room(source: SourceConnection) -> Finding:
     return ok(f"The {needed} connections that EXPORT_DB_SLOTS needs are available.")
 
 
-DATASETS = "SELECT name, function, statement_timeout FROM exports_dataset ORDER BY name"
+DATASETS = "SELECT name, function, statement_timeout, base_path FROM exports_dataset ORDER BY name"
 # The function is not called. `to_regprocedure` returns null if it does not exist; USAGE on its schema is separate.
 FUNCTION = """
 SELECT p.oid IS NOT NULL AS is_there, has_function_privilege(p.oid, 'EXECUTE') AS may_execute,
@@ -135,8 +136,12 @@ def check_datasets(source: SourceConnection) -> Iterator[Finding]:
     with database.open_database() as main:
         datasets = main.execute(DATASETS).fetchall()
     valid = 0
-    for name, function, timeout in datasets:
-        problems = [*function_problems(source, name, function), *timeout_problems(name, timeout)]
+    for name, function, timeout, path in datasets:
+        problems = [
+            *function_problems(source, name, function),
+            *timeout_problems(name, timeout),
+            *path_problems(name, path),
+        ]
         yield from problems
         valid += not problems
     if not datasets:
@@ -184,6 +189,14 @@ def timeout_problems(name: str, timeout: int) -> Iterator[Finding]:
         yield failure(
             f"Dataset {name}: its statement_timeout, {timeout} s, is not below the workers' soft limit, {soft} s.",
             "Lower it with register_dataset --statement-timeout; the maximum is 540.",
+        )
+
+
+def path_problems(name: str, path: str) -> Iterator[Finding]:
+    if path.split("/", maxsplit=1)[0].lower() == RESERVED:
+        yield failure(
+            f"Dataset {name}: its base path, {path}, is reserved for documents.",
+            "Move its files to another folder, and run register_dataset with the new --base-path.",
         )
 
 

@@ -1,7 +1,8 @@
-"""Checks of workers, inspected through the broker: consumers of all queues, and database connections."""
+"""Checks of workers by their heartbeats: consumers of all queues, and database connections."""
 
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from config.ops.doctor import database
 from config.ops.doctor.database import scalar
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 
-REPLY_SECONDS = 2  # a worker's main process replies at once, even if all child processes are busy
+CONNECT_SECONDS = 2
+LISTEN_SECONDS = 5  # a worker's main process publishes a heartbeat every 2 s, even if all child processes are busy
 CHILD_CONNECTIONS = 2  # the task's and the heartbeat's
 OTHER_CONNECTIONS = 5  # readiness, metrics, migrations, and an operator's session
 
@@ -25,18 +27,29 @@ class Workers:
     children: int
 
 
-def inspect_workers() -> Workers:
+def heartbeats(seconds: float = LISTEN_SECONDS) -> dict[str, dict[str, Any]]:
+    """Return the last heartbeat of each worker within this time, by the worker's name."""
+    found: dict[str, dict[str, Any]] = {}
     with app.connection_for_write() as connection:
-        connection.ensure_connection(max_retries=1, timeout=REPLY_SECONDS)
-        inspect = app.control.inspect(timeout=REPLY_SECONDS, connection=connection)
-        listening = inspect.active_queues() or {}
-        stats: Mapping[str, Any] = (inspect.stats() or {}) if listening else {}
+        connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+        receiver = app.events.Receiver(
+            connection, handlers={"worker-heartbeat": lambda event: found.update({event["hostname"]: event})}
+        )
+        deadline = time.monotonic() + seconds
+        with suppress(TimeoutError):
+            for _ in receiver.itercapture(limit=None, timeout=seconds, wakeup=False):
+                if time.monotonic() > deadline:
+                    break
+    return found
+
+
+def inspect_workers() -> Workers:
     queues: dict[str, list[str]] = {}
-    for worker, taken in listening.items():
-        for queue in taken:
-            queues.setdefault(queue["name"], []).append(worker)
-    children = sum(len(each.get("pool", {}).get("processes", [])) for each in stats.values())
-    return Workers(queues=queues, children=children)
+    found = heartbeats()
+    for worker, event in found.items():
+        for queue in event.get("queues", []):  # workers of earlier releases have none
+            queues.setdefault(queue, []).append(worker)
+    return Workers(queues=queues, children=sum(event.get("children", 0) for event in found.values()))
 
 
 CONSEQUENCES = {
@@ -85,5 +98,5 @@ SUBJECT = Subject(
     name="workers",
     open=lambda: nullcontext(inspect_workers()),
     checks=(check_queues, check_connections),
-    unreachable="Workers are inspected through the broker: fix the broker first.",
+    unreachable="Heartbeats of workers arrive through the broker: fix the broker first.",
 )

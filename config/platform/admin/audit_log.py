@@ -12,6 +12,7 @@ from config.platform.admin.lists import ReadOnly
 class Audit(ReadOnly):
     list_display = (moment("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")
+    unindexed = frozenset({"q", "action_time", "action_flag"})
     list_select_related = ("user", "content_type")
     search_fields = ("object_id", "user__username")
     search_help_text = "Exact object ID or username"

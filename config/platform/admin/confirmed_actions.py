@@ -9,6 +9,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from unfold.enums import ActionVariant
 from config.platform.admin.display import counted
 from config.platform.admin.lists import ReadOnly
 from config.platform.http.problems import Problem
+from config.platform.http.quotas import QuotaExceeded
 
 MAX_ROWS = 1_000  # rows at a time, however many are selected
 # Characters of the form's selection: the key of each row, which may be a path, and its revision.
@@ -78,6 +80,15 @@ def change(do: Callable[[Any], object], done: str) -> Runner:
     return each(run)
 
 
+@contextmanager
+def blaming_owners_quota() -> Iterator[None]:
+    """Make the error name the owner's quota, because the request comes from staff."""
+    try:
+        yield
+    except QuotaExceeded as refusal:
+        raise Problem(f"The owner's quota: {refusal.detail}") from None
+
+
 def no_revision(_row: Any) -> str:
     return ""
 
@@ -121,7 +132,7 @@ class ConfirmationQuestion:
         return question
 
     @property
-    def chosen(self) -> str:
+    def selection(self) -> str:
         """The selection as one field: Django accepts at most a thousand fields."""
         return json.dumps([[str(row.pk), self.action.revision(row)] for row in self.fitting])
 
@@ -168,8 +179,9 @@ class StaffActionAdmin(ReadOnly):
             "path": self.url_of(action.name, row.pk),
         }
 
-    def url_of(self, name: str, pk: Any) -> str:
-        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}", args=[quote(pk)])
+    def url_of(self, name: str, *pk: Any) -> str:
+        """Return the URL of an admin view of this model, such as `change`."""
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}", args=list(map(quote, pk)))
 
     def get_urls(self) -> list[URLPattern]:
         begin = f"{self.opts.app_label}_{self.opts.model_name}"
@@ -195,15 +207,10 @@ class StaffActionAdmin(ReadOnly):
 
     # ---- Confirmation ----
     def confirm_one(self, request: HttpRequest, action: StaffAction, object_id: str) -> HttpResponse:
-        row = self.found(request, object_id)
-        back = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[quote(row.pk)])
-        return self.ask(request, action, [row], back=back)
-
-    def found(self, request: HttpRequest, object_id: str) -> Any:
         row = self.get_object(request, unquote(object_id))
         if row is None:
             raise Http404
-        return row
+        return self.ask(request, action, [row], back=self.url_of("change", row.pk))
 
     def ask(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], *, back: str) -> HttpResponse:
         question = ConfirmationQuestion.about(action, rows)
@@ -212,22 +219,21 @@ class StaffActionAdmin(ReadOnly):
             "opts": self.opts,
             "title": f"{action.label}?",
             "question": question,
-            "touched": self.count(len(question.fitting)),
-            "chosen_count": self.count(min(len(rows), MAX_ROWS)),
+            "changing": self.count(len(question.fitting)),
+            "selected": self.count(min(len(rows), MAX_ROWS)),
             "others": [(why, self.count(len(left)), self.named(left)) for why, left in question.others.items()],
             "named": self.named(question.fitting),
-            "unnamed": max(len(question.fitting) - MAX_LISTED, 0),
+            "unlisted": max(len(question.fitting) - MAX_LISTED, 0),
             "most": MAX_ROWS,
             "nonce": secrets.token_urlsafe(12),
             "back": back,
-            "action": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_do_{action.name}"),
+            "action": self.url_of(f"do_{action.name}"),
         }
         return TemplateResponse(request, "admin/confirm.html", context)
 
     def named(self, rows: Sequence[Any]) -> list[tuple[str, str]]:
         """Return the names and URLs of the first rows."""
-        page = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
-        return [(self.name_of(row), reverse(page, args=[quote(row.pk)])) for row in rows[:MAX_LISTED]]
+        return [(self.name_of(row), self.url_of("change", row.pk)) for row in rows[:MAX_LISTED]]
 
     def name_of(self, row: Any) -> str:
         """Return the name of a row on confirmation pages."""
@@ -240,35 +246,35 @@ class StaffActionAdmin(ReadOnly):
     def run_action(self, request: HttpRequest, action: StaffAction) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        chosen = self.chosen(request)
-        rows, missing = self.reread(request, chosen)
-        changed = [RowResult(row, refusal=CHANGED) for row in rows if action.revision(row) != chosen[str(row.pk)]]
-        seen = [row for row in rows if action.revision(row) == chosen[str(row.pk)]]
+        selected = self.selection_in(request)
+        rows, missing = self.reread(request, selected)
+        changed = [RowResult(row, refusal=CHANGED) for row in rows if action.revision(row) != selected[str(row.pk)]]
+        same = [row for row in rows if action.revision(row) == selected[str(row.pk)]]
         confirmation = Confirmation(nonce=request.POST.get("nonce", "")[:64])
-        results = [*self.do(request, action, seen, confirmation), *changed]
+        results = [*self.do(request, action, same, confirmation), *changed]
         self.report(request, action, results, missing=missing)
         return HttpResponseRedirect(self.return_url(request))
 
-    def chosen(self, request: HttpRequest) -> dict[str, str]:
+    def selection_in(self, request: HttpRequest) -> dict[str, str]:
         """Return `{pk: revision}` from the form."""
-        text = request.POST.get("chosen", "")
+        text = request.POST.get("selection", "")
         if len(text) > MAX_SELECTION_LENGTH:
             raise SuspiciousOperation
         try:
-            chosen = {str(pk): str(mark) for pk, mark in json.loads(text)}
+            selected = {str(pk): str(revision) for pk, revision in json.loads(text)}
         except (TypeError, ValueError, RecursionError):
             raise SuspiciousOperation from None
-        if len(chosen) > MAX_ROWS:
+        if len(selected) > MAX_ROWS:
             raise SuspiciousOperation
-        return chosen
+        return selected
 
-    def reread(self, request: HttpRequest, chosen: dict[str, str]) -> tuple[list[Any], int]:
+    def reread(self, request: HttpRequest, selected: dict[str, str]) -> tuple[list[Any], int]:
         """Return the selected rows, read again and in order, and the number of deleted ones."""
         try:
-            found = {str(row.pk): row for row in self.get_queryset(request).filter(pk__in=list(chosen))}
+            found = {str(row.pk): row for row in self.get_queryset(request).filter(pk__in=list(selected))}
         except (ValueError, ValidationError, DataError):
             raise SuspiciousOperation from None
-        return [found[pk] for pk in chosen if pk in found], len(chosen) - len(found)
+        return [found[pk] for pk in selected if pk in found], len(selected) - len(found)
 
     def do(
         self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], confirmation: Confirmation
@@ -281,8 +287,8 @@ class StaffActionAdmin(ReadOnly):
                 self.log_change(request, result.row, f"{action.past}: {result.done}")
             if time.monotonic() > until:
                 break
-        begun = {result.row.pk for result in results}
-        return results + [RowResult(row, refusal=NO_TIME) for row in rows if row.pk not in begun]
+        attempted = {result.row.pk for result in results}
+        return results + [RowResult(row, refusal=NO_TIME) for row in rows if row.pk not in attempted]
 
     def report(self, request: HttpRequest, action: StaffAction, results: Sequence[RowResult], *, missing: int) -> None:
         done = [result for result in results if result.done]
@@ -297,7 +303,7 @@ class StaffActionAdmin(ReadOnly):
 
     def return_url(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
-        ours = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+        ours = self.url_of("changelist")
         is_ours = back.startswith(ours) and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
         return back if is_ours else ours
 

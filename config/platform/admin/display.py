@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from unfold.utils import display_for_label
 
+from config.platform.db import clock
 from config.platform.ui.templatetags import pages
 
 NOTHING = "-"
@@ -129,7 +130,7 @@ def length(span: timedelta) -> str:
 
 def age(value: datetime, now: datetime | None = None) -> str:
     """Return `3 min ago` or `in 2 h`, or a date if it is more than a month away."""
-    since = (now or timezone.now()) - value
+    since = (now or clock.now()) - value
     if abs(since) > MONTH:
         return f"{timezone.localtime(value):%Y-%m-%d}"
     if abs(since) < timedelta(seconds=1):
@@ -163,22 +164,18 @@ def yes_or_no(value: object) -> str:
     return "yes" if value else "no"  # Django shows a red cross for False
 
 
-def moment(field: str, *, shown: Callable[[datetime], SafeString] = ago) -> Callable[[Any], str | None]:
+def moment(field: str, *, time: Callable[[datetime], SafeString] = ago) -> Callable[[Any], Any]:
     """Return a column that shows a date, or the age of a time."""
 
-    def column(row: Any) -> str | None:
-        value: date | None = getattr(row, field)
-        if isinstance(value, datetime):
-            return shown(value)
-        return None if value is None else str(value)
+    def show(value: date) -> str:
+        return time(value) if isinstance(value, datetime) else str(value)
 
-    column.__name__ = field
-    return admin.display(description=field.replace("_", " ").removesuffix(" at"), empty_value=NOTHING)(column)
+    return shown(field, show, field.replace("_", " ").removesuffix(" at"))
 
 
-def instant(field: str) -> Callable[[Any], str | None]:
+def instant(field: str) -> Callable[[Any], Any]:
     """Return a field that shows a time with its age."""
-    return moment(field, shown=ago_and_exactly)
+    return moment(field, time=ago_and_exactly)
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:

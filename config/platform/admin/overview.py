@@ -11,8 +11,8 @@ from typing import Any
 
 from django.contrib.admin.models import LogEntry
 from django.http import HttpRequest
-from django.utils import timezone
 
+from config.platform.db import clock
 from config.platform.http import health
 
 MOST = 10_000
@@ -178,14 +178,14 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "charts": [chart for drawn in seen for chart in drawn.charts],
         "steps": due,
         "mine": mine,
-        "drawn_at": timezone.now(),
+        "drawn_at": clock.now(),
     }
 
 
 # ---- Hours ----------------------------------------------------------------------------------------------------------
 def last_hours(now: datetime | None = None) -> list[datetime]:
     """Return the starts of the last 24 hours, including the current one, oldest first."""
-    this = (now or timezone.now()).replace(minute=0, second=0, microsecond=0)
+    this = (now or clock.now()).replace(minute=0, second=0, microsecond=0)
     return [this - timedelta(hours=back) for back in reversed(range(HOURS))]
 
 

@@ -18,6 +18,8 @@ from psycopg._preparing import Prepare
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool
 
+from config.platform.db import clock
+
 RECONNECT_SECONDS = 2
 WAIT_SECONDS = 5
 
@@ -85,6 +87,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
         with self.wrap_database_errors:
             cursor: CursorWrapper = self._prepare_cursor(measured_cursor(self.alias, self.vendor)(self.connection))
         return cursor
+
+    def _configure_connection(self, connection: psycopg.Connection[Any]) -> bool:
+        """Extend what Django does once for each new connection. Returns whether to commit."""
+        super()._configure_connection(connection)
+        clock.configure(connection)
+        return True
 
     def discard(self) -> None:
         """Close the connection instead of returning it to the pool, because its session is in an unknown state."""

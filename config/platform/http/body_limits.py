@@ -6,9 +6,11 @@ empty, because it reads Content-Length only.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +23,7 @@ from django.conf import settings
 from django.shortcuts import resolve_url
 
 from config.platform.http.auth import refusal_by_headers
+from config.platform.http.error_handling import page_of
 from config.platform.http.problems import CONTENT_TYPE, BodyTooLarge, DiskFull, Problem, is_full
 from config.platform.http.request_context import valid_id_or_new
 
@@ -57,8 +60,8 @@ class SignInFirst(Problem):
 class BoundedBody:
     """ASGI middleware that returns 413 for a body whose declared or actual size is above the limit.
 
-    The limit is DATA_UPLOAD_MAX_MEMORY_SIZE, except for the paths in `files`, which require authentication before the
-    body is read. Without a Content-Length, the inner application gets the counted one.
+    The limit is that of the path in BODY_LIMITS, or BODY_LIMIT, except for the paths in `files`, which require
+    authentication before the body is read. Without a Content-Length, the inner application gets the counted one.
     """
 
     def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
@@ -69,13 +72,15 @@ class BoundedBody:
         if scope["type"] != "http":
             return  # no web sockets here, and no lifespan: Django would raise
         files = self.files_of(scope)
-        bound = files or Files(most=settings.DATA_UPLOAD_MAX_MEMORY_SIZE, problem=BodyTooLarge)
-        body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=bound.most)
+        most = files.most if files else limit_of(scope["path"])
+        body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=most)
         refusal = None
         if not body.too_large:
             refusal = (files and await authentication_error(scope, files)) or await self.pass_on(body, send)
         if body.too_large:
-            refusal = bound.problem()
+            refusal = (
+                files.problem() if files else BodyTooLarge(f"The request body must not exceed {most:,} bytes here.")
+            )
         if refusal:
             await refuse(scope, send, refusal, rest=body)
 
@@ -93,6 +98,17 @@ class BoundedBody:
         content_type = dict(scope["headers"]).get(b"content-type", b"")
         is_form = content_type.lower().startswith(b"multipart/form-data")
         return self.files.get(scope["path"]) if is_form else None
+
+
+@cache
+def body_limits() -> list[tuple[re.Pattern[str], int]]:
+    return [(re.compile(pattern), most) for pattern, most in settings.BODY_LIMITS.items()]
+
+
+def limit_of(path: str) -> int:
+    """Return the maximum size of a body without files."""
+    most: int = settings.BODY_LIMIT
+    return next((most for pattern, most in body_limits() if pattern.fullmatch(path)), most)
 
 
 async def authentication_error(scope: Scope, files: Files) -> Problem | None:
@@ -151,14 +167,15 @@ async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> N
     given = dict(scope["headers"]).get(b"x-request-id", b"")
     request_id = valid_id_or_new(given.decode("latin-1"))
     log.info("request_refused", code=problem.status, problem=problem.code, request_id=request_id)
+    is_page = problem.status != SignInFirst.status and scope["path"].startswith(settings.PAGE_PREFIXES)
     headers = {
         **problem.all_headers(),
-        "Content-Type": CONTENT_TYPE,
+        "Content-Type": "text/html; charset=utf-8" if is_page else CONTENT_TYPE,
         "X-Content-Type-Options": "nosniff",
         "X-Request-ID": request_id,
         "Connection": "close",
     }
-    content = orjson.dumps(problem.body() | {"requestId": request_id})
+    content = page_of(problem, request_id) if is_page else orjson.dumps(problem.body() | {"requestId": request_id})
     headers["Content-Length"] = str(len(content))  # the client can detect the end before the connection closes
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})

@@ -50,15 +50,20 @@ def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 
 def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
-    """Return an HTML page. It makes no database queries, because the database may be unavailable."""
+    """Return an HTML page."""
+    page = page_of(problem, request_id(request))
+    return HttpResponse(page, status=problem.status, headers=problem.all_headers())
+
+
+def page_of(problem: Problem, request_id: str) -> bytes:
+    """Return the HTML of a problem. It makes no database queries, because the database may be unavailable."""
     words = {
         "title": problem.title or phrase(problem.status),
         "detail": problem.detail,
         "retry_after": problem.all_headers().get("Retry-After"),
-        "request_id": request_id(request),
+        "request_id": request_id,
     }
-    page = loader.render_to_string("problem.html", words)
-    return HttpResponse(page, status=problem.status, headers=problem.all_headers())
+    return loader.render_to_string("problem.html", words).encode()
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:

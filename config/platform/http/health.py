@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,8 @@ import psycopg
 import redis
 import structlog
 from django.conf import settings
+from django.db import connection as django_connection
+from django.db.migrations.loader import MigrationLoader
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
@@ -37,6 +40,7 @@ from rest_framework.views import APIView
 
 from config.platform import broker, storage
 from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.outbound import failures
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
 
@@ -50,9 +54,17 @@ OK = "ok"
 LATE = f"did not respond within {CONNECT_SECONDS} seconds"
 SILENT = "does not respond"
 UNKNOWN = "is unreachable or rejects the connection"
+UNMIGRATED = "lacks a migration of this release: run manage.py migrate"
 UNTRUSTED = "has an untrusted certificate or does not support TLS"
 REFUSED = "rejects the user name or password"
+
+
+class NotMigrated(Exception):
+    pass
+
+
 KINDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((NotMigrated,), UNMIGRATED),
     ((psycopg.errors.ConnectionTimeout, redis.TimeoutError, TimeoutError), LATE),
     ((redis.AuthenticationError, amqp.exceptions.AccessRefused), REFUSED),
     ((amqp.exceptions.NotAllowed,), "does not have this virtual host, or denies access to it"),
@@ -122,7 +134,7 @@ def reason(error: Exception) -> str:
         error = error.__cause__
     if logs.sqlstate(error):
         return f"refused with SQLSTATE {logs.sqlstate(error)}"
-    if any(isinstance(cause, ssl.SSLError) for cause in causes(error)):
+    if any(isinstance(cause, ssl.SSLError) for cause in failures.chain(error)):
         return UNTRUSTED
     for kinds, ours in KINDS:
         if isinstance(error, kinds):
@@ -132,16 +144,25 @@ def reason(error: Exception) -> str:
     return UNKNOWN
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def check_database() -> None:
-    with postgres_connection(settings.SLUICE.database_url.get_secret_value()):
-        pass
+    """Connect, and compare the migrations: a new release is not ready before its migration. Newer ones do no harm."""
+    url, name = settings.SLUICE.database_url.get_secret_value(), django_connection.settings_dict["NAME"]
+    with postgres_connection(url, dbname=name) as connection:
+        if not migrations() <= applied(connection):
+            raise NotMigrated
+
+
+@cache
+def migrations() -> frozenset[tuple[str, str]]:
+    """Return the app and name of each migration of this release."""
+    return frozenset(MigrationLoader(None, ignore_no_migrations=True).graph.nodes)
+
+
+def applied(connection: psycopg.Connection) -> set[tuple[str, str]]:
+    try:
+        return {(app, name) for app, name in connection.execute("SELECT app, name FROM django_migrations")}
+    except psycopg.errors.UndefinedTable:
+        return set()
 
 
 def check_source() -> None:

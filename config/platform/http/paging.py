@@ -1,7 +1,7 @@
 """Cursor pagination of lists, `{"results", "next", "previous"}`, and validation of query parameters."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # DRF imports this module while it defines its views
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+PAGE_BYTES = 1024**2  # of rows whose size a view names; parsed JSON takes about forty times as much memory
 CURSOR = "cursor"
 LIMIT = "limit"
 
@@ -50,6 +51,8 @@ class NewestFirst(BasePagination):
     only the first field and counts offsets among equal values, so it skips or repeats rows that were created at the
     same time, such as bulk inserts, and fails after 1,000 of them. Rows that are added or deleted do not shift pages.
 
+    A page is shorter than its limit if its rows are large: a view's `row_bytes` returns the size of a row.
+
     Cursors are signed, so that clients cannot send values that the database rejects, or the cursor of another list.
     """
 
@@ -65,8 +68,7 @@ class NewestFirst(BasePagination):
         order = Order(queryset.model, getattr(view, "ordering", None) or self.ordering)
         limit, cursor = read_limit(request), order.read(request)
         backwards = cursor is not None and cursor.backwards
-        rows = list(order.window(queryset, cursor)[: limit + 1])
-        more, page = len(rows) > limit, rows[:limit]
+        page, more = read_page(order.window(queryset, cursor), limit, getattr(view, "row_bytes", None))
         if backwards:
             page.reverse()
         after, before = (True, more) if backwards else (more, cursor is not None)
@@ -99,7 +101,7 @@ class NewestFirst(BasePagination):
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
         parameters = (
             (CURSOR, where, "Position of the page. Part of the URLs in `next` and `previous`."),
-            (LIMIT, limit, "Rows per page."),
+            (LIMIT, limit, "Rows per page at most. A page of large rows is shorter."),
         )
         return [
             {"name": name, "in": "query", "required": False, "schema": shape, "description": about}
@@ -165,6 +167,21 @@ def beyond(names: list[str], position: list[Any]) -> Q:
     if len(names) == 1:
         return strictly
     return Q((f"{field}__{way}e", position[0])) & (strictly | beyond(names[1:], position[1:]))
+
+
+def read_page(queryset: QuerySet[Any], limit: int, row_bytes: Callable[[Any], int] | None) -> tuple[list[Any], bool]:
+    """Return the first rows, at least one, and whether there are more."""
+    wanted = queryset[: limit + 1]
+    if row_bytes is None:
+        rows = list(wanted)
+        return rows[:limit], len(rows) > limit
+    rows, size = [], 0
+    for row in wanted.iterator(chunk_size=10):
+        size += row_bytes(row)
+        if len(rows) == limit or (rows and size > PAGE_BYTES):
+            return rows, True
+        rows.append(row)
+    return rows, False
 
 
 def read_limit(request: Request) -> int:

@@ -1,18 +1,21 @@
 """Strict JSON parser with limits of size and depth."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import IO, Any
 
 import orjson
 from django.conf import settings
-from django.http import HttpRequest
 from rest_framework.parsers import BaseParser
 
 from config.platform.http.pointers import join
-from config.platform.http.problems import BadInput, BodyTooLarge, InputError
+from config.platform.http.problems import MAX_ERRORS, MAX_POINTER, BadInput, BodyTooLarge, InputError
 
 # Far below Python's recursion limit, which serializers, json.dumps, and schema validators would exceed.
 MAX_DEPTH = 200
+# Lists, objects, and commas: five megabytes of `[]` would take seconds to check, and hundreds of megabytes. The largest
+# export has three of them for each item.
+MAX_VALUES = 400_000
 ESCAPED_NUL = b"\\u0000"
 
 
@@ -20,9 +23,9 @@ class JSONParser(BaseParser):
     """Parser of RFC 8259 JSON objects in UTF-8. Raises BodyTooLarge above DATA_UPLOAD_MAX_MEMORY_SIZE bytes.
 
     Raises BadInput for invalid JSON (including NaN, numbers outside of the range of a double, lone surrogates, and a
-    BOM), for more than 200 levels, and for NUL, which Postgres cannot store. A charset in Content-Type is ignored, as
-    the RFC requires. Of duplicate names, the last one counts, as in most parsers: a proxy that checks bodies must do
-    the same.
+    BOM), for more than 200 levels or 400,000 values, and for NUL, which Postgres cannot store. A charset in
+    Content-Type is ignored, as the RFC requires. Of duplicate names, the last one counts, as in most parsers: a proxy
+    that checks bodies must do the same.
     """
 
     media_type = "application/json"
@@ -30,23 +33,18 @@ class JSONParser(BaseParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        request: HttpRequest | None = (parser_context or {}).get("request")
-        document = load(read(stream, declared=declared_length(request)))
+        document = load(read(stream))
         if not isinstance(document, dict):
             raise BadInput(InputError(pointer="", code="not_an_object", detail="The body must be a JSON object."))
         return document
 
 
-def declared_length(request: HttpRequest | None) -> int:
-    text = str(request.META.get("CONTENT_LENGTH") or "") if request is not None else ""
-    return int(text) if text.isdecimal() else 0
+def read(stream: IO[Any]) -> bytes:
+    """Return the whole body. Raises BodyTooLarge.
 
-
-def read(stream: IO[Any], *, declared: int) -> bytes:
-    """Return the whole body, or raise BodyTooLarge for its declared or actual size."""
+    In production, `config.platform.http.body_limits` has refused such a body already.
+    """
     most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if declared > most:
-        raise BodyTooLarge
     body: bytes = stream.read(most + 1)
     if len(body) > most:
         raise BodyTooLarge
@@ -54,15 +52,19 @@ def read(stream: IO[Any], *, declared: int) -> bytes:
 
 
 def load(body: bytes) -> Any:
+    if sum(map(body.count, (b"[", b"{", b","))) > MAX_VALUES:
+        detail = f"The body has more than {MAX_VALUES:,} values."
+        raise BadInput(InputError(pointer="", code="too_many_values", detail=detail))
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         where = f"The body is not JSON: line {error.lineno}, column {error.colno}."
         raise BadInput(InputError(pointer="", code="malformed", detail=where)) from None
-    for pointer, member in members(document):
+    for name, member in named(document):
         if too_deep(member):
-            raise BadInput(InputError(pointer=pointer, code="too_deep", detail=f"More than {MAX_DEPTH} levels."))
-    if ESCAPED_NUL in body and (places := list(nul_places(document, ""))):
+            detail = f"More than {MAX_DEPTH} levels."
+            raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
+    if ESCAPED_NUL in body and (places := list(islice(nul_places(document), MAX_ERRORS))):
         raise BadInput(*(InputError(pointer=place, code="nul", detail="NUL is not allowed.") for place in places))
     return document
 
@@ -77,24 +79,28 @@ def too_deep(value: Any) -> bool:
     return True
 
 
+def named(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the members or items with their names or indexes."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
 def children(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
-def nul_places(value: Any, pointer: str) -> Iterator[str]:
-    if isinstance(value, str) and "\0" in value:
-        yield pointer
-    for inside, member in members(value, pointer):
-        if "\0" in inside:
-            yield pointer
-        else:
-            yield from nul_places(member, inside)
-
-
-def members(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((join(pointer, name), member) for name, member in value.items())
-    elif isinstance(value, list):
-        yield from ((join(pointer, index), member) for index, member in enumerate(value))
+def nul_places(value: Any) -> Iterator[str]:
+    """Yield the pointers to strings with NUL. A pointer is made only where it leads to one: a name may be megabytes."""
+    if isinstance(value, str):
+        if "\0" in value:
+            yield ""
+    else:
+        for name, member in named(value):
+            if isinstance(name, str) and "\0" in name:
+                yield ""
+            elif isinstance(member, str | dict | list):
+                for place in nul_places(member):
+                    yield (join("", name) + place)[:MAX_POINTER]

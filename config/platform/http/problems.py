@@ -27,6 +27,7 @@ from rest_framework.settings import api_settings
 
 from config.platform.http.pointers import join
 from config.platform.observability import logs
+from config.platform.observability.metrics import DISK_FULL_TOTAL
 
 log = structlog.get_logger(__name__)
 
@@ -183,9 +184,10 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether the disk or the quota is full, and log it."""
+    """Return whether the disk or the quota is full, and log and count it."""
     if not (isinstance(error, OSError) and error.errno in DISK_FULL):
         return False
+    DISK_FULL_TOTAL.inc()
     log.error("no_room", setting="TMPDIR", error=logs.describe(error))
     return True
 

@@ -13,7 +13,7 @@ import asyncio
 import resource
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -27,6 +27,7 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiParameter
 
+from config.platform import exact_json
 from config.platform.http import graceful_shutdown
 from config.platform.http.auth import Credential, still_valid
 from config.platform.http.problems import DATABASE_ERRORS, Problem
@@ -49,6 +50,8 @@ MOST = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 MOST_OF_A_USER = 50  # per process: one user must not take all streams
 
 Subject = TypeVar("Subject")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 class TooManyStreams(Problem):
@@ -79,7 +82,7 @@ def frame(event: str, data: Mapping[str, Any], *, number: int) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (
         number,
         event.encode(),
-        orjson.dumps(data, option=orjson.OPT_UTC_Z),
+        orjson.dumps(data, default=exact_json.written, option=orjson.OPT_UTC_Z),
     )
 
 
@@ -149,10 +152,7 @@ class EventHub(Generic[Subject]):
         self.check_access_at = 0.0
 
     def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, Update], bool]:
-        """Return the events after these positions, and whether there are more to read immediately.
-
-        Runs in a thread, and must not keep its database connection.
-        """
+        """Return the events after these positions, and whether there are more to read immediately. Runs in a thread."""
         raise NotImplementedError
 
     def count_opened(self) -> None:
@@ -213,7 +213,7 @@ class EventHub(Generic[Subject]):
         }
         if not positions:
             return False
-        updates, more = await asyncio.to_thread(self.read, positions)
+        updates, more = await in_thread(self.read, positions)
         for subject, update in updates.items():
             for listener in list(self.listeners.get(subject, ())):
                 # A listener that was added during the read, at an earlier position, waits for the next round.
@@ -227,7 +227,7 @@ class EventHub(Generic[Subject]):
             return
         self.check_access_at = time.monotonic() + ACCESS_SECONDS
         listeners = [each for together in self.listeners.values() for each in together]
-        valid = await asyncio.to_thread(check_access, {each.credential for each in listeners})
+        valid = await in_thread(still_valid, {each.credential for each in listeners})
         for listener in listeners:
             if listener.credential not in valid:
                 self.end(listener, "revoked")
@@ -248,12 +248,16 @@ class EventHub(Generic[Subject]):
             log.error("streams_broken", exc_info=error)
 
 
-def check_access(credentials: set[Credential]) -> set[Credential]:
-    """Check in a thread, and return its connection to the pool."""
-    try:
-        return still_valid(credentials)
-    finally:
-        connection.close()
+async def in_thread(call: Callable[[Argument], Result], argument: Argument) -> Result:
+    """Call in a thread, and return its database connection to the pool, as the end of a request would."""
+
+    def call_and_disconnect() -> Result:
+        try:
+            return call(argument)
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(call_and_disconnect)
 
 
 AnyHub = TypeVar("AnyHub", bound=EventHub[Any])

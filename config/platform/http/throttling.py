@@ -10,6 +10,7 @@ Times come from the clocks of the web hosts. Apps define the counts in subclasse
 import math
 import os
 import time
+from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING
 from weakref import finalize
@@ -73,14 +74,15 @@ class Throttle(BaseThrottle):
 
 
 class UserThrottle(Throttle):
-    """Limit per user. Other methods than POST have a higher rate, because clients poll. Anonymous requests are not
-    counted."""
+    """Limit per user. Requests with other methods than `write_methods` have a higher rate, because clients poll.
+    Anonymous requests are not counted."""
 
-    posts: str
-    others: str
+    writes: str
+    reads: str
+    write_methods: Collection[str] = ("POST",)
 
     def counted(self, request: Request) -> tuple[str, str]:
-        name = self.posts if request.method == "POST" else self.others
+        name = self.writes if request.method in self.write_methods else self.reads
         return name, "" if request.user.pk is None else str(request.user.pk)
 
 

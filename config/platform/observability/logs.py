@@ -36,6 +36,27 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 log = structlog.get_logger(__name__)
 
 OURS = ("config", "exports", "etl", "rules", "django_structlog")
+LIBRARIES = {
+    "django": "WARNING",
+    "uvicorn": "INFO",
+    "uvicorn.error": "INFO",
+    "celery": "INFO",
+    "celery.beat": "WARNING",
+    "celery.worker.strategy": "WARNING",  # "received"
+    # It logs a line for each wake-up message, and two for each task without work.
+    "django_structlog.celery": "WARNING",
+}
+SILENCED = (
+    # `request_finished` and `request_failed` have the same facts, with ids and without paths.
+    *("django.request", "django.security.csrf", "django.server"),
+    "uvicorn.access",  # its lines contain query strings, which include download links
+    "celery.app.trace",  # it logs results and exception messages; `task_succeeded` and `task_failed` do not
+    # These log hosts and whole URLs, and webhook URLs are secret.
+    *("urllib3", "httpx2", "httpcore2"),
+    # `traces_not_sent` reports an unavailable collector once a minute, without its address and messages.
+    *("opentelemetry", "sentry_sdk"),
+    "openai",  # with OPENAI_LOG it would log requests, which contain documents
+)
 
 # Messages of these describe code. Other messages may quote data: int('…'), KeyError('…'), a constraint's DETAIL.
 SAFE_MESSAGES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, ImproperlyConfigured)
@@ -84,7 +105,6 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
 
     Lines go to stderr: the stdout of `issue_token` holds the token and nothing else.
     """
-    ours = {name: {"level": level} for name in OURS}
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -105,41 +125,11 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
         # Libraries log from WARNING on: botocore logs bodies at DEBUG, httpx logs URLs at INFO.
         "root": {"handlers": ["stderr"], "level": "ERROR" if level == "ERROR" else "WARNING"},
         "loggers": {
-            **ours,
-            "django": {"handlers": [], "level": "WARNING", "propagate": True},
-            # `request_finished` and `request_failed` have the same facts, with ids and without paths.
-            "django.request": silent(),
-            "django.security.csrf": silent(),
-            "django.server": silent(),
-            "uvicorn": {"handlers": [], "level": "INFO", "propagate": True},
-            "uvicorn.error": {"handlers": [], "level": "INFO", "propagate": True},
-            "urllib3": silent(),
-            # `traces_not_sent` reports an unavailable collector once a minute, without its address and messages.
-            "opentelemetry": silent(),
-            "sentry_sdk": silent(),
-            # With OPENAI_LOG, the library would log requests, which contain documents.
-            "openai": silent(),
-            # These log hosts and whole URLs, and webhook URLs are secret.
-            "httpx2": silent(),
-            "httpcore2": silent(),
-            "uvicorn.access": silent(),  # its lines contain query strings, which include download links
-            "celery": {"handlers": [], "level": "INFO", "propagate": True},
-            # It logs results and exception messages; `task_succeeded` and `task_failed` do not.
-            "celery.app.trace": silent(),
-            # It logs a line for each wake-up message, and two for each task without work.
-            "django_structlog.celery": {"handlers": [], "level": "WARNING", "propagate": True},
-            "celery.beat": {"handlers": [], "level": "WARNING", "propagate": True},
-            "celery.worker.strategy": {
-                "handlers": [],
-                "level": "WARNING",
-                "propagate": True,
-            },  # "received"
+            **{name: {"level": level} for name in OURS},
+            **{name: {"handlers": [], "level": least, "propagate": True} for name, least in LIBRARIES.items()},
+            **{name: {"handlers": [], "level": "CRITICAL", "propagate": False} for name in SILENCED},
         },
     }
-
-
-def silent() -> dict[str, Any]:
-    return {"handlers": [], "level": "CRITICAL", "propagate": False}
 
 
 def context() -> list[Processor]:

@@ -1,5 +1,7 @@
 """Metrics of the platform."""
 
+from prometheus_client import Counter
+
 from config.platform.observability.counters import counter
 
 # Counted where a broad `except Exception` lets other work continue.
@@ -8,6 +10,7 @@ CAUGHT = counter(
     "Exceptions of any class that were caught and logged so that other work could continue.",
     place=[
         *("chunk", "cleanup", "completion", "doctor", "error_report", "event_stream", "readiness"),
-        *("page", "recovery", "stage", "webhook"),
+        *("message", "page", "recovery", "stage", "webhook"),
     ],
 )
+DISK_FULL_TOTAL = Counter("sluice_disk_full_total", "Requests that were refused because TMPDIR is full.")

@@ -15,6 +15,7 @@ from botocore.config import Config
 from django.conf import settings
 
 from config.platform.observability import tracing
+from config.platform.storage import signing
 from config.platform.storage.errors import attempt
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def connect(profile: ClientProfile) -> S3Client:
 @cache
 def session(_process: int) -> boto3.session.Session:
     """Return the session of a process. It loads the description of S3 once for all clients."""
+    signing.install()
     return boto3.session.Session()
 
 

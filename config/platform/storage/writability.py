@@ -1,7 +1,7 @@
-"""Whether object storage accepts writes, as far as this process knows.
+"""Check that the object storage accepts writes, before work whose result must be stored.
 
-A storage that is full or read-only answers every other request. Work whose result could not be stored would be done in
-vain, so it begins only after a write has succeeded.
+A storage that is full or read-only still responds to all other requests. So a worker starts work only after a write of
+its process has succeeded.
 """
 
 import threading
@@ -14,7 +14,7 @@ from config.platform.storage.errors import StorageError, attempt
 # The sweep deletes leftovers, and does not count them as violations of a receipt's lifetime.
 PREFIX = "_receipts/probe/"
 
-# Set after a write failed, and at first.
+# Set at the start of the process, and after a failed write.
 in_doubt = threading.Event()
 in_doubt.set()
 

@@ -16,9 +16,9 @@ from django.db.models.functions import MD5
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse_lazy
-from django.utils import timezone
 from knox.models import AuthToken
 
+from config.platform.db import clock
 from config.platform.http.throttling import limiter, rate
 from config.platform.ui.base import Action, Page
 
@@ -51,7 +51,7 @@ class Account(Page):
     title = "Account"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        now = timezone.now()
+        now = clock.now()
         tokens = list(tokens_of(self.user.pk).order_by("-created")[:MOST_TOKENS])
         return super().get_context_data(
             form=context.pop("form", None) or TokenForm(initial={"once": uuid4()}),

@@ -6,9 +6,10 @@ nothing. htmx fetches fragments of the same pages, and no action needs it.
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
+from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
@@ -19,6 +20,7 @@ from django.views.generic import TemplateView, View
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
+from config.platform.http import staff
 from config.platform.http.paging import NewestFirst
 from config.platform.http.problems import BadInput, NotAuthenticated, NotFound, Problem, input_errors
 from config.platform.http.serializers import StrictSerializer
@@ -78,7 +80,7 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
 
 def is_htmx(request: HttpRequest) -> bool:
-    """Whether htmx requests a fragment, and not a whole page or a page from its history."""
+    """Return whether htmx requests a fragment, and not a whole page or a page from its history."""
     return "HX-Request" in request.headers and not is_boosted(request)
 
 
@@ -90,7 +92,7 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
     """An action behind a button. `act` returns a message, `next_url` the next page. Problems become messages."""
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
-    changed_row: Any = None  # the row it changes: changes by staff to another user's row are logged
+    entry: LogEntry | None = None  # the record of a change to another user's row
 
     @property
     def user(self) -> User:
@@ -103,22 +105,20 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
         except NotFound:
             raise  # other users' rows are 404, as for GET
         except Problem as problem:
+            if self.entry:
+                self.entry.delete()
             messages.error(request, problem_text(problem))
         else:
-            self.log_staff_change(message)
+            if self.entry:
+                self.entry.change_message = f"On the web page: {message}"
+                self.entry.save(update_fields=["change_message"])
             if message:
                 messages.success(request, message)
         return redirect(self.next_url(**kwargs))
 
-    def log_staff_change(self, message: str) -> None:
-        if self.changed_row is not None and self.changed_row.user_id != self.user.pk:
-            LogEntry.objects.log_actions(
-                self.user.pk,
-                [self.changed_row],
-                CHANGE,
-                change_message=f"On the web page: {message}",
-                single_object=True,
-            )
+    def record_change(self, row: Any) -> None:
+        """Record a change of staff to another user's row before it is made, so that no crash leaves it unrecorded."""
+        self.entry = staff.record(self.user, row, f"On the web page: {type(self).__name__}")
 
     def act(self, *args: Any, **kwargs: Any) -> str:
         """Run the action and return a message, or "" for none."""
@@ -134,6 +134,14 @@ def api_request(request: HttpRequest) -> Request:
     drf_request = Request(request)
     drf_request.user = request.user
     return drf_request
+
+
+def uuid_of(text: str) -> UUID | None:
+    """Return the UUID in a form field or query, or None if it is invalid."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 def problem_text(problem: Problem) -> str:

@@ -23,6 +23,6 @@ class Home(TemplateView):
         return super().get_context_data(base=self.request.build_absolute_uri("/").rstrip("/"), **context)
 
 
-def nothing_here(request: HttpRequest, **_: str) -> HttpResponse:
+def not_found(request: HttpRequest, **_: str) -> HttpResponse:
     """Return the 404 page, also with DEBUG, where Django would list all URLs."""
     return page_not_found(request, Http404())

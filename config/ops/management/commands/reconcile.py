@@ -14,6 +14,7 @@ from config.platform.http.problems import DATABASE_ERRORS
 from etl import runstate
 from etl.maintenance import after_restore as documents
 from exports.maintenance import after_restore as exports
+from exports.maintenance import watermark
 
 log = structlog.get_logger(__name__)
 
@@ -23,10 +24,12 @@ STEPS: tuple[tuple[str, Callable[[], int]], ...] = (
     ("leases released", exports.release_leases),
     ("links revoked", exports.revoke_links),
     ("jobs with advanced event numbers", exports.advance_event_numbers),
-    ("fencing tokens of documents raised", documents.raise_fences),
+    ("generations of documents raised", documents.raise_generations),
     ("run-states without a document deleted", documents.forget_unknown_tasks),
     ("receipts ended because their object is missing", exports.end_receipts),
     ("files removed from the cache because their object is missing or different", exports.delete_stale_files),
+    # The last step: an interrupted run leaves the alert.
+    ("steps of the watermark between the database and the bucket", watermark.adopt),
 )
 UNKNOWN: tuple[tuple[str, Callable[..., int]], ...] = (
     ("files", exports.unknown_files),

@@ -39,10 +39,10 @@ not shift the pages.
 ### Limits
 
 Requests are counted per user: POST requests under `/exports` (`EXPORT_RATE`, 60 per minute), other requests there
-(`EXPORT_POLL_RATE`, 1,200), and requests for documents and rules (`ETL_RATE`, `ETL_POLL_RATE`). Downloads are counted
-per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Exports also have a daily
-quota of jobs and chunks, shown by `GET /exports/limits`; requests over it return 429 `quota_exceeded`. A JSON body can
-have up to 5 MiB.
+(`EXPORT_POLL_RATE`, 1,200), and writes and reads of documents and rules (`ETL_RATE`, `ETL_POLL_RATE`). Downloads are
+counted per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Exports also have
+a daily quota of jobs and chunks, shown by `GET /exports/limits`; requests over it return 429 `quota_exceeded`. A JSON
+body of `POST /exports`, its preview, or a test of a rule can have up to 5 MiB, a rule 256 KiB, and others 64 KiB.
 
 ### Waiting for results
 

@@ -4,9 +4,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import template
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+
+from config.platform.db import clock
 
 register = template.Library()
 
@@ -58,7 +59,7 @@ def ago(moment: datetime | None) -> SafeString | str:
     """Format a time as `3 min ago` or `in 3 min`, with the exact time as tooltip and in `datetime`."""
     if moment is None:
         return "–"
-    seconds = (timezone.now() - moment).total_seconds()
+    seconds = (clock.now() - moment).total_seconds()
     return format_html(
         '<time datetime="{}" title="{} UTC">{}</time>',
         moment.isoformat(),

@@ -1,0 +1,20 @@
+"""Base of the models that count what a user has used of a daily quota."""
+
+from django.conf import settings
+from django.db import models
+
+
+class DailyUsage(models.Model):
+    """One row for each user and day with requests."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)
+    day = models.DateField(help_text="In UTC, by the database's clock")
+
+    class Meta:
+        abstract = True
+        constraints = [models.UniqueConstraint(fields=["user", "day"], name="%(app_label)s_usage_day")]
+        indexes = [models.Index(fields=["-day", "user"], name="%(app_label)s_usage_newest")]
+        verbose_name_plural = "usage"
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.day}"

@@ -1,0 +1,68 @@
+"""JSON whose numbers keep their digits, in both directions.
+
+The standard library reads 90071992547409.93 as the nearest double, which is 90071992547409.94, and writes 1e22 as
+1e+22. Here, every number that is not a small integer is a Number: a Decimal that remembers how it was written.
+"""
+
+import json
+from decimal import Decimal
+from typing import Any, Self
+
+import orjson
+
+# Integers of more characters may not fit into 64 bits, which is the limit of `orjson`.
+SMALL_INTEGER = 18
+
+
+class Number(Decimal):
+    """A JSON number. It counts as its exact value, and is written as it was read: `1e22`, `-0.0`, `12.50`."""
+
+    __slots__ = ("literal",)
+    literal: str
+
+    def __new__(cls, literal: str) -> Self:
+        self = super().__new__(cls, literal)
+        self.literal = literal
+        return self
+
+    def __repr__(self) -> str:
+        return self.literal
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str, *options: Any) -> str:
+        return super().__format__(spec, *options) if spec else self.literal
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self.literal,)
+
+
+def integer(literal: str) -> int | Number:
+    """Return an integer. Large ones, and -0, keep their digits as Numbers."""
+    return int(literal) if len(literal) <= SMALL_INTEGER and literal != "-0" else Number(literal)
+
+
+def loads(text: str | bytes) -> Any:
+    """Parse JSON that `dumps` wrote, or that was checked before. Raises ValueError and RecursionError."""
+    return json.loads(text, parse_float=Number, parse_int=integer)
+
+
+def dumps(value: Any, *, indent: bool = False) -> bytes:
+    """Serialize to JSON. Raises TypeError."""
+    return orjson.dumps(value, default=written, option=orjson.OPT_INDENT_2 if indent else None)
+
+
+def written(value: Any) -> orjson.Fragment:
+    """Return how `orjson` should write a value that it does not know: its `default`."""
+    if isinstance(value, Number):
+        return orjson.Fragment(value.literal)
+    raise TypeError(f"{type(value).__name__} is not a JSON value.")
+
+
+def comparable(number: Decimal) -> str:
+    """Return a text that is equal for equal numbers: `12.50` and `1.25e1` give `125E-1`. `Decimal.normalize` would
+    round to 28 digits."""
+    sign, digits, exponent = number.as_tuple()
+    whole = "".join(map(str, digits)).lstrip("0")
+    short = whole.rstrip("0")
+    return f"{'-' * sign}{short}E{int(exponent) + len(whole) - len(short)}" if short else "0"

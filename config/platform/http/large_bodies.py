@@ -1,0 +1,46 @@
+"""One large body at a time: reading megabytes holds the GIL, which all other requests of a process need."""
+
+import gc
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from config.platform.http.body_limits import limit_of
+
+Respond = Callable[[HttpRequest], HttpResponseBase]
+
+# Each request has a thread of its own, so one that waits delays no other.
+turn = threading.Lock()
+
+
+def middleware(get_response: Respond) -> Respond:
+    """Queue requests whose body is larger than BODY_LIMIT.
+
+    Their bodies have been received already, so a slow client delays no other one.
+    """
+
+    def respond(request: HttpRequest) -> HttpResponseBase:
+        if not is_large(request):
+            return get_response(request)
+        with ExitStack() as held:
+            held.enter_context(turn)
+            request.end_turn = held.close  # type: ignore[attr-defined]
+            gc.collect()  # serializers and requests are cyclic, and keep the values of the previous body
+            return get_response(request)
+
+    return respond
+
+
+def end_turn(request: HttpRequest) -> None:
+    """Let the next request with a large body run, because this one is about to wait."""
+    getattr(request, "end_turn", lambda: None)()
+
+
+def is_large(request: HttpRequest) -> bool:
+    size = request.META.get("CONTENT_LENGTH") or "0"
+    # Files are larger, and are not parsed here.
+    return size.isdigit() and settings.BODY_LIMIT < int(size) <= limit_of(request.path_info)

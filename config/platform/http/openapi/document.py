@@ -1,0 +1,104 @@
+"""The API schema at `/api/schema`, made once per process: making it takes a tenth of a second, and anyone may ask."""
+
+import gzip
+import hashlib
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.utils.cache import get_conditional_response, patch_vary_headers
+from django.utils.encoding import force_bytes
+from django.utils.http import parse_header_parameters
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.renderers import (
+    OpenApiJsonRenderer,
+    OpenApiJsonRenderer2,
+    OpenApiYamlRenderer,
+    OpenApiYamlRenderer2,
+)
+from drf_spectacular.views import SpectacularAPIView
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+
+from config.platform.http.throttling import AddressThrottle
+
+# drf-spectacular imports and patches modules when it makes a schema, which is not safe in several threads.
+making = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The schema in one format, plain and compressed, with the strong ETag of each."""
+
+    content: bytes
+    compressed: bytes
+    etag: str
+    compressed_etag: str
+
+
+class SchemaThrottle(AddressThrottle):
+    """The rate of downloads by link, counted separately."""
+
+    requests = "export_download_rate"
+
+    def counted(self, request: Request) -> tuple[str, str]:
+        name, address = super().counted(request)
+        return name, f"schema:{address}"
+
+
+class SchemaView(SpectacularAPIView):
+    """`GET /api/schema`: JSON, or YAML if the Accept header asks for it. JSON is YAML, so every client can read it."""
+
+    schema = None  # it is not in the schema itself
+    renderer_classes: ClassVar = [  # type: ignore[misc]
+        OpenApiJsonRenderer,
+        OpenApiJsonRenderer2,
+        OpenApiYamlRenderer,
+        OpenApiYamlRenderer2,
+    ]
+    throttle_classes = (SchemaThrottle,)
+
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+        renderer = request.accepted_renderer
+        document = document_of(type(renderer))
+        is_gzip = accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        etag = document.compressed_etag if is_gzip else document.etag
+        response = HttpResponse(document.compressed if is_gzip else document.content, content_type=renderer.media_type)
+        response["ETag"], response["Cache-Control"] = etag, "no-cache"
+        if is_gzip:
+            response["Content-Encoding"] = "gzip"
+        patch_vary_headers(response, ["Accept", "Accept-Encoding"])
+        return get_conditional_response(request._request, etag=etag, response=response) or response
+
+
+def accepts_gzip(header: str) -> bool:
+    """Return whether an Accept-Encoding allows gzip (RFC 9110, 12.5.3)."""
+    weights = {}
+    for part in header.split(","):
+        name, parameters = parse_header_parameters(part)
+        with suppress(ValueError):
+            weights[name] = float(parameters.get("q", 1))
+    return weights.get("gzip", weights.get("*", 0)) > 0
+
+
+def document_of(renderer: Callable[[], BaseRenderer]) -> Document:
+    with making:
+        document: Document = made(renderer)
+        return document
+
+
+@cache
+def made(renderer: Callable[[], BaseRenderer]) -> Document:
+    content = bytes(force_bytes(renderer().render(schema(), renderer_context={})))
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    compressed = gzip.compress(content, mtime=0)
+    return Document(content=content, compressed=compressed, etag=f'"{digest}"', compressed_etag=f'"{digest}-gzip"')
+
+
+@cache
+def schema() -> Any:
+    return SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,20 @@
+"""The refusal of a request that exceeds a quota, and the limits of a day."""
+
+from typing import Self
+
+from config.platform.http.problems import Problem
+
+
+class QuotaExceeded(Problem):
+    status = 429
+    code = "quota_exceeded"
+
+    @classmethod
+    def of_day(cls, reason: str, *, seconds_left: int) -> Self:
+        """Return the problem of a quota that starts again with the next day."""
+        return cls(f"{reason}. The quota resets at midnight UTC.", retry_after=seconds_left)
+
+
+def left(limit: int, used: int) -> int:
+    """Return what is left. A limit that was lowered may be below what is used."""
+    return max(limit - used, 0)

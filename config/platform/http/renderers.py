@@ -1,0 +1,33 @@
+"""Renderer of JSON responses with numbers that keep their digits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from rest_framework.renderers import JSONRenderer
+from rest_framework.utils.encoders import JSONEncoder
+
+from config.platform import exact_json
+from config.platform.exact_json import Number
+
+
+class ExactJSONRenderer(JSONRenderer):
+    """REST framework's renderer, except for Numbers, which it would write as strings."""
+
+    def render(
+        self,
+        data: Any,
+        accepted_media_type: str | None = None,
+        renderer_context: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        if data is None:
+            return b""
+        indent = self.get_indent(accepted_media_type or "", dict(renderer_context or {}))
+        option = orjson.OPT_PASSTHROUGH_DATETIME | (orjson.OPT_INDENT_2 if indent else 0)
+        body = orjson.dumps(data, default=written, option=option)
+        # As in the base class: JSON that is also JavaScript.
+        return body.replace("\u2028".encode(), b"\\u2028").replace("\u2029".encode(), b"\\u2029")
+
+
+def written(value: Any) -> Any:
+    return exact_json.written(value) if isinstance(value, Number) else JSONEncoder().default(value)

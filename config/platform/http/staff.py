@@ -1,0 +1,77 @@
+"""Staff and the objects of other users: permission, and a record in the admin's audit log.
+
+Staff status alone opens nothing. Django's permissions `view_…` and `change_…` of the model decide, for API and pages as
+for the admin. Superusers have all permissions.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth import get_permission_codename
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
+from django.utils import timezone
+
+from config.platform.http.problems import NotPermitted, Problem
+
+READING_KEPT = timedelta(hours=1)  # repeated readings within this time are one record
+
+
+def permission_of(model: type[Model], verb: str = "view") -> str:
+    return f"{model._meta.app_label}.{get_permission_codename(verb, model._meta)}"
+
+
+def may(user: Any, model: type[Model], verb: str = "view") -> bool:
+    """Return whether the user may view or change the rows of all users."""
+    return bool(user.is_staff and user.has_perm(permission_of(model, verb)))
+
+
+def may_change(user: Any, row: Any) -> bool:
+    """Return whether the user owns the row, or may change the rows of all users."""
+    return row.user_id == user.pk or may(user, type(row), "change")
+
+
+def require_change(user: Any, row: Any) -> None:
+    """Raises NotPermitted for another user's row without the permission to change it."""
+    if not may_change(user, row):
+        raise NotPermitted("You may view this object of another user, but not change it.")
+
+
+def record(user: Any, row: Any, message: str) -> LogEntry | None:
+    """Record an action of staff on another user's row; return None for an own one."""
+    if row.user_id == user.pk:
+        return None
+    entry: LogEntry = LogEntry.objects.log_actions(user.pk, [row], CHANGE, change_message=message, single_object=True)
+    return entry
+
+
+@contextmanager
+def recorded(user: Any, row: Any, message: str) -> Iterator[None]:
+    """Record a change of another user's row. The record comes first, so that no crash leaves a change without one, and
+    is deleted if the change is refused.
+    """
+    entry = record(user, row, message)
+    try:
+        yield
+    except Problem:
+        if entry:
+            entry.delete()
+        raise
+
+
+def record_reading(user: Any, row: Any, message: str) -> None:
+    """Record that staff open the content of another user's row, before it is sent; once an hour for each message."""
+    if row.user_id == user.pk:
+        return
+    known = LogEntry.objects.filter(
+        user_id=user.pk,
+        content_type=ContentType.objects.get_for_model(row),
+        object_id=row.pk,
+        change_message=message,
+        action_time__gt=timezone.now() - READING_KEPT,
+    )
+    if not known.exists():
+        record(user, row, message)
