@@ -1,6 +1,7 @@
 """A pytest plugin that starts the real servers before Django reads its settings, and stops them at the end.
 
-Loaded by `-p tests.servers`. Whatever the shell says, the tests run on servers of their own, in a folder of their own.
+Loaded by `-p tests.servers`. The tests run on servers of their own, in a folder of their own, whatever the environment
+contains.
 """
 
 import os

@@ -9,7 +9,7 @@ from django.utils import timezone
 from etl import runstate
 from etl.core.errors import FileEncrypted, SchemaInvalid, explain
 from etl.core.stage_context import TaskWarning, Usage
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 from etl.models import Task
 from etl.pipeline import artifacts, completion
 from etl.providers.base import OCRResult, Page, page_marker
@@ -51,13 +51,13 @@ DATA = {
     "discount": 19,
 }
 CITATIONS = [
-    {"pointer": "/number", "page": 1, "quote": "Invoice INV-2024-17", "match": "exact"},
-    {"pointer": "/date", "page": 1, "quote": "Date: 29 February 2024", "match": "normalized"},
-    {"pointer": "/supplier/name", "page": 1, "quote": "Bright Lamps Ltd", "match": "exact"},
-    {"pointer": "/lines/0/item", "page": 1, "quote": "Desk lamp | 12", "match": "exact"},
-    {"pointer": "/lines/0/quantity", "page": 1, "quote": "| Desk lamp | 12 |", "match": "value"},
-    {"pointer": "/total", "page": 1, "quote": "Total due: **645.00 EUR**", "match": "numeric"},
-    {"pointer": "/iban", "page": 2, "quote": "<td>DE02 1203 0000 0000 2020 51</td>", "match": "exact"},
+    {"pointer": "/number", "page": 1, "bbox": None, "quote": "Invoice INV-2024-17", "match": "exact"},
+    {"pointer": "/date", "page": 1, "bbox": None, "quote": "Date: 29 February 2024", "match": "normalized"},
+    {"pointer": "/supplier/name", "page": 1, "bbox": None, "quote": "Bright Lamps Ltd", "match": "exact"},
+    {"pointer": "/lines/0/item", "page": 1, "bbox": None, "quote": "Desk lamp | 12", "match": "exact"},
+    {"pointer": "/lines/0/quantity", "page": 1, "bbox": None, "quote": "| Desk lamp | 12 |", "match": "ambiguous"},
+    {"pointer": "/total", "page": 1, "bbox": None, "quote": "Total due: **645.00 EUR**", "match": "normalized"},
+    {"pointer": "/iban", "page": 2, "bbox": None, "quote": "<td>DE02 1203 0000 0000 2020 51</td>", "match": "exact"},
 ]
 WARNINGS = [
     TaskWarning(code="low_confidence", detail="Recognition is unsure about the text of the page.", page=2),
@@ -85,7 +85,7 @@ def read_paper(task: Task, texts: tuple[str, ...] = PAPER, *, confidence: float 
 
 def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
     """Finish post-processing like a rule with a model."""
-    state = begin(task, Phase.POSTPROCESS)
+    state = begin(task, Stage.POSTPROCESS)
     provenance = {
         "strategy": "direct-json",
         "model": "small-model",
@@ -104,14 +104,14 @@ def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: 
 
 def complete_plainly(task: Task) -> None:
     """Finish post-processing with a rule that keeps the text."""
-    state = begin(task, Phase.POSTPROCESS)
+    state = begin(task, Stage.POSTPROCESS)
     provenance: dict[str, Any] = {"strategy": None, "model": None, "usage": Usage().as_dict(), "warnings": []}
     output = {"markdown_s3_key": state.markdown_key, "provider_task_id": "t", "metadata": {"provenance": provenance}}
     completion.complete(state, artifacts.commit(artifacts.output_key(state), output, check=lambda: None))
 
 
 def fail_to_extract(task: Task) -> None:
-    state = begin(task, Phase.POSTPROCESS)
+    state = begin(task, Stage.POSTPROCESS)
     invalid = SchemaInvalid("The answer does not fit at /total: not a number. The model was corrected twice.")
     error = explain(invalid, stage=state.phase)
     completion.settle(runstate.fail(state, error=error, usage=Usage(prompt_tokens=900, calls=3).as_dict()))
@@ -133,7 +133,7 @@ def newest(user: User) -> str:
 def busy(user: User) -> None:
     """1,000 documents in all states."""
     rule, now = invoices(user), timezone.now()
-    error = explain(FileEncrypted(), stage=Phase.OCR)
+    error = explain(FileEncrypted(), stage=Stage.OCR)
     ends: list[dict[str, Any]] = [
         {"status": Status.COMPLETED, "progress": 100, "result": {}, "metadata": {"ocr": {"pages": 3}}},
         {"status": Status.FAILED, "error": error},
@@ -176,7 +176,7 @@ def running(user: User) -> None:
 def extracting(user: User) -> None:
     task = paper(user)
     read_paper(task)
-    runstate.note_progress(begin(task, Phase.POSTPROCESS), 70)
+    runstate.note_progress(begin(task, Stage.POSTPROCESS), 70)
 
 
 def failed_early(user: User) -> None:
@@ -207,7 +207,7 @@ def long(user: User) -> None:
     texts = tuple(f"# Chapter {n}\n\n" + f"Paragraph of page {n}. " * 150 for n in range(1, 301))
     read_paper(task, texts)
     items = [{"no": n, "name": f"Item {n}", "text": "word " * 20} for n in range(10_000)]
-    cited = [{"pointer": "/items/5/no", "page": 250, "quote": "Chapter 250", "match": "exact"}]
+    cited = [{"pointer": "/items/5/no", "page": 250, "bbox": None, "quote": "Chapter 250", "match": "exact"}]
     complete_paper(task, {"items": items, "title": "Report"}, cited)
 
 

@@ -215,6 +215,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     expect(page.locator("#now")).to_contain_text(done)
     expect(other.locator("#jobs")).to_contain_text("2 of 6")
     other.get_by_label(f"Select things {str(job.pk)[:8]}").check()
+    page.bring_to_front()  # as a person would
     page.get_by_role("link", name="done 2").click()
     expect(page.locator("#chunks tbody tr")).to_have_count(2)
     page.go_back()

@@ -218,6 +218,7 @@ def test_the_second_of_two_tabs_resolves_the_edit_conflict(
 ) -> None:
     first, second = editor, watch.monitored(context.new_page())
     second.goto(f"/app/rules/{rule.pk}")
+    first.bring_to_front()  # as a person would
     first.get_by_label("Prompt", exact=True).fill("From the first tab.")
     save(first)
     expect(first.get_by_role("status").first).to_contain_text("version 2")

@@ -19,7 +19,7 @@ from config.platform import storage
 from etl import tasks
 from etl.core import errors, workspace
 from etl.core.stage_context import StageContext
-from etl.core.states import ENDED, Phase, Status
+from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.pipeline import artifacts
 from etl.providers.base import page_marker
@@ -57,11 +57,11 @@ def settle_all(site: Site) -> None:
 
 
 def ended_once(moves: dict[str, list[Any]], retried: Iterable[str]) -> None:
-    """I1, I7: each end was written once, under the row's fencing token, and never changed."""
+    """I1, I7: each end was written once, under the row's generation, and never changed."""
     for task in Task.objects.exclude(pk__in=retried):
         its = moves[str(task.pk)]
         assert [(move.was, move.became) for move in its] == [(Status.PENDING, task.status)], f"task {task.pk}: {its}"
-        assert its[0].token == its[0].old_token, f"task {task.pk} ended under another fencing token"
+        assert its[0].token == its[0].old_token, f"task {task.pk} ended under another generation"
 
 
 def rows_are_consistent(retried: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def rows_are_consistent(retried: Iterable[str]) -> None:
             assert task.error["stage"] == task.phase
             assert task.result is None
         if task.status == Status.CANCELLED and str(task.pk) not in retried:
-            assert not list(storage.list_objects(artifacts.folder(task.pk))), f"task {task.pk} was processed"
+            assert not list(storage.list_objects(artifacts.folder(task))), f"task {task.pk} was processed"
             assert not rehearsal.calls(f"ocr-{task.pk}"), f"task {task.pk} was cancelled and read"
 
 
@@ -125,10 +125,10 @@ def ocr_was_used_once(site: Site) -> None:
     for task in Task.objects.all():
         kept = [item.key for item in storage.list_objects(artifacts.ocr_folder(task))]
         assert sum(key.endswith(".md") for key in kept) <= 1, f"task {task.pk} has several results of OCR"
-        counted = task.metadata.get("attempts", {}).get(Phase.OCR, 0)
+        counted = task.metadata.get("attempts", {}).get(Stage.OCR, 0)
         forgotten = most * (
-            task.fence - 1
-        )  # every fencing token after the first belongs to a recreated run-state or a retry
+            task.generation - 1
+        )  # every generation after the first belongs to a recreated run-state or a retry
         calls = len(rehearsal.calls(f"ocr-{task.pk}"))
         assert calls <= counted + handed_back[task.pk] + forgotten, f"task {task.pk} was read {calls} times"
 
@@ -140,8 +140,8 @@ def lines(site: Site) -> list[dict[str, Any]]:
 # ---- Leftovers -----------------------------------------------------------------------------------------------------
 def no_orphaned_artifacts() -> None:
     """I5: every artifact belongs to an existing task."""
-    known = {str(pk) for pk in Task.objects.values_list("pk", flat=True)}
-    found = {item.key.removeprefix(artifacts.TASKS).split("/")[0] for item in storage.list_objects(artifacts.TASKS)}
+    known = {artifacts.folder(task) for task in Task.objects.only("uuid")}
+    found = {artifacts.folder_of(item.key) for item in storage.list_objects(artifacts.TASKS)}
     assert found <= known, f"artifacts without a task: {found - known}"
     assert not list(storage.list_uploads("etl/"))
 

@@ -12,6 +12,7 @@ from celery.signals import celeryd_init, task_prerun
 from tests.rehearsed_settings import *  # noqa: F403
 
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 3
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = True  # test_clocks counts the messages that a worker received
 
 
 def sleep_with_select(seconds: float | SupportsIndex, /) -> None:

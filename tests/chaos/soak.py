@@ -22,10 +22,11 @@ from knox.models import AuthToken
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.platform.db import sql
 from etl.models import Task
-from exports.models import Chunk, Job
+from exports.models import Chunk, File, Job
 from tests.chaos.faults import Fault, FaultInjector, schedule
 from tests.chaos.history.checker import answers_by_kind, check
 from tests.chaos.history.crowd import Crowd
+from tests.chaos.history.history import Violation
 from tests.chaos.history.record import Line, Record, read
 from tests.chaos.invariants import all_deliveries_ended, settle_all
 from tests.chaos.load import Load
@@ -39,6 +40,7 @@ EVERY = 4.0  # seconds between two faults, on average
 RATE = "100000/min"
 RECORD = PROJECT / ".local" / "soak.jsonl"
 MOST_VIOLATIONS = 20  # to be printed
+JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 RECOVERY = """
 SELECT EXTRACT(EPOCH FROM max(moved) - %(at)s)::float8 AS seconds FROM (
     SELECT min(later.at) AS moved
@@ -88,8 +90,22 @@ def test_a_soak_keeps_every_promise(site: Site, alice: User, bob: User) -> None:
     lines = read(RECORD)
     sys.stdout.write(table(site, load, lines, faults, ends))
     violations = check(lines)
-    sys.stdout.write("".join(f"{violation}\n" for violation in violations[:MOST_VIOLATIONS]))
+    sys.stdout.write("".join(f"{each}\n{rows_about(each)}" for each in violations[:MOST_VIOLATIONS]))
     assert not violations, f"{len(violations)} violations; the record is {RECORD}"
+
+
+def rows_about(violation: Violation) -> str:
+    """Return what the database holds on the jobs of a violation: the record has only what clients saw."""
+    found = ""
+    for job in Job.objects.filter(pk__in=set(JOB_ID.findall(violation.text))).order_by("created_at"):
+        found += f"    job {job.pk} schema={job.schema_version} function={job.function} reuse={job.reuse}\n"
+        for chunk in job.chunks.order_by("seq"):
+            file = File.objects.filter(path=chunk.path).values("schema_version", "etag", "data_as_of").first()
+            found += (
+                f"        chunk {chunk.pk} {chunk.key} {chunk.effective_date} {chunk.source} attempts={chunk.attempts} "
+                f"path={chunk.path} etag={chunk.etag} data_as_of={chunk.data_as_of} file={file}\n"
+            )
+    return found
 
 
 def start(site: Site) -> None:

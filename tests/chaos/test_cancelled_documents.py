@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
 from rules.models import Rule
@@ -71,7 +71,7 @@ def test_a_simultaneous_cancel_and_start_have_one_winner(site: Site) -> None:
     with ThreadPoolExecutor(2) as both:
         for _ in range(RACES):
             task = make_row(site.owner, rule=plain)
-            runstate.create(task, phase=Phase.OCR)
+            runstate.create(task, stage=Stage.OCR)
             cancelled = both.submit(concurrently, barrier, try_to_cancel, task)
             started = both.submit(concurrently, barrier, try_to_start, task)
             assert cancelled.result() != started.result()
@@ -103,7 +103,7 @@ def try_to_cancel(task: Task) -> bool:
 
 
 def try_to_start(task: Task) -> bool:
-    return runstate.start(task.pk, phase=Phase.OCR, fence=1).moved
+    return runstate.start(task.pk, stage=Stage.OCR, generation=1).moved
 
 
 def requeue(task: Task) -> None:

@@ -6,16 +6,22 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
+from standardwebhooks import Webhook as Verifier
 
 from config.celery import app
+from config.dev.stack import processes
 from config.dev.stack.process import Process
 from exports import tasks
 from exports.models import Chunk, Job, Tick
-from tests.broker import queued, valkey
+from tests.broker import lose_messages, queued, valkey
 from tests.chaos.site import LEASE_SECONDS, REAPER_SECONDS, Site
+from tests.integration.receiver import receiver
 from tests.waiting import wait_until
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where libfaketime puts it
@@ -136,7 +142,8 @@ def waited(job: Job) -> float:
 def _tidy(site: Site) -> Iterator[None]:
     """Remove shared memory that libfaketime leaves behind when its process is killed."""
     yield
-    for process in (*site.workers, *site.beats):
+    web = [site.web.process] if site.web and site.web.process else []
+    for process in (*web, *site.workers, *site.beats):
         pids = process.members()
         process.kill()
         for pid in pids:
@@ -181,3 +188,61 @@ def test_a_wrong_beat_clock_changes_nothing(site: Site, seconds: int) -> None:
 
     assert (job.status, site.source.calls()) == ("success", 2)
     assert waited(job) < REAPER_SECONDS + BUSY
+
+
+@pytest.mark.usefixtures("_tidy")
+def test_a_beat_whose_clock_was_ahead_works_again_at_once(site: Site) -> None:
+    """11: neither its last runs nor those in the database keep the periodic tasks from running."""
+    ahead = site.start_beat(**clock_off_by(OFF_SECONDS))
+    wait_until(lambda: queued("maintenance"))
+    ahead.stop()
+    lose_messages()
+    Tick.objects.create(name="reap", ran_at=Now() + timedelta(days=2))
+    right = processes.beat(root=site.folder / "beat0", environment=site.environment())
+    right.start()
+    site.beats.append(right)
+    site.start_worker()
+    before = valkey().time()[0]
+    wait_until(lambda: Tick.objects.filter(name="reap", ran_at__lte=Now()).exists(), limit=REAPER_SECONDS + BUSY)
+    assert Tick.objects.get(name="reap").ran_at.timestamp() >= before
+
+
+@pytest.mark.usefixtures("_tidy")
+@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
+def test_a_wrong_worker_clock_changes_no_webhook_signature(site: Site, seconds: int) -> None:
+    """11: receivers refuse times that are five minutes off."""
+    off: dict[str, Any] = {**clock_off_by(seconds), "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.1/32"}
+    with receiver() as hook:
+        site.receivers.append(hook)
+        site.start_web(EXPORT_WEBHOOK_ALLOW_CIDRS="127.0.0.1/32")
+        webhook = site.client.post("/exports/webhooks", json={"url": hook.url, "events": ["export.succeeded"]}).json()
+        worker = site.start_worker(**off)
+        site.start_beat()
+        job = site.submit("A")
+        site.settle(job)
+        wait_until(lambda: hook.received)
+
+        assert is_shifted(last_log_time(worker), seconds)
+        delivery = hook.received[0]
+        Verifier(webhook["secret"]).verify(delivery.body, delivery.headers)
+
+
+@pytest.mark.usefixtures("_tidy")
+@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
+def test_a_wrong_web_clock_changes_no_presigned_url(site: Site, seconds: int) -> None:
+    """11: the URL is valid for the minute after its request, by the clocks of the database and the object storage."""
+    site.start_worker()
+    site.start_beat()
+    site.start_web(**clock_off_by(seconds))
+    job = site.submit("A")
+    site.settle(job)
+    assert site.web
+    assert site.web.process
+    assert is_shifted(last_log_time(site.web.process), seconds)
+
+    link = urlsplit(site.client.get(f"/exports/{job.pk}").json()["receipt"]["signedUrl"])
+    url = site.client.get(f"{link.path}?{link.query}").headers["location"]
+
+    signed = datetime.strptime(parse_qs(urlsplit(url).query)["X-Amz-Date"][0], "%Y%m%dT%H%M%S%z")
+    assert is_shifted(signed, 0)
+    assert httpx2.get(url).status_code == 200

@@ -74,7 +74,7 @@ class FaultyMinerU(V4Server):
             "elsewhere": answer(302, Location="http://127.0.0.2:9/"),
         }
 
-    def tell(self, job: Job, call: Call, *, is_result: bool) -> Reply:
+    def job_reply(self, job: Job, call: Call, *, is_result: bool) -> Reply:
         if b">stuck<" in job.document and not is_result:
             job.polls = 1_000_000
         if b">endless<" in job.document and is_result:
@@ -82,7 +82,7 @@ class FaultyMinerU(V4Server):
         self.result = next((make() for mark, make in ARCHIVES.items() if is_result and mark in job.document), None)
         if self.result and is_result:
             return reply_zip(self.result)
-        return super().tell(job, call, is_result=is_result)
+        return super().job_reply(job, call, is_result=is_result)
 
     def never_respond(self, _to: BaseHTTPRequestHandler) -> None:
         self.over.wait(120)
@@ -193,10 +193,10 @@ SAYS: dict[str, tuple[Said, str]] = {
 def test_every_model_fault_maps_to_its_documented_error(site: Site, models: ModelServer) -> None:
     """20: the model answers with prose, truncated JSON, nothing, 429, not at all, or endlessly."""
 
-    def say(request: Request) -> Said:
+    def reply(request: Request) -> Said:
         return next((reply for name, (reply, _) in SAYS.items() if f"({name})" in request.message("user")), gives(GOOD))
 
-    models.always(say)
+    models.always(reply)
     settings: dict[str, Any] = {
         **SHORT,
         "ETL_LLM_BASE_URL": models.url,

@@ -1,4 +1,4 @@
-"""A real web process for whoever speaks to it from outside, with rates and quotas that do not get in the way."""
+"""A real web process for outside clients, with rates and quotas that are out of the way."""
 
 from collections.abc import Iterator
 
@@ -14,6 +14,10 @@ PLENTY = {
     "EXPORT_DAILY_JOBS": "1000000",
     "EXPORT_DAILY_CHUNKS": "100000000",
     "ETL_QUEUE_SIZE": "1000000",
+    "ETL_MAX_OPEN_PER_USER": "1000000",
+    "ETL_DAILY_DOCUMENTS": "1000000",
+    "ETL_DAILY_BYTES": "1000000000000",
+    "ETL_DAILY_RULE_VERSIONS": "1000000",
     "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # no test asks a name server
 }
 

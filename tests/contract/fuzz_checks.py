@@ -1,7 +1,7 @@
 """What schemathesis runs besides its own: a check, and a hook that keeps requests apart. C4.
 
 schemathesis' `positive_data_acceptance` would have all input that fits the document taken, or any refusal. Here it may
-be refused for what no schema can say, and for nothing else.
+be refused for reasons that no schema can express, and for nothing else.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from typing import Any
 import schemathesis
 
 KEY = "Idempotency-Key"
-# Reasons that lie in what there is, not in how the request looks: codes, each with the places that it may be told at.
+# Reasons that depend on stored data, not on the request's format: codes, each with the pointers it may have.
 KNOWN_REASONS = {
     "unknown_dataset": r"/dataset",
     "unknown_rule": r"/rule_id",

@@ -29,7 +29,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The generated package, in a folder that can be imported from."""
     folder = tmp_path_factory.mktemp("client")
     options = folder / "options.yaml"
-    options.write_text("post_hooks: []\n")  # it would format what nobody reads
+    options.write_text("post_hooks: []\n")  # it would format code that is not read
     ran = subprocess.run(
         [
             Path(sys.executable).with_name("openapi-python-client"), "generate", "--meta", "none",

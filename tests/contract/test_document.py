@@ -94,7 +94,7 @@ def test_its_references_resolve() -> None:
         assert resolved({"$ref": reference}, document())
 
 
-# ---- Whole ----------------------------------------------------------------------------------------------------------
+# ---- The whole document ---------------------------------------------------------------------------------------------
 
 
 def test_it_has_a_title_a_version_and_a_server() -> None:
@@ -149,8 +149,8 @@ def test_every_operation_lists_its_problem_codes(operation: dict[str, Any]) -> N
             assert codes
             assert {example["value"]["code"] for example in content["examples"].values()} == set(codes)
             assert {example["value"]["status"] for example in content["examples"].values()} == {int(status)}
-            told = responses(operation)[status]["description"]
-            assert all(f"`{code}`: " in told for code in codes)
+            description = responses(operation)[status]["description"]
+            assert all(f"`{code}`: " in description for code in codes)
     problems = {status for status, response in responses(operation).items() if status >= "400"}
     assert {"400", "500"} <= problems
     assert "default" not in operation["responses"]
@@ -186,11 +186,11 @@ def test_its_examples_match_their_schemas(operation: dict[str, Any]) -> None:
 def test_its_events_match_their_schemas(name: str, subject: str) -> None:
     (operation,) = (each for each in operations().values() if each["operationId"] == name)
     (example,) = responses(operation)["200"]["content"]["text/event-stream"]["examples"].values()
-    told = re.findall(r"id: (\d+)\nevent: (\w+)\ndata: (.*)\n\n", example["value"])
-    assert [int(number) for number, _, _ in told] == sorted({int(number) for number, _, _ in told})
-    assert (told[0][1], told[-1][1]) == ("snapshot", "status")
+    events = re.findall(r"id: (\d+)\nevent: (\w+)\ndata: (.*)\n\n", example["value"])
+    assert [int(number) for number, _, _ in events] == sorted({int(number) for number, _, _ in events})
+    assert (events[0][1], events[-1][1]) == ("snapshot", "status")
     shapes = {"snapshot": subject, "chunk": "Chunk", **({"progress": "Progress"} if subject == "Job" else {})}
-    for _, event, data in told:
+    for _, event, data in events:
         if event in shapes:
             check(orjson.loads(data), {"$ref": f"#/components/schemas/{shapes[event]}"}, document())
         assert f"`{event}`" in responses(operation)["200"]["description"]

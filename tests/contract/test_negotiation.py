@@ -16,7 +16,14 @@ from tests.integration.factories import make_job
 from tests.integration.test_schema import EXAMPLES
 
 WRITES = ("POST", "PUT", "PATCH")
-ANY_FORM = {"livez", "readyz", "metrics", "watchExport", "watchTask", "getMarkdown"}  # one form, whatever Accept says
+ANY_FORM = {
+    "livez",
+    "readyz",
+    "metrics",
+    "watchExport",
+    "watchTask",
+    "getMarkdown",
+}  # one format, whatever Accept requests
 
 
 def asked(**known: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -24,7 +24,7 @@ ANYTHING = "…"
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """`line` is the line of its text in the file. `reason` says why the block is not run."""
+    """`line` is the line of its text in the file. `reason`: why the block is not run."""
 
     page: Path
     line: int

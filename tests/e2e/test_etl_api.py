@@ -179,7 +179,7 @@ def test_more_requests_can_wait_than_the_database_pool_has_connections(
     token: str,
 ) -> None:
     """B5: every waiting request gets the first change, and other requests are answered meanwhile."""
-    users = [alice, *(User.objects.create_user(name, is_staff=True) for name in ("sam", "sue"))]
+    users = [alice, *(User.objects.create_user(name, is_staff=True, is_superuser=True) for name in ("sam", "sue"))]
     tokens = [token, *(token_of(user) for user in users[1:])]
     task = make_task(alice)
     url = f"/api/v1/etl/tasks/{task.pk}"

@@ -65,7 +65,7 @@ class Standby(Postgres):
         with (self.data / "postgresql.auto.conf").open("a") as file:
             file.write("max_standby_streaming_delay = '100ms'\n")
 
-    def complete(self) -> None:
+    def provision(self) -> None:
         """Do nothing: roles and databases are the primary's."""
 
 

@@ -280,7 +280,7 @@ def test_only_the_owner_and_staff_may_open_a_stream(
 ) -> None:
     """A7."""
     path = f"/exports/{make_job(dataset, alice, 1).pk}/events"
-    staff = User.objects.create_user("staff", is_staff=True)
+    staff = User.objects.create_user("staff", is_staff=True, is_superuser=True)
 
     assert clients().problem(path) == (401, "not_authenticated")
     assert clients("slc_unknown").problem(path) == (401, "authentication_failed")
@@ -328,7 +328,7 @@ def test_a_hundred_listeners_cost_no_more_queries_than_one(
 ) -> None:
     """A25: twelve chunks, and at most three queries per half second."""
     job = make_job(dataset, alice, 12)
-    staff = [User.objects.create_user(name, is_staff=True) for name in ("staff", "other")]
+    staff = [User.objects.create_user(name, is_staff=True, is_superuser=True) for name in ("staff", "other")]
     streams = [clients(of).watch(job) for of in (token_of(user) for user in staff) for _ in range(MOST_OF_A_USER)]
     assert clients(token_of(staff[0])).problem(f"/exports/{job.pk}/events") == (429, "too_many_streams")
     wait_until(lambda: listeners(web) == 100)

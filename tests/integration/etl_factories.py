@@ -7,9 +7,9 @@ from django.contrib.auth.models import User
 
 from config.platform import storage
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
-from etl.pipeline import artifacts, dispatch
+from etl.pipeline import artifacts, dispatch, turns
 from rules.library import editing
 from rules.models import Rule
 
@@ -28,13 +28,14 @@ def make_row(user: User, text: str = "Hello.", *, rule: Rule | None = None, **ch
     content = text.encode()
     key = f"{artifacts.DOCUMENTS}{uuid4()}.txt"
     storage.put(key, content, content_type="text/plain")
-    fields = {"rule_version": rule.version, "filename": "hello.txt", "kind": "txt", "size": len(content)}
+    fields: dict[str, Any] = {"filename": "hello.txt", "kind": "txt", "size": len(content)}
+    fields |= {"rule_version": rule.version, "rank": turns.next_rank(user.pk)}
     return Task.objects.create(user=user, rule=rule, document_key=key, **(fields | changes))
 
 
 def make_task(user: User, text: str = "Hello.", *, rule: Rule | None = None, **changes: Any) -> Task:
     """Submit a document: row, run-state, message."""
     task = make_row(user, text, rule=rule, **changes)
-    runstate.create(task, phase=Phase.OCR)
-    dispatch.start(task_id=task.pk, phase=Phase.OCR)
+    runstate.create(task, stage=Stage.OCR)
+    dispatch.start(task_id=task.pk, stage=Stage.OCR)
     return task

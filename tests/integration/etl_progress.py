@@ -5,7 +5,7 @@ from typing import Any
 from etl import runstate
 from etl.core.errors import EtlError, FileEncrypted, explain
 from etl.core.stage_context import Usage
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import artifacts, completion
 from etl.providers.base import OCRResult, Page
@@ -15,9 +15,9 @@ MARKDOWN = "<!-- page: 1 -->\n\n# Invoice <script>alert(1)</script>\n"
 RESULT = {"markdown_s3_key": "etl/tasks/x.md", "provider_task_id": "local-1", "metadata": {}}
 
 
-def begin(task: Task, phase: Phase = Phase.OCR) -> RunState:
+def begin(task: Task, stage: Stage = Stage.OCR) -> RunState:
     """A worker begins with a stage."""
-    answer = runstate.start(task.pk, phase=phase)
+    answer = runstate.start(task.pk, stage=stage)
     assert answer.moved, answer.verdict
     assert answer.state
     return answer.state
@@ -41,7 +41,7 @@ def read(task: Task, markdown: str = MARKDOWN) -> RunState:
 def complete(task: Task, result: dict[str, Any] | None = None) -> None:
     """The task ends well."""
     read(task)
-    end_well(begin(task, Phase.POSTPROCESS), result)
+    end_well(begin(task, Stage.POSTPROCESS), result)
 
 
 def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:

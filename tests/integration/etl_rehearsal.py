@@ -8,7 +8,7 @@ from django.db import connection
 from django.utils import timezone
 
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import execution
 from etl.runstate import RunState
@@ -23,16 +23,16 @@ def seen(task: Task) -> RunState:
     return state
 
 
-def run(task: Task, *phases: Phase) -> list[bool]:
-    return [execution.run(phase, task_id=task.pk) for phase in phases or Phase]
+def run(task: Task, *stages: Stage) -> list[bool]:
+    return [execution.run(stage, task_id=task.pk) for stage in stages or Stage]
 
 
-def run_beside(task: Task, phase: Phase, done: list[bool] | None = None) -> threading.Thread:
+def run_beside(task: Task, stage: Stage, done: list[bool] | None = None) -> threading.Thread:
     """Run a stage in a thread, which leaves no connection behind: each is one less in the pool of this process."""
 
     def work() -> None:
         try:
-            (done if done is not None else []).extend(run(task, phase))
+            (done if done is not None else []).extend(run(task, stage))
         finally:
             connection.close()
 
@@ -41,9 +41,9 @@ def run_beside(task: Task, phase: Phase, done: list[bool] | None = None) -> thre
     return thread
 
 
-def run_when_due(task: Task, phase: Phase) -> bool:
+def run_when_due(task: Task, stage: Stage) -> bool:
     valkey().hset(runstate.key_of(task.pk), mapping={"available_at": 0, "lease_until": 0})
-    return execution.run(phase, task_id=task.pk)
+    return execution.run(stage, task_id=task.pk)
 
 
 def row_of(task: Task) -> Task:

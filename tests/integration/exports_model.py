@@ -1,4 +1,4 @@
-"""What exports should be, told simply: no SQL, no clock, one thing at a time. For the tests that compare it with the
+"""A simple model of exports: no SQL, no clock, no concurrency. For the tests that compare it with the
 rows after each of many steps in any order.
 
 Time is a word here: a lease `is_over` or not, a chunk that waits `is_due` or not. Counters are not kept, they are

@@ -45,7 +45,7 @@ def forget(models: ModelServer) -> None:
 
 
 def note_of(models: ModelServer) -> str:
-    """Return the key of what processes tell each other of a server."""
+    """Return the key of the values about a server that processes share."""
     return f"{configured.SLUICE.etl_redis_prefix}{server_features.key_of(models.url, MODEL)}"
 
 

@@ -170,7 +170,7 @@ SELECT md5(name)::uuid, (%(users)s::int[])[owner], (%(datasets)s::bigint[])[(1 +
 FROM wanted ORDER BY ended NULLS LAST
 """
 
-# ---- What is large --------------------------------------------------------------------------------------------------
+# ---- Large tables ---------------------------------------------------------------------------------------------------
 
 # Each chunk is in the state that its job's counters leave for its place.
 CHUNKS = """
@@ -230,7 +230,7 @@ SELECT job_id, event_seq, 'status', status, NULL, finished_at,
 FROM recent WHERE finished_at IS NOT NULL
 """
 
-# ---- What came of them ----------------------------------------------------------------------------------------------
+# ---- Outcomes -------------------------------------------------------------------------------------------------------
 
 # The objects of the last half hour are still there; of most of these the time is over.
 RECEIPTS = """

@@ -1,6 +1,6 @@
 """Servers of MinerU's three protocols, scripted: real HTTP on a thread, with the shapes of the real ones' answers.
 
-Each works as the real one does until a test tells it to do something else: `server.on("GET", r"/tasks/\\w+$", reply)`
+Each works like the real one until a test replaces a reply: `server.on("GET", r"/tasks/\\w+$", reply)`
 answers requests to such paths instead, once or always. `make mineru` compares the shapes of 4.0 with the real server's.
 """
 
@@ -93,7 +93,7 @@ class Scripted:
         return [call for call in self.calls if call.method == method and re.search(path, call.path)]
 
     def forget(self) -> None:
-        """Lose all jobs, as a server does that is started anew."""
+        """Lose all jobs, like a restarted server."""
         self.jobs.clear()
 
     def reply_to(self, call: Call) -> Reply:
@@ -135,9 +135,9 @@ class V3Server(Scripted):
             return reply_json(404, {"detail": "Not Found"})
         if found[1] not in self.jobs:
             return reply_json(404, {"detail": "Task not found"})
-        return self.tell(self.jobs[found[1]], is_result=bool(found[2]))
+        return self.job_reply(self.jobs[found[1]], is_result=bool(found[2]))
 
-    def tell(self, job: Job, *, is_result: bool) -> Reply:
+    def job_reply(self, job: Job, *, is_result: bool) -> Reply:
         if not is_result:
             return reply_json(200, self.status(job, (job.state or "completed") if self.is_over(job) else "processing"))
         if job.state == "failed":
@@ -206,9 +206,9 @@ class V4Server(Scripted):
             return reply_json(404, {"detail": "Not Found"})
         if found[1] not in self.jobs:
             return reply_json(404, error_4("invalid_request_error", "job_not_found", f"Job {found[1]} not found"))
-        return self.tell(self.jobs[found[1]], call, is_result=bool(found[2]))
+        return self.job_reply(self.jobs[found[1]], call, is_result=bool(found[2]))
 
-    def tell(self, job: Job, call: Call, *, is_result: bool) -> Reply:
+    def job_reply(self, job: Job, call: Call, *, is_result: bool) -> Reply:
         if call.method == "DELETE":
             job.state = "canceled"
             return reply_json(200, self.status(job, "canceled"))
@@ -320,7 +320,7 @@ def error_4(kind: str, code: str, message: str) -> Shape:
 class CloudServer(Scripted):
     path = "/api/v4"
     key = "cloud-key"
-    zip_url = ""  # where results lie; on the same server unless a test says otherwise
+    zip_url = ""  # where results lie; on the same server unless a test changes it
 
     def work(self, call: Call) -> Reply:
         if call.path.startswith("/results/"):

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real HTTP server on a thread, which answers as a test says and keeps what came."""
+"""A receiver of webhooks: a real HTTP server on a thread, which replies as a test demands and records the requests."""
 
 import socket
 import ssl
@@ -69,19 +69,19 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             with lock:
-                told.received.append(Received({name.lower(): value for name, value in self.headers.items()}, body))
-                reply = told.replies.pop(0) if told.replies else told.then
+                hook.received.append(Received({name.lower(): value for name, value in self.headers.items()}, body))
+                reply = hook.replies.pop(0) if hook.replies else hook.then
             try:
                 reply(self)
             except OSError:
                 self.close_connection = True  # the client had enough
 
         def log_message(self, *_args: Any) -> None:
-            """Say nothing."""
+            """Do not log."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_args: Any) -> None:
-            """Say nothing: clients that do not trust the certificate hang up."""
+            """Do not log: clients that do not trust the certificate hang up."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if tls:
@@ -90,11 +90,11 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
             server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         place = "https://hook.example" if tls else "http://127.0.0.1"
-        told = Receiver(f"{place}:{server.server_port}/hook", then)
+        hook = Receiver(f"{place}:{server.server_port}/hook", then)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield told
+            yield hook
         finally:
             server.shutdown()
             thread.join()

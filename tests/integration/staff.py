@@ -93,7 +93,7 @@ def messages_of(response: Any) -> list[str]:
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 
-# ---- What is done there ---------------------------------------------------------------------------------------------
+# ---- Actions --------------------------------------------------------------------------------------------------------
 def select(browser: Client, verb: str, *rows: Any, **more: Any) -> Any:
     """Choose rows of a list and an action; the answer asks."""
     chosen = {"action": verb, "_selected_action": [str(row.pk) for row in rows], "select_across": "0", "index": "0"}

@@ -1,4 +1,4 @@
-"""A processor that somebody adds: one class (`tests.integration.words`) and one entry in ETL_POSTPROCESSORS. B22."""
+"""An added processor: one class (`tests.integration.words`) and one entry in ETL_POSTPROCESSORS. B22."""
 
 from io import BytesIO
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from etl.models import Task
-from etl.pipeline import checks
+from etl.pipeline import artifacts, checks
 from tests.integration import words
 from tests.integration.etl_rehearsal import row_of, run
 
@@ -22,8 +22,8 @@ def added(settings: Any, rehearsed: object) -> None:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, words.MODE: words.PATH}
 
 
-def make_rule(api: APIClient, **says: Any) -> dict[str, Any]:
-    response = api.post(RULES, {"name": "Words", "postprocess_mode": words.MODE, **says})
+def make_rule(api: APIClient, **fields: Any) -> dict[str, Any]:
+    response = api.post(RULES, {"name": "Words", "postprocess_mode": words.MODE, **fields})
     assert response.status_code == 201, response.content
     made: dict[str, Any] = response.json()
     return made
@@ -75,7 +75,7 @@ def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str
     assert row.status == "completed"
     assert row.result
     assert (row.result["data"], row.result["citations"]) == (data, [])
-    assert row.result["output_s3_key"] == f"etl/tasks/{task.pk}/result-1/output.json"
+    assert row.result["output_s3_key"] == f"{artifacts.folder(task)}result-1/output.json"
     assert api.get(f"/api/v1/etl/tasks/{task.pk}").json()["result"] == row.result
 
 
@@ -96,7 +96,7 @@ def test_a_task_with_a_removed_processor_fails_with_a_reason(api: APIClient, set
     ("mode", "path", "fault"),
     [
         (words.MODE, words.PATH, None),
-        (words.MODE, "nobody.Words", "etl.E004"),
+        (words.MODE, "missing.Words", "etl.E004"),
         (words.MODE, "pathlib.Path", "etl.E005"),
         ("count", words.PATH, "etl.E006"),
     ],

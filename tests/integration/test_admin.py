@@ -144,7 +144,7 @@ def test_it_finds_rows_by_search(pages: Client, failed: Job, model: str, query: 
     assert response.context["cl"].result_count == rows
 
 
-# ---- Who and what -------------------------------------------------------------------------------------------------
+# ---- Permissions --------------------------------------------------------------------------------------------------
 def test_other_users_are_redirected_to_the_login(alice: User) -> None:
     nobody, owner = Client(), Client()
     owner.force_login(alice)
@@ -319,7 +319,10 @@ def test_it_warns_of_an_unusable_function(pages: Client, dataset: Dataset) -> No
     response = pages.post(reverse("admin:exports_dataset_add"), form_of(function="data.missing"))
 
     assert Dataset.objects.filter(name="new").exists()
-    assert any("data.missing cannot be called: EXPORT_SOURCE_ERROR" in text for text in messages_of(response))
+    assert any(
+        "data.missing(key text, effective_date date) cannot be called: EXPORT_SOURCE_ERROR" in text
+        for text in messages_of(response)
+    )
 
 
 def test_it_deletes_only_unused_datasets(pages: Client, failed: Job) -> None:

@@ -43,7 +43,7 @@ def test_confirmations_list_affected_and_skipped_rows_with_reasons(
     assert "This will change 1 export of 2 exports selected." in words
     assert "Unchanged: 1 export" in words
     assert "This export has not failed. Only failed exports can be retried." in words
-    assert json.loads(form_in(response)[1]["chosen"])[0][0] == str(failed.pk)
+    assert json.loads(form_in(response)[1]["selection"])[0][0] == str(failed.pk)
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
 
@@ -83,7 +83,7 @@ def test_selected_rows_beyond_the_limit_are_left(pages: Client, failed: Job, mon
     assert len(reads) == 1
     action, fields = form_in(response)
     three = json.dumps([[str(chunk.pk), ""] for chunk in chunks])
-    assert pages.post(action, fields | {"chosen": three}).status_code == 400
+    assert pages.post(action, fields | {"selection": three}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_selected_rows_beyond_the_limit_are_left(pages: Client, failed: Job, mon
 def test_an_invalid_form_is_refused(pages: Client, failed: Job, chosen: str) -> None:
     action, fields = form_in(pages.get(page_of(failed, "retry")))
 
-    assert pages.post(action, fields | {"chosen": chosen}).status_code == 400
+    assert pages.post(action, fields | {"selection": chosen}).status_code == 400
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
@@ -113,9 +113,9 @@ def test_it_retries_selected_jobs_and_logs_the_action(
     another, fine = make_job(dataset, alice, chunks=2, key="EWR"), make_job(dataset, alice, chunks=1, key="LGA")
     fail(another, chunks=1)
     action, fields = form_in(select(pages, "retry", failed, another, fine))
-    both = json.loads(fields["chosen"])
+    both = json.loads(fields["selection"])
 
-    response = pages.post(action, fields | {"chosen": json.dumps([*both, [str(fine.pk), ""]])})
+    response = pages.post(action, fields | {"selection": json.dumps([*both, [str(fine.pk), ""]])})
 
     assert messages_of(response) == [
         "Retried 2 exports.",
@@ -346,9 +346,9 @@ def test_a_slot_is_released_only_after_its_call_has_ended(pages: Client, dataset
     held = claim()
     slot = Slot.objects.held().get()
     action, fields = form_in(pages.get(page_of(slot, "release")))
-    assert fields["chosen"] == "[]"
+    assert fields["selection"] == "[]"
     chosen = json.dumps([[str(slot.pk), str(slot.token)]])
-    assert messages_of(pages.post(action, fields | {"chosen": chosen}))[-1].startswith(
+    assert messages_of(pages.post(action, fields | {"selection": chosen}))[-1].startswith(
         "Unchanged: 1 slot. The worker that"
     )
 
@@ -380,7 +380,7 @@ def nowhere(settings: Any) -> Any:
     return type(settings.SLUICE.database_url)("postgresql://nobody@127.0.0.1:1/nothing")
 
 
-# ---- Who may --------------------------------------------------------------------------------------------------------
+# ---- Permissions ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def viewer(transactional_db: None) -> Client:
     """A browser of somebody who may look at everything, and change nothing."""
@@ -416,7 +416,7 @@ def test_other_users_are_sent_to_the_login(failed: Job, alice: User) -> None:
     client = Client()
     client.force_login(alice)
     for url in (page_of(failed, "retry"), reverse("admin:exports_job_do_retry")):
-        assert client.post(url, {"chosen": f'[["{failed.pk}", ""]]'})["Location"].startswith("/admin/login/")
+        assert client.post(url, {"selection": f'[["{failed.pk}", ""]]'})["Location"].startswith("/admin/login/")
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
@@ -425,7 +425,7 @@ def test_actions_require_a_csrf_token(staff: User, failed: Job) -> None:
     client.force_login(staff)
     action, fields = form_in(client.get(page_of(failed, "retry")))
 
-    assert client.post(action, {"chosen": fields["chosen"]}).status_code == 403
+    assert client.post(action, {"selection": fields["selection"]}).status_code == 403
     assert client.post(action, fields).status_code == 302
 
 

@@ -98,7 +98,7 @@ def fill(dataset: Dataset, user: User, *, first: int, last: int) -> None:
     AuthToken.objects.bulk_create(AuthToken(digest=f"{u.pk:0128}", token_key="slc_abcd", user=u) for u in people)
 
 
-# ---- What it costs ------------------------------------------------------------------------------------------------
+# ---- Queries ------------------------------------------------------------------------------------------------------
 def test_lists_of_5_and_200_rows_take_the_same_number_of_queries(pages: Client, failed: Job, alice: User) -> None:
     fill(failed.dataset, alice, first=1, last=5)
     few = {model: queries_for(pages, model) for model in LISTS}

@@ -1,4 +1,4 @@
-"""C2: the start page of the staff's pages tells whether all is well, to those who may know, at a bounded cost."""
+"""C2: the start page of the admin shows the service's health, to permitted staff, at a bounded cost."""
 
 import html
 import re
@@ -36,7 +36,7 @@ QUERIES = 16
 
 
 def figures(pages: Client) -> dict[str, tuple[str, str, str]]:
-    """Return what the page says now: `{title: (value, note, url)}`."""
+    """Return the figures on the page: `{title: (value, note, url)}`."""
     shown = pages.get(START).context["figures"]
     return {figure.title: (figure.value, figure.note, figure.url) for figure in shown}
 
@@ -51,7 +51,7 @@ def rows_behind(pages: Client, url: str) -> int:
     return int(pages.get(url).context["cl"].result_count)
 
 
-# ---- What it says ---------------------------------------------------------------------------------------------------
+# ---- Figures --------------------------------------------------------------------------------------------------------
 def test_an_empty_page_shows_the_first_steps(pages: Client, slots: int) -> None:
     page = text_of(pages.get(START))
     assert "Add dataset" in page
@@ -103,14 +103,14 @@ def tones(pages: Client) -> dict[str, str]:
 
 
 def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
-    """Nothing else tells: what is lost just stays where it is."""
+    """No other figure shows this: lost work stays where it is."""
     away = "beat or the maintenance worker is down, so lost work is not recovered"
     assert figures(pages)["Periodic tasks"][:2] == ("never", f"expected every 15 s: {away}")
 
     def is_told(seconds: int, note: str, tone: str) -> bool:
         reaped(timedelta(seconds=seconds))
-        told = figures(pages)["Periodic tasks"][:2], tones(pages)["Periodic tasks"]
-        return told == ((f"{seconds} s ago", note), tone)
+        shown = figures(pages)["Periodic tasks"][:2], tones(pages)["Periodic tasks"]
+        return shown == ((f"{seconds} s ago", note), tone)
 
     # In the same second: tried again where the machine stood still.
     wait_until(lambda: is_told(58, "last reap; expected every 15 s", ""))
@@ -207,7 +207,7 @@ def test_it_shows_failing_webhooks(pages: Client, alice: User) -> None:
     hooks.create(user=alice, url="https://a.example", events=[], secret="x", failures=3, enabled=False)
     hooks.create(user=alice, url="https://b.example", events=[], secret="x", failing_since=timezone.now())
     hooks.create(user=alice, url="https://c.example", events=[], secret="x")
-    assert figures(pages)["Pending deliveries"][:2] == (
+    assert figures(pages)["Pending webhook deliveries"][:2] == (
         "0", "2 webhooks failing (disabled after 10 failures in a row over 3 days), 1 disabled"
     )  # fmt: skip
 
@@ -297,7 +297,7 @@ def test_staff_see_only_permitted_figures(failed: Job) -> None:
     assert client.get(START).context["charts"] == []
 
 
-# ---- What it costs --------------------------------------------------------------------------------------------------
+# ---- Queries --------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_100_000_chunks_cost_no_extra_queries(pages: Client, failed: Job, alice: User) -> None:
     few = queries(pages)

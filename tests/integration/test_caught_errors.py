@@ -8,9 +8,9 @@ from django.contrib.auth.models import User
 from structlog.testing import capture_logs
 
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import recovery
-from etl.pipeline import execution
+from etl.pipeline.stages.definition import STAGES
 from etl.runstate import TransitionResult, Verdict
 from exports.delivery import bundles
 from exports.models import Chunk, Dataset
@@ -77,13 +77,13 @@ def test_an_unexpected_error_is_the_outcome_of_a_webhook_request(monkeypatch: py
 def test_an_unexpected_error_ends_a_stage(alice: User, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     task = make_task(alice)
     for _ in range(3 if step == "find" else 0):
-        runstate.start(task.pk, phase=Phase.OCR)
+        runstate.start(task.pk, stage=Stage.OCR)
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
-    broken = replace(execution.STAGES[Phase.OCR], run=fail if step == "run" else execution.STAGES[Phase.OCR].run)
-    monkeypatch.setitem(execution.STAGES, Phase.OCR, replace(broken, find=fail))
+    broken = replace(STAGES[Stage.OCR], run=fail if step == "run" else STAGES[Stage.OCR].run)
+    monkeypatch.setitem(STAGES, Stage.OCR, replace(broken, find=fail))
     before = counted("stage")
     with capture_logs() as lines:
-        assert run(task, Phase.OCR) == [False]
+        assert run(task, Stage.OCR) == [False]
 
     assert (row_of(task).status, seen(task).attempts["ocr"]) == (("pending", 1) if step == "run" else ("failed", 3))
     assert errors(lines, "unexpected_error") == ["Unforeseen"]

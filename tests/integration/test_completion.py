@@ -12,12 +12,16 @@ import zipfile
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.db.models import F
+from django.db.models.functions import Now
+from django.test import Client
 from django.utils import timezone
 from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
@@ -25,16 +29,20 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
+from exports.api import event_hub
 from exports.core.planning import Dialect, Shape
 from exports.delivery import bundles, chunk_files, links
 from exports.jobs import actions
 from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
-from exports.worker import completion, execution
+from exports.worker import adoption, completion, execution, leases, transitions
 from exports.worker.heartbeat import heartbeat
+from exports.worker.leases import Claim
+from exports.worker.transitions import ChunkResult
+from tests.broker import lose_messages, queued
 from tests.conftest import client_of
 from tests.integration import faulty_s3
-from tests.integration.factories import end_chunk, make_job
+from tests.integration.factories import end_chunk, make_job, result_of
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
@@ -174,6 +182,31 @@ def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -
     assert completion.unclaimed_jobs() == []
 
 
+def test_one_message_completes_all_jobs_that_are_ready(dataset: Dataset, alice: User) -> None:
+    """A12: the messages of the others were lost, and this one is about a job that is complete by now."""
+    jobs = [make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK", "LGA")]
+    execution.drain()
+    completion.complete(jobs[0].pk)
+
+    completion.drain(jobs[0].pk)
+
+    assert {job.status for job in Job.objects.all()} == {"success"}
+
+
+def test_a_worker_sends_a_message_for_the_jobs_that_it_leaves(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK"))
+    execution.drain()
+    lose_messages()
+    monkeypatch.setattr(completion, "DRAIN_SECONDS", 0)
+
+    completion.drain(first.pk)
+
+    assert completion.unclaimed_jobs() == [second.pk]
+    assert queued("bundles") == 1
+
+
 def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alice: User) -> None:
     """A11: both are at it, and the first one's lease is over."""
     job = make_job(dataset, alice, 1)
@@ -196,7 +229,7 @@ def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alic
         completion.issue(job, stale, bundle)
     completion.fail(job, stale, "too late")
     with pytest.raises(LeaseLost):
-        completion.adopt(stale, Chunk.objects.get())
+        adoption.adopt(stale, Chunk.objects.get())
     values = {"chunks": [before[1]["id"]], "patience": 3600, "attempts": 4}
     for statement in (completion.REDO, completion.RELEASE):
         assert sql.scalar(statement, job=job.pk, token=stale, **values) is None
@@ -207,7 +240,7 @@ def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alic
 
 
 def attempt_of(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Attempt:
-    return bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(completion.adopt, token))
+    return bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adoption.adopt, token))
 
 
 def complete_now(job: Job) -> None:
@@ -303,7 +336,7 @@ def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> N
     execution.drain()
     before = (list(job.chunks.values()), Job.objects.values().get(pk=job.pk))
     with pytest.raises(LeaseLost):
-        completion.adopt(stale, job.chunks.get())
+        adoption.adopt(stale, job.chunks.get())
     completion.export_missing_again(job, stale)
 
     assert (list(job.chunks.values()), Job.objects.values().get(pk=job.pk)) == before
@@ -460,7 +493,7 @@ def test_only_the_owner_downloads_files_of_a_manifest(dataset: Dataset, alice: U
     with urllib.request.urlopen(answer["Location"]) as reply:  # noqa: S310
         assert reply.read() == CONTENT
     assert APIClient().get(url).status_code == 401
-    bob.is_staff = True
+    bob.is_staff = bob.is_superuser = True
     bob.save()
     assert client_of(bob).get(url).status_code == 404  # staff see jobs, not their data
     assert client_of(bob).post(f"/exports/{job.pk}/link").status_code == 404
@@ -542,6 +575,35 @@ def test_the_sweep_keeps_the_copies_of_live_deliveries(
     assert {item.key for item in storage.list_objects("_receipts/")} == live
 
 
+def test_a_file_is_refused_after_the_expiry_by_the_databases_clock(
+    dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A22: as for links. Web's clock may be wrong, and `expiresAt` comes from the database."""
+    job = make_job(dataset, alice, 2, delivery="manifest")
+    finish(job)
+    now = timezone.now()
+    url = f"/exports/{job.pk}/files/JFK/2024-02-28"
+    monkeypatch.setattr(timezone, "now", lambda: now + timedelta(days=10))
+    assert api.get(url).status_code == 302
+
+    Receipt.objects.update(expires_at="2000-01-01T00:00Z")
+    monkeypatch.setattr(timezone, "now", lambda: now - timedelta(days=10_000))
+    assert api.get(url).json()["code"] == "receipt_expired"
+
+
+def test_a_receipt_is_shown_by_the_databases_clock(
+    dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A22: a web process whose clock is ahead shows no working link as expired."""
+    job = make_job(dataset, alice, 2)
+    finish(job)
+    browser, now = Client(), timezone.now()
+    browser.force_login(alice)
+    monkeypatch.setattr(timezone, "now", lambda: now + timedelta(minutes=11))
+    assert api.get(f"/exports/{job.pk}").json()["receipt"]["state"] == "active"
+    assert "data-download" in browser.get("/app/exports").content.decode()
+
+
 # ---- A storage that refuses writes ----------------------------------------------------------------------------------
 
 
@@ -579,9 +641,82 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
-        completion.complete(job.pk)
+        completion.drain(job.pk)
 
     assert completion.unclaimed_jobs() == [job.pk]
+
+
+def test_an_attempt_without_a_receipt_leaves_no_copies(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+    """A40: a storage would be filled by a delivery that has one file which cannot be copied."""
+    job = make_job(dataset, alice, 12, delivery="manifest")
+    execution.drain()
+    folder = f"_receipts/{job.pk}/"
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("PUT", "JFK_20240309.csv", faulty_s3.answer_500, times=1000)
+        completion.complete(job.pk)
+        assert list(storage.list_objects(folder)) == []
+        proxy.troubles.clear()
+        storage.delete(PATH)
+        complete_now(job)
+        assert list(storage.list_objects(folder)) == []
+        execution.drain()
+        job.refresh_from_db()
+        assert (job.status, job.done) == ("running", 12)
+
+        token = completion.claim(job.pk)
+        assert token
+        Job.objects.filter(pk=job.pk).update(status="cancelled", completion_token=None, completion_lease_until=None)
+        completion.attempt(job, token)
+        assert list(storage.list_objects(folder)) == []
+
+
+def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+    """A40: a file that cannot be copied would otherwise be tried every two seconds for an hour."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+        completion.complete(job.pk)
+        for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
+            Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))
+            complete_now(job)
+            pause = Job.objects.annotate(pause=F("completion_lease_until") - Now()).get().pause
+            assert at_least <= pause.total_seconds() <= at_most
+
+
+def test_a_second_try_of_an_attempt_makes_its_copies_again(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A38: a file was replaced more often than one try adopts, and the last version stayed."""
+    monkeypatch.setattr(bundles, "ADOPTIONS", 2)
+    job = make_job(dataset, alice, 3, delivery="manifest")
+    execution.drain()
+    last = job.chunks.get(seq=2)
+    adopt = adoption.adopt
+    adopted: list[int] = []
+
+    def replace_last() -> None:
+        head = storage.head(last.path)
+        assert head
+        stored = storage.put(last.path, b"%d" % len(adopted), content_type="text/csv", if_match=head.etag)
+        File.objects.filter(path=last.path).update(etag=stored.etag, sha256=f"{len(adopted):064}", bytes=1, rows=0)
+
+    def replaced_again(token: int, chunk: Chunk) -> Chunk:
+        adopted.append(chunk.pk)
+        if len(adopted) == 1:
+            newer = adopt(token, chunk)
+            replace_last()
+            return newer
+        return adopt(token, chunk)
+
+    monkeypatch.setattr(completion, "adopt", replaced_again)
+    replace_last()
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (len(adopted), job.status, job.completion_attempts, job.error_detail) == (2, "success", 1, "")
 
 
 # ---- Data that change while others export the same ------------------------------------------------------------------
@@ -609,7 +744,7 @@ def test_a_delivery_is_its_ledger_while_its_files_are_replaced(
             )
 
     File.objects.update(header_bytes=8)
-    adopt = completion.adopt
+    adopt = adoption.adopt
 
     def replaced_again(token: int, chunk: Chunk) -> Chunk:
         newer = adopt(token, chunk)
@@ -719,6 +854,67 @@ def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_for_ever(
             assert fetched(url).splitlines()[0] == header
     moved = set(Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True))
     assert len(moved) == 1  # one of the two gave way
+
+
+def change_of_data(source_db: psycopg.Connection, dataset: Dataset) -> Callable[[], object]:
+    """Have the function return a version, and return what raises it."""
+    source_db.execute("""
+        CREATE TABLE data.version AS SELECT 1 AS v;
+        CREATE FUNCTION data.versioned(key text, effective_date date) RETURNS TABLE (k text, v int)
+        LANGUAGE sql STABLE AS $$ SELECT key, v FROM data.version $$
+    """)
+    dataset.function = "data.versioned"
+    dataset.save()
+    return partial(source_db.execute, "UPDATE data.version SET v = v + 1")
+
+
+def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A16: a slow export, which read earlier, replaces the file just before the faster one records it."""
+    change = change_of_data(source_db, dataset)
+    finish(make_job(dataset, alice, 1))
+    make_job(dataset, alice, 1, reuse="never")
+    slow = leases.claim(backend="slow")
+    assert slow
+    change()
+    fresh = make_job(dataset, alice, 1, reuse="never")
+    finish_chunk = transitions.finish
+
+    def replaced_before(results: list[tuple[Claim, ChunkResult]], **options: Any) -> Any:
+        monkeypatch.undo()
+        older = storage.put(PATH, b"k,v\nJFK,1\n", content_type="text/csv", if_match=results[0][1].etag)
+        progress = finish_chunk(results, **options)
+        finish_chunk([(slow, result_of(slow, etag=older.etag, bytes=older.size, sha256=older.sha256, rows=1))])
+        return progress
+
+    monkeypatch.setattr(transitions, "finish", replaced_before)
+    execution.drain()
+    monkeypatch.setattr(adoption, "ADOPT_TIMEOUT_SECONDS", 0.1)
+    completion.complete(fresh.pk)
+
+    assert delivered(finish(fresh)) == b"k,v\nJFK,2\n"
+    fresh.refresh_from_db()
+    assert fresh.completion_attempts == 1
+
+
+def test_an_adopted_file_is_an_event(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A25: clients saw the rows, bytes, and checksum of the file before."""
+    change = change_of_data(source_db, dataset)
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    change()
+    make_job(dataset, alice, 2, reuse="never")
+    execution.drain()
+    position = Job.objects.get(pk=job.pk).event_seq
+    completion.complete(job.pk)
+
+    update = event_hub.read({job.pk: position})[0][job.pk]
+    frames = [(number, content.partition(b"event: ")[2].split()[0].decode()) for number, content in update.frames]
+    assert [kind for _, kind in frames] == ["chunk", "chunk", "progress", "status"]
+    assert [number for number, _ in frames] == sorted({number for number, _ in frames})
+    for chunk in job.chunks.all():
+        assert chunk.sha256.encode() in b"".join(content for _, content in update.frames)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -299,7 +299,7 @@ def test_a_replay_of_a_no_longer_valid_request_is_409(
     assert Job.objects.count() == 1
 
 
-# ---- Who may --------------------------------------------------------------------------------------------------------
+# ---- Permissions ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
@@ -317,7 +317,7 @@ def test_actions_on_jobs_of_other_users_return_404(dataset: Dataset, alice: User
 
 def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: User, bob: User) -> None:
     """A7: staff help, but do not export as somebody else, nor at their cost."""
-    bob.is_staff = True
+    bob.is_staff = bob.is_superuser = True
     bob.save()
     job = make_job(dataset, alice, 1)
 
@@ -329,7 +329,7 @@ def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: Use
 
 def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
     """A7, A22: they could use it up."""
-    bob.is_staff = True
+    bob.is_staff = bob.is_superuser = True
     bob.save()
     job = make_job(dataset, alice, 1)
     execution.drain()

@@ -9,11 +9,13 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
+from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
 from config.platform import storage
 from exports.models import Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution
+from tests.integration import faulty_s3
 from tests.integration.factories import make_job
 from tests.integration.test_execution import PATH, empty_bucket, failing  # noqa: F401 - one is a fixture
 
@@ -125,6 +127,45 @@ def test_an_object_storage_failure_does_not_degrade_an_export(
 
     chunk = job.chunks.get()
     assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_UPLOAD_FAILED")
+
+
+def test_a_chunk_waits_when_the_storage_cannot_say_whether_there_is_an_older_file(
+    older: Job, dataset: Dataset, alice: User, settings: Any
+) -> None:
+    """A18, A40."""
+    job = make_job(dataset, alice, 1, reuse="never")
+    run(3)
+    Chunk.objects.filter(status="retrying").update(available_at=Now())
+    own = settings.SLUICE.s3_endpoint_url
+    with faulty_s3.running(str(own)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("HEAD", "", faulty_s3.answer_500, times=1000)
+        execution.drain()
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.attempts, chunk.error_code) == ("retrying", 3, "EXPORT_UPLOAD_FAILED")
+
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": own})
+    run(1)
+    job.refresh_from_db()
+    assert (job.status, job.degraded) == ("success", 1)
+
+
+def test_a_chunk_fails_by_its_source_when_the_storage_was_away_for_too_long(
+    older: Job, dataset: Dataset, alice: User, settings: Any
+) -> None:
+    """A40."""
+    job = make_job(dataset, alice, 1, reuse="never")
+    run(3)
+    Chunk.objects.filter(status="retrying").update(available_at=Now())
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(
+            update={"s3_endpoint_url": AnyHttpUrl(proxy.url), "export_storage_patience_seconds": 0}
+        )
+        proxy.trouble("HEAD", "", faulty_s3.answer_500, times=1000)
+        execution.drain()
+
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.attempts, chunk.error_code) == ("failed", 4, "EXPORT_SOURCE_ERROR")
 
 
 def test_the_manifest_names_the_snapshots(older: Job, dataset: Dataset, alice: User, source_db: Any) -> None:

@@ -22,10 +22,11 @@ from pytest_httpserver import HTTPServer
 from config.ops.checks import deployment, folders
 from config.ops.doctor import database, examination, peers, redis, source, storage, system_checks, workers
 from config.ops.doctor.findings import Subject, ok
+from config.platform import startup
 from config.platform import storage as objects
 from config.platform.http import health
 from config.platform.storage import writability
-from etl.providers.local import sandbox
+from etl.providers.local import sandbox, system_calls
 from exports.models import Dataset, Slot, Tick
 from tests.integration import faulty_s3
 from tests.integration.faulty_s3 import Handler
@@ -222,6 +223,15 @@ def test_it_finds_that_beat_does_not_run(name: str, level: str) -> None:
     assert "docs/runbook.md#nothing-runs" in text
 
 
+@pytest.mark.usefixtures("transactional_db")
+def test_it_finds_a_periodic_task_that_ran_in_the_future() -> None:
+    Tick.objects.bulk_create([Tick(name=each, ran_at=timezone.now()) for each in ("reap", "sweep", "purge")])
+    Tick.objects.filter(name="sweep").update(ran_at=timezone.now() + timedelta(days=2))
+    level, text = examine(database.SUBJECT, "ticks")
+    assert level == "failure"
+    assert "in the future" in text
+
+
 def test_it_finds_that_the_default_rule_is_missing(transactional_db: None, change: Callable[..., None]) -> None:
     assert passes(database.SUBJECT, "rules")
     change(etl_global_rule_id=4711)
@@ -270,6 +280,13 @@ def test_it_finds_calls_that_outlast_their_task(dataset: Dataset) -> None:
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "failure"
     assert "--statement-timeout" in text
+
+
+def test_it_finds_datasets_in_the_folder_of_documents(dataset: Dataset) -> None:
+    Dataset.objects.update(base_path="etl/uploads")
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "failure"
+    assert "Dataset things: its base path, etl/uploads, is reserved for documents." in text
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------
@@ -331,6 +348,14 @@ def test_it_finds_secret_files_readable_by_the_document_parser(monkeypatch: pyte
     level, text = system_check(deployment.check_sandbox)
     assert level == "warning"
     assert "Landlock" in text
+
+
+def test_it_finds_that_system_calls_of_the_document_parser_are_not_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deployment.check_system_calls() == []
+    monkeypatch.setattr(system_calls, "library", lambda: None)
+    level, text = system_check(deployment.check_system_calls)
+    assert level == "warning"
+    assert "libseccomp2" in text
 
 
 def test_it_finds_a_missing_bucket(change: Callable[..., None]) -> None:
@@ -432,11 +457,29 @@ def test_it_finds_a_read_only_folder(
     check, name, level = folder
     (tmp_path / "file").touch()
     change(etl_cache_dir=tmp_path / "file")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
     actual, text = system_check(check)
     assert actual == level
     assert name in text
     assert "permissions" in text
+
+
+def test_it_finds_a_temporary_folder_that_python_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder beside it has room. No process starts that would use it."""
+    assert startup.unusable_temporary_folder() == ""
+    missing = tmp_path / "missing"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(missing))
+    level, text = system_check(folders.check_temporary_folder)
+    assert level == "failure"
+    assert str(missing) in text
+    with pytest.raises(SystemExit, match="TMPDIR is"):
+        startup.require_valid_settings()
+
+    missing.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert system_check(folders.check_temporary_folder)[0] != "failure"
+    startup.require_valid_settings()
 
 
 @pytest.mark.parametrize(("check", "name", "level"), FOLDERS)

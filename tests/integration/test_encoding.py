@@ -5,7 +5,7 @@ import csv
 import gzip
 import io
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 
 import psycopg
 import pytest
@@ -208,6 +208,59 @@ def test_bytes_in_arrays_are_base64(source_db: psycopg.Connection) -> None:
         {"part": [None], 'a "b': ["AP8=", None]},
         {"part": [base64.b64encode(b"x" * 100).decode()], 'a "b': [[["AP8="]]]},
     ]
+
+
+def test_arrays_of_domains_are_written_as_arrays_of_their_base_types(source_db: psycopg.Connection) -> None:
+    source_db.execute(r"""
+        CREATE DOMAIN data.price AS numeric(12, 2);
+        CREATE DOMAIN data.net_price AS data.price;
+        CREATE DOMAIN data.number AS bigint;
+        CREATE DOMAIN data.picture AS bytea;
+        CREATE DOMAIN data.moment AS timestamp;
+        CREATE DOMAIN data.prices AS data.net_price[];
+        CREATE FUNCTION data.domains(key text, effective_date date)
+        RETURNS TABLE (
+            a data.price[], b data.net_price[], c data.number[], d data.picture[], e data.moment[], f data.prices)
+        LANGUAGE sql AS $$ SELECT
+            ARRAY[0.10]::data.price[], ARRAY[0.20, NULL]::data.net_price[], ARRAY[9007199254740993]::data.number[],
+            ARRAY['\x00ff']::data.picture[], ARRAY['2024-02-29']::data.moment[], ARRAY[0.30]::data.net_price[]
+        $$
+    """)
+    data, _ = encoded(Shape(format="jsonl"), ("data", "domains"))
+    assert json.loads(data) == {
+        "a": ["0.10"],
+        "b": ["0.20", None],
+        "c": ["9007199254740993"],
+        "d": ["AP8="],
+        "e": ["2024-02-29T00:00:00+00:00"],
+        "f": ["0.30"],
+    }
+
+
+def test_timestamps_are_in_utc_in_json_whatever_time_zone_the_function_sets(source_db: psycopg.Connection) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.local_days(key text, effective_date date)
+        RETURNS TABLE (one timestamp, many timestamp[], nothing timestamp[], instant timestamptz)
+        LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM set_config('TimeZone', 'Asia/Tokyo', true), set_config('DateStyle', 'German', true);
+            RETURN QUERY VALUES
+                (timestamp '2024-02-29 12:00',
+                 '{{2024-02-29 12:00:00.5,0044-03-15 01:00:00 BC},{NULL,infinity}}'::timestamp[],
+                 NULL::timestamp[], timestamptz '2024-02-29 12:00+00'),
+                ('-infinity', '{}', NULL, NULL);
+        END $$
+    """)
+    data, _ = encoded(Shape(format="jsonl"), ("data", "local_days"))
+    first, second = (json.loads(line) for line in data.splitlines())
+
+    noon = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    assert datetime.fromisoformat(first["one"]) == datetime.fromisoformat(first["instant"]) == noon
+    assert first["many"] == [
+        ["2024-02-29T12:00:00.5+00:00", "0044-03-15T01:00:00+00:00 BC"],
+        [None, "infinity"],
+    ]
+    assert first["nothing"] is None
+    assert (second["one"], second["many"]) == ("-infinity", [])
 
 
 def test_json_includes_the_schema_version_and_columns(hostile: psycopg.Connection) -> None:

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from etl import runstate
 from etl.core.errors import LlmForbidden, explain
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import completion
 from tests.broker import queued, valkey
@@ -32,7 +32,7 @@ def _empty(transactional_db: None) -> None:
 
 @pytest.fixture
 def pages() -> Client:
-    """A browser of somebody who may look at tasks and at nothing else."""
+    """A browser of a user who may view tasks only."""
     staff = User.objects.create_user("sam", is_staff=True)
     staff.user_permissions.add(Permission.objects.get(codename="view_task"))
     client = Client()
@@ -64,7 +64,7 @@ def test_staff_find_tasks_and_see_their_outcomes(pages: Client, alice: User) -> 
 def test_staff_are_not_advised_to_retry_permanent_errors(pages: Client, alice: User) -> None:
     task = make_task(alice)
     state = begin(task)
-    error = explain(LlmForbidden("No language model is configured."), stage=Phase.POSTPROCESS)
+    error = explain(LlmForbidden("No language model is configured."), stage=Stage.POSTPROCESS)
     completion.settle(runstate.fail(state, error=error, usage={}))
     page = text(pages, f"{LIST}{task.pk}/change/")
     assert "No language model is configured. A retry will fail again until the cause is fixed." in page
@@ -137,7 +137,7 @@ def test_a_task_links_to_its_related_objects(pages: Client, alice: User) -> None
     assert [row.pk for row in found.context["cl"].result_list] == [task.pk]
 
 
-# ---- What may be done ----
+# ---- Permissions ---------
 @pytest.fixture
 def hands(pages: Client) -> Client:
     """The same, who may change tasks, too."""
@@ -155,7 +155,7 @@ def test_view_permission_shows_no_actions(pages: Client, alice: User) -> None:
         url = f"{LIST}{task.pk}/{verb}/"
         assert url not in text(pages, f"{LIST}{task.pk}/change/")
         assert pages.get(url).status_code == 403
-        assert pages.post(f"{LIST}do/{verb}/", {"chosen": f'[["{task.pk}", "1"]]'}).status_code == 403
+        assert pages.post(f"{LIST}do/{verb}/", {"selection": f'[["{task.pk}", "1"]]'}).status_code == 403
     assert Task.objects.get().status == "pending"
 
 
@@ -165,10 +165,10 @@ def test_staff_cancel_tasks_that_have_not_started(hands: Client, alice: User) ->
 
     asked = select(hands, "cancel", waiting, begun)
 
-    assert "Only a task that has not started can be cancelled." in html.unescape(asked.content.decode())
-    assert messages_of(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed."]
+    assert "A task can be cancelled while it waits for OCR or post-processing." in html.unescape(asked.content.decode())
+    assert messages_of(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed further."]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
-    assert record() == ["Cancelled: The document will not be processed."]
+    assert record() == ["Cancelled: The document will not be processed further."]
 
 
 def test_staff_retry_a_task_once(hands: Client, alice: User) -> None:
@@ -199,11 +199,11 @@ def test_a_refused_retry_shows_the_reason(hands: Client, alice: User) -> None:
 def test_staff_send_a_lost_wake_up_message_again(hands: Client, alice: User) -> None:
     """C2, B10: the message, or the whole run-state."""
     task = make_task(alice)
-    valkey().delete(settings.ETL_QUEUES[Phase.OCR])
+    valkey().delete(settings.ETL_QUEUES[Stage.OCR])
     wake = f"{LIST}{task.pk}/wake/"
     for words in ("The wake-up message was sent again.", "The lost state was recreated."):
         assert messages_of(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 document. {words}"
-        assert queued(settings.ETL_QUEUES[Phase.OCR]) == 1
+        assert queued(settings.ETL_QUEUES[Stage.OCR]) == 1
         assert runstate.read(task.pk)
         valkey().flushdb()
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from django.db import connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from knox.models import AuthToken
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
@@ -21,7 +23,7 @@ from config.platform import storage
 from config.platform.http import graceful_shutdown
 from etl import runstate
 from etl.api import lookup
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 from etl.models import Task
 from tests.broker import valkey
 from tests.conftest import client_of
@@ -73,13 +75,15 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     shown = get(api, task)
     assert shown == {
         "task_id": task.pk, "status": "pending", "phase": "ocr", "progress": 0, "filename": "hello.txt",
-        "rule_id": task.rule_id, "rule_version": 1, "result": None, "error": None,
+        "rule_id": task.rule_id, "rule_version": 1, "result": None, "previous_result": None, "error": None,
+        "waiting": True,
         "metadata": {
             "attempts": {"ocr": 0, "postprocess": 0}, "artifact_mineru_markdown_key": None, "provider": None,
             "provider_task_id": None, "ocr": {}, "warnings": [],
                 "postprocess": {
                     "strategy": None, "model": None,
                     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
+                    "earlier_usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
                 },
         },
         "created_at": shown["created_at"], "updated_at": shown["updated_at"],
@@ -90,10 +94,10 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     shown = get(api, task)
     assert (shown["status"], shown["phase"], shown["progress"]) == ("llm_processing", "postprocess", 50)
     assert shown["metadata"]["attempts"] == {"ocr": 1, "postprocess": 0}
-    assert shown["metadata"]["artifact_mineru_markdown_key"].startswith(f"etl/tasks/{task.pk}/")
+    assert shown["metadata"]["artifact_mineru_markdown_key"].startswith(f"etl/tasks/{task.pk}-{task.uuid}/")
     assert shown["metadata"]["ocr"]["pages"] == 1
 
-    end_well(begin(task, Phase.POSTPROCESS))
+    end_well(begin(task, Stage.POSTPROCESS))
     shown = get(api, task)
     assert (shown["status"], shown["progress"], shown["result"]) == ("completed", 100, RESULT)
     assert state.task_id == task.pk
@@ -140,22 +144,22 @@ def test_a_task_with_a_run_state_costs_no_query_on_tasks(api: APIClient, alice: 
 def test_tasks_of_other_users_look_like_unknown_tasks(api: APIClient, alice: User, bob: User) -> None:
     """B5."""
     theirs, forgotten = make_task(bob), make_row(bob)
-    told = set()
+    answers = set()
     for task_id in (theirs.pk, forgotten.pk, 10**9, 0, 2**63, 10**30):
         for method, rest in (("get", ""), ("get", "/markdown"), ("get", "/events"), ("post", "/cancel")):
             response = getattr(api, method)(f"{TASKS}/{task_id}{rest}")
             body = response.json()
             assert response.status_code == 404, (task_id, rest)
-            told.add((body["detail"], body["code"]))
+            answers.add((body["detail"], body["code"]))
         response = api.post(f"{TASKS}/{task_id}/retry", {"from_stage": "ocr"})
-        told.add((response.json()["detail"], response.json()["code"]))
-    assert told == {("Task not found", "not_found")}
+        answers.add((response.json()["detail"], response.json()["code"]))
+    assert answers == {("Task not found", "not_found")}
     for odd in ("x", "-1", "1.5", "%31%00", "9" * 5000):
         assert api.get(f"{TASKS}/{odd}").status_code == 404, odd
 
 
 def test_staff_see_all_tasks(alice: User) -> None:
-    staff = client_of(User.objects.create_user("sam", is_staff=True))
+    staff = client_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
     task = make_task(alice)
     assert get(staff, task)["task_id"] == task.pk
     forget(task)
@@ -168,7 +172,7 @@ def test_a_result_too_large_for_redis_is_read_from_the_row(api: APIClient, alice
     task = make_task(alice)
     read(task)
     large = RESULT | {"data": "x" * runstate.RESULT_BYTES}
-    state = begin(task, Phase.POSTPROCESS)
+    state = begin(task, Stage.POSTPROCESS)
     answer = runstate.complete(state, result=large, usage={})
     assert answer.moved
     assert (get(api, task)["status"], get(api, task)["result"]) == ("llm_processing", None)
@@ -197,6 +201,32 @@ def test_unsupported_methods_are_refused(api: APIClient, alice: User) -> None:
 
 
 # ---- Waiting --------------------------------------------------------------------------------------------------------
+
+
+def end_token(alice: User) -> None:
+    AuthToken.objects.filter(user=alice).delete()
+
+
+def deactivate(alice: User) -> None:
+    User.objects.filter(pk=alice.pk).update(is_active=False)
+
+
+@pytest.mark.parametrize("revoke", [end_token, deactivate])
+def test_a_long_poll_ends_soon_after_its_access(api: APIClient, alice: User, revoke: Callable[[User], None]) -> None:
+    """B5: it went on for up to 60 s."""
+    task = make_task(alice)
+    with ThreadPoolExecutor(1) as pool:
+
+        def waiting() -> Any:
+            try:
+                return api.get(f"{path(task)}?wait=60")
+            finally:
+                connections.close_all()
+
+        future = pool.submit(waiting)
+        wait_until(lambda: lookup.waiting.by_user)
+        revoke(alice)
+        assert future.result(timeout=20).status_code == 401
 
 
 def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) -> None:
@@ -311,7 +341,7 @@ def of_every_status(alice: User) -> dict[str, list[int]]:
         fail(tasks["failed"])
         state = runstate.read(tasks["cancelled"].pk)
         assert state
-        assert runstate.cancel(state.task_id, fence=state.fence).moved  # and the row does not know it yet
+        assert runstate.cancel(state.task_id, generation=state.generation).moved  # and the row does not know it yet
         for status, task in tasks.items():
             made.setdefault(status, []).insert(0, task.pk)
     return made
@@ -326,7 +356,7 @@ def test_the_list_matches_the_single_tasks_newest_first(api: APIClient, alice: U
     assert [item["task_id"] for item in listed] == sorted((pk for of in made.values() for pk in of), reverse=True)
     for item in listed:
         whole = api.get(f"{TASKS}/{item['task_id']}").json()
-        whole.pop("result")
+        del whole["result"], whole["previous_result"]
         assert item == whole
 
 
@@ -441,7 +471,7 @@ def test_redis_is_used_again_after_an_outage(
 
 
 def test_markdown_is_served_as_plain_text(api: APIClient, alice: User) -> None:
-    """B8, B21: whatever the document says, no browser renders it."""
+    """B8, B21: no browser renders it, whatever the document contains."""
     task = make_task(alice)
     assert api.get(path(task, "markdown")).json()["code"] == "not_ready"
     assert api.get(path(task, "markdown")).status_code == 409
@@ -453,7 +483,7 @@ def test_markdown_is_served_as_plain_text(api: APIClient, alice: User) -> None:
     assert b"".join(response.streaming_content).decode() == MARKDOWN
     assert int(response["Content-Length"]) == len(MARKDOWN.encode())
     forget(task)
-    assert api.get(path(task, "markdown")).status_code == 409  # nobody knows its key until recovery has looked
+    assert api.get(path(task, "markdown")).status_code == 409  # its key is unknown until recovery
 
 
 def test_markdown_is_available_after_a_failure_and_without_redis(api: APIClient, alice: User) -> None:
@@ -571,7 +601,7 @@ def test_invalid_retries_are_refused(api: APIClient, alice: User, body: dict[str
     assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
 
 
-# ---- Who asks -------------------------------------------------------------------------------------------------------
+# ---- Authentication -------------------------------------------------------------------------------------------------
 
 
 def test_a_browser_session_reads_and_writes_with_a_csrf_token(alice: User) -> None:

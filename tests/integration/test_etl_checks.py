@@ -20,20 +20,20 @@ def checked(**variables: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("ETL_POSTPROCESS_LONG_STRATEGY", "chunked", "ETL_POSTPROCESS_LONG_STRATEGY must be one of: direct"),
-        ("ETL_OCR_PROVIDER", "nobody.Provider", "(etl.E002) ETL_OCR_PROVIDER: nobody.Provider cannot be imported."),
+        ("ETL_OCR_PROVIDER", "missing.Provider", "(etl.E002) ETL_OCR_PROVIDER: missing.Provider cannot be imported."),
         ("ETL_OCR_PROVIDER", "pathlib.Path",
          "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is not a subclass of OCRProvider."),
     ],
 )  # fmt: skip
-def test_it_refuses_an_unknown_dotted_path(name: str, value: str, said: str) -> None:
+def test_it_refuses_an_unknown_dotted_path(name: str, value: str, message: str) -> None:
     """B22."""
     code, errors = checked(**{name: value})
 
     assert code == 1
-    assert said in errors
+    assert message in errors
 
 
 @pytest.mark.slow
@@ -55,8 +55,8 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     ids=["web", "worker", "make up"],
 )
 def test_a_misconfigured_process_does_not_start(command: list[str]) -> None:
-    """B22: every submission would be answered with 500, or every task fail; a line says which setting it is."""
-    wrong = {"ETL_OCR_PROVIDER": "nobody.Provider", "ETL_POSTPROCESS_LONG_STRATEGY": "chunked"}
+    """B22: otherwise every submission would get 500, or every task would fail; a line names the setting."""
+    wrong = {"ETL_OCR_PROVIDER": "missing.Provider", "ETL_POSTPROCESS_LONG_STRATEGY": "chunked"}
     done = subprocess.run(
         [sys.executable, *command],
         cwd=PROJECT, env={**os.environ, **wrong}, check=False, capture_output=True, text=True, timeout=30,
@@ -66,5 +66,5 @@ def test_a_misconfigured_process_does_not_start(command: list[str]) -> None:
     first, strategy, provider = done.stderr.strip().splitlines()[-3:]
     assert first == "These settings do not work together:"
     assert strategy.startswith("  ETL_POSTPROCESS_LONG_STRATEGY must be one of: direct")
-    assert provider == "  ETL_OCR_PROVIDER: nobody.Provider cannot be imported."
+    assert provider == "  ETL_OCR_PROVIDER: missing.Provider cannot be imported."
     assert "Traceback" not in done.stderr

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.conf import LazySettings
@@ -17,7 +18,7 @@ from config.platform import storage
 from config.platform.http import problems
 from etl import runstate
 from etl.api import lookup
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, execution, queue_limit
@@ -46,15 +47,52 @@ def test_a_pending_task_is_cancelled(alice: User) -> None:
         actions.cancel(task=row_of(task))
 
 
-@pytest.mark.parametrize("text", ["Hello.", "raise ProviderUnavailable", "leave"])
+@pytest.mark.parametrize("text", ["raise ProviderUnavailable", "leave"])
 def test_a_running_task_is_not_cancelled(alice: User, text: str) -> None:
-    """B6: also while it waits for its next attempt, or was handed on; it goes on to its end."""
+    """B6: also while it waits for its next attempt at OCR; it goes on to its end."""
     task = make_task(alice, text)
     with suppress(SystemExit):
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
     with pytest.raises(actions.NotCancellable, match="has started"):
         actions.cancel(task=row_of(task))
     assert row_of(task).status == "pending"
+
+
+def test_a_task_that_waits_for_post_processing_is_cancelled_at_once(alice: User) -> None:
+    """B6: in Redis and in the database; its Markdown stays, no worker runs the second stage, and it can be retried."""
+    task = make_task(alice)
+    run(task, Stage.OCR)
+    actions.cancel(task=row_of(task))
+
+    row = row_of(task)
+    assert (row.status, row.phase, seen(task).status) == ("cancelled", "postprocess", "cancelled")
+    assert row.metadata["artifact_mineru_markdown_key"] == seen(task).markdown_key != ""
+    assert run(task, Stage.POSTPROCESS) == [False]
+    again = actions.retry(task=row, from_stage=Stage.POSTPROCESS)
+    assert run(again, Stage.POSTPROCESS) == [True]
+
+
+@pytest.mark.parametrize("text", ["post:raise LlmUnavailable", "post:leave"])
+def test_a_task_is_cancelled_while_it_waits_for_its_next_attempt_at_post_processing(alice: User, text: str) -> None:
+    task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
+    with suppress(SystemExit):
+        run(task)
+    actions.cancel(task=row_of(task))
+    assert row_of(task).status == "cancelled"
+
+
+def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
+    """B6: a worker has its lease."""
+    task = make_task(alice, "post:until go", rule=make_rule(alice, mode="llm", name=f"held-{uuid4()}"))
+    run(task, Stage.OCR)
+    done: list[bool] = []
+    thread = run_beside(task, Stage.POSTPROCESS, done)
+    wait_until(lambda: seen(task).token)
+    with pytest.raises(actions.NotCancellable, match="has started"):
+        actions.cancel(task=row_of(task))
+    rehearsal.allow("go")
+    thread.join()
+    assert done == [True]
 
 
 def test_an_ended_task_is_not_cancelled(alice: User) -> None:
@@ -66,7 +104,7 @@ def test_an_ended_task_is_not_cancelled(alice: User) -> None:
 
 
 def test_a_task_without_a_run_state_is_not_cancelled(alice: User) -> None:
-    """B6: a worker may have the document already; nobody can promise any more that it was not read."""
+    """B6: a worker may have read the document already."""
     task = make_task(alice)
     valkey().flushall()
     with pytest.raises(actions.NotCancellable, match="being recovered"):
@@ -110,7 +148,7 @@ def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
                     connection.close()
 
             cancel = pool.submit(race, partial(actions.cancel, task=task))
-            start = pool.submit(race, partial(execution.run, Phase.OCR, task_id=task.pk))
+            start = pool.submit(race, partial(execution.run, Stage.OCR, task_id=task.pk))
             outcome = cancel.result(), start.result()
             assert outcome in ((None, False), ("refused", True))
             assert len(rehearsal.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")
@@ -125,21 +163,26 @@ def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
     failed = row_of(task)
     assert failed.status == "failed"
     valkey().delete("etl-ocr", "etl-postprocess")
-    again = actions.retry(task=failed, from_stage=Phase.POSTPROCESS)
+    again = actions.retry(task=failed, from_stage=Stage.POSTPROCESS)
 
     row = row_of(task)
     assert (row.status, row.phase, row.error, row.result) == ("pending", "postprocess", None, None)
     state = seen(task)
     assert (state.status, state.phase, state.error, state.result) == ("pending", "postprocess", None, None)
-    assert (state.fence, again.fence, state.run, state.ocr_run) == (2, 2, 2, 1)  # a run's number is its fence
+    assert (state.generation, again.generation, state.run, state.ocr_run) == (
+        2,
+        2,
+        2,
+        1,
+    )  # a run's number is its generation
     assert state.metadata["attempts"] == {"ocr": 1, "postprocess": 0}
     assert (queued("etl-ocr"), queued("etl-postprocess")) == (0, 1)
     assert state.job_id
-    run(task, Phase.POSTPROCESS)
+    run(task, Stage.POSTPROCESS)
     done = row_of(task)
     assert (done.status, done.metadata["attempts"]) == ("completed", {"ocr": 1, "postprocess": 1})
     assert done.result
-    assert done.result["output_s3_key"] == f"etl/tasks/{task.pk}/result-2/output.json"
+    assert done.result["output_s3_key"] == f"{artifacts.folder(task)}result-2/output.json"
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
 
@@ -150,11 +193,11 @@ def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
     valkey().flushall()
     rule = make_rule(alice, mode="llm", name="other", version=3)
     content = catalog.content(rule_id=rule.pk, version=3)
-    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=content)
+    actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS, rule_content=content)
 
     assert (seen(task).rule_id, seen(task).rule_version, seen(task).progress) == (rule.pk, 3, 50)
     assert seen(task).metadata["artifact_mineru_markdown_key"]
-    run(task, Phase.POSTPROCESS)
+    run(task, Stage.POSTPROCESS)
     row = row_of(task)
     assert row.result
     assert (row.status, row.result["data"], row.rule_version) == ("completed", {"characters": 23}, 3)
@@ -166,8 +209,8 @@ def test_a_retry_without_a_rule_keeps_the_rule_version(alice: User) -> None:
     task = make_task(alice, rule=rule)
     run(task)
     editing.apply(rule, name="v2")
-    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
-    run(task, Phase.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
+    run(task, Stage.POSTPROCESS)
     assert row_of(task).rule_version == 1
     assert (len(rehearsal.calls("post-v1")), len(rehearsal.calls("post-v2"))) == (2, 0)
 
@@ -182,7 +225,7 @@ def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
     for task in (failed, half):
         before = Task.objects.values().get(pk=task.pk)
         with pytest.raises(actions.OcrResultMissing):
-            actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+            actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
         assert Task.objects.values().get(pk=task.pk) == before
 
 
@@ -190,11 +233,11 @@ def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
 def test_a_retry_can_repeat_all_stages(alice: User) -> None:
     """B7: new artefacts, attempts from the start."""
     task = make_task(alice, "once:raise ProviderUnavailable")
-    run(task, Phase.OCR)
-    run_when_due(task, Phase.OCR)
-    run(task, Phase.POSTPROCESS)
+    run(task, Stage.OCR)
+    run_when_due(task, Stage.OCR)
+    run(task, Stage.POSTPROCESS)
     before = artifacts.find_ocr(task)
-    actions.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
 
     state = seen(task)
     assert (state.status, state.phase, state.progress, state.run, state.ocr_run) == ("pending", "ocr", 0, 2, 2)
@@ -208,7 +251,7 @@ def test_a_retry_can_repeat_all_stages(alice: User) -> None:
 def test_a_cancelled_task_can_be_retried(alice: User) -> None:
     task = make_task(alice)
     actions.cancel(task=row_of(task))
-    actions.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
     assert run(task) == [True, True]
     assert row_of(task).status == "completed"
 
@@ -216,7 +259,7 @@ def test_a_cancelled_task_can_be_retried(alice: User) -> None:
 def test_a_retried_task_can_be_cancelled(alice: User) -> None:
     task = make_task(alice)
     run(task)
-    actions.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
     actions.cancel(task=row_of(task))
     assert row_of(task).status == "cancelled"
 
@@ -225,13 +268,13 @@ def test_a_retried_task_can_be_cancelled(alice: User) -> None:
 def test_an_unfinished_task_is_not_retried(alice: User) -> None:
     """B7: 409 while running."""
     task = make_task(alice)
-    for phase in (None, Phase.OCR):
-        if phase:
-            run(task, phase)
-        for stage in Phase:
+    for stage in (None, Stage.OCR):
+        if stage:
+            run(task, stage)
+        for retried in Stage:
             with pytest.raises(actions.NotEnded):
-                actions.retry(task=row_of(task), from_stage=stage)
-    assert (row_of(task).fence, row_of(task).run) == (1, 1)
+                actions.retry(task=row_of(task), from_stage=retried)
+    assert (row_of(task).generation, row_of(task).run) == (1, 1)
 
 
 def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
@@ -243,7 +286,7 @@ def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
     def retry(_: int) -> bool:
         together.wait()
         try:
-            actions.retry(task=row_of(task), from_stage=Phase.OCR)
+            actions.retry(task=row_of(task), from_stage=Stage.OCR)
         except actions.NotEnded:
             return False
         finally:
@@ -252,7 +295,7 @@ def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(retry, range(4))) == 1
-    assert row_of(task).fence == row.fence + 1
+    assert row_of(task).generation == row.generation + 1
 
 
 def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
@@ -262,7 +305,7 @@ def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
 
     def retry() -> None:
         try:
-            actions.retry(task=row_of(task), from_stage=Phase.OCR)
+            actions.retry(task=row_of(task), from_stage=Stage.OCR)
         finally:
             connection.close()
 
@@ -271,18 +314,18 @@ def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
             Task.objects.select_for_update().get(pk=task.pk)
             late = pool.submit(retry)
             wait_until(waits_for_a_lock)
-            Task.objects.filter(pk=task.pk).update(status="pending", fence=2, result=None)
+            Task.objects.filter(pk=task.pk).update(status="pending", generation=2, result=None)
         with pytest.raises(actions.NotEnded):
             late.result(timeout=30)
-    assert row_of(task).fence == 2
+    assert row_of(task).generation == 2
 
 
 def test_an_end_that_is_only_in_redis_counts(alice: User) -> None:
     task = make_task(alice, "raise FileCorrupt")
     run(task)
     Task.objects.filter(pk=task.pk).update(status="pending", error=None)
-    actions.retry(task=row_of(task), from_stage=Phase.OCR)
-    assert row_of(task).fence == 2
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
+    assert row_of(task).generation == 2
 
 
 def test_a_retry_requires_room_in_the_queue(alice: User, rehearsed: Change) -> None:
@@ -292,19 +335,19 @@ def test_a_retry_requires_room_in_the_queue(alice: User, rehearsed: Change) -> N
     make_row(alice)
     rehearsed(etl_queue_size=1)
     with pytest.raises(queue_limit.QueueFull):
-        actions.retry(task=row_of(task), from_stage=Phase.OCR)
+        actions.retry(task=row_of(task), from_stage=Stage.OCR)
     assert row_of(task).status == "completed"
 
 
 # ---- A late worker --------------------------------------------------------------------------------------------------
 def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
-    """B2, B3: its fence is too small, in Redis and in the row."""
+    """B2, B3: its generation is too small, in Redis and in the row."""
     task = make_task(alice, "once:until go")
-    thread = run_beside(task, Phase.OCR)
+    thread = run_beside(task, Stage.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
-    run_when_due(task, Phase.OCR)
-    run(task, Phase.POSTPROCESS)
-    actions.retry(task=row_of(task), from_stage=Phase.OCR)
+    run_when_due(task, Stage.OCR)
+    run(task, Stage.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
     before = seen(task)
     rehearsal.allow("go")
     thread.join()
@@ -315,21 +358,21 @@ def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
 
 # ---- Paid answers ---------------------------------------------------------------------------------------------------
 def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
-    """B2: with the same rule; a completed one, or one with another rule, asks anew."""
+    """B2: with the same rule; a completed one, or one with another rule, calls the model again."""
     rule = make_rule(alice, mode="llm")
     task = make_task(alice, "post:raise LlmRefused", rule=rule)
     run(task)
     StoredResponseCache(row_of(task)).put("question", {"answer": 1}, run=False)
     StoredResponseCache(row_of(task)).put("question", {"answer": 2}, run=False)
     StoredResponseCache(row_of(task)).put("bad", {"answer": 3}, run=True)
-    again = actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
-    assert StoredResponseCache(again).get("question") == {"answer": 1}
+    again = actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
+    assert StoredResponseCache(again).get("question") == {"answer": 1, "is_earlier": True}  # the former run paid
     assert StoredResponseCache(again).get("bad") is None
     assert StoredResponseCache(again).get("never asked") is None
-    run(task, Phase.POSTPROCESS)
+    run(task, Stage.POSTPROCESS)
     other = catalog.content(rule_id=make_rule(alice, mode="llm").pk, version=1)
     assert (
-        StoredResponseCache(actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=other)).get(
+        StoredResponseCache(actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS, rule_content=other)).get(
             "question"
         )
         is None
@@ -342,11 +385,11 @@ def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Cha
     run(task)
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     with pytest.raises(problems.StorageUnavailable):
-        actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+        actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(actions.RunStateUnavailable):
-        actions.retry(task=row_of(task), from_stage=Phase.OCR)
-    assert (row_of(task).status, row_of(task).fence) == ("completed", 1)
+        actions.retry(task=row_of(task), from_stage=Stage.OCR)
+    assert (row_of(task).status, row_of(task).generation) == ("completed", 1)
 
 
 def doing_before(words: str, act: Callable[[], None]) -> AbstractContextManager[None]:
@@ -362,17 +405,17 @@ def doing_before(words: str, act: Callable[[], None]) -> AbstractContextManager[
 
 def shown(task: Task) -> tuple[str, int, bool]:
     state = lookup.known([task.pk])[task.pk]
-    return state.status, state.fence, state.result is not None
+    return state.status, state.generation, state.result is not None
 
 
 def test_a_redis_failure_at_the_commit_hides_the_previous_run(
     alice: User, rehearsed: Change, settings: LazySettings
 ) -> None:
-    """B3, B7: after the 202 the task is pending, whoever asks; recovery makes its run-state."""
+    """B3, B7: after the 202 every reader sees a pending task; recovery makes its run-state."""
     task, own = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
     with doing_before("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
-        actions.retry(task=row_of(task), from_stage=Phase.OCR)
+        actions.retry(task=row_of(task), from_stage=Stage.OCR)
     rehearsed(etl_redis_url=own)
 
     assert shown(task) == ("pending", 2, False)
@@ -391,14 +434,14 @@ def test_a_redis_failure_before_the_commit_changes_nothing(
     run(task)
     away = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with doing_before("FOR UPDATE", away), pytest.raises(actions.RunStateUnavailable):
-        actions.retry(task=row_of(task), from_stage=Phase.OCR)
+        actions.retry(task=row_of(task), from_stage=Stage.OCR)
     rehearsed(etl_redis_url=own)
     assert shown(task) == ("completed", 1, True)
     assert seen(task).status == "completed"
 
 
 def test_a_crash_before_the_commit_of_a_retry_changes_nothing(alice: User) -> None:
-    """B7: the row is what is read, and it says the same."""
+    """B7: readers use the row, which is the same."""
     task = make_task(alice)
     run(task)
 
@@ -406,6 +449,6 @@ def test_a_crash_before_the_commit_of_a_retry_changes_nothing(alice: User) -> No
         raise SystemExit
 
     with doing_before("pg_advisory", die), pytest.raises(SystemExit):
-        actions.retry(task=row_of(task), from_stage=Phase.OCR)
+        actions.retry(task=row_of(task), from_stage=Stage.OCR)
     assert runstate.read(task.pk) is None
     assert shown(task) == ("completed", 1, True)

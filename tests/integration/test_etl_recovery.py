@@ -4,6 +4,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import structlog
@@ -16,7 +17,7 @@ from config.platform import storage
 from etl import runstate
 from etl.api import lookup
 from etl.core import metrics
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import cleanup, recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, completion
@@ -50,13 +51,13 @@ def expect_in_queues(ocr: int, postprocess: int) -> None:
 
 
 def test_a_stage_of_a_dead_worker_is_distinguished_from_a_lost_message(alice: User) -> None:
-    """B10, C6: both are sent again; the log and the metrics say which it was."""
+    """B10, C6: both are sent again; the log and the metrics distinguish them."""
 
     def counted() -> dict[str, float]:
         return {what: metrics.RECOVERED.labels(what)._value.get() for what in ("hint", "lease")}
 
     died, unsent = make_task(alice), make_task(alice)
-    runstate.start(died.pk, phase=Phase.OCR)
+    runstate.start(died.pk, stage=Stage.OCR)
     valkey().hset(runstate.key_of(died.pk), "lease_until", 1)
     for task in (died, unsent):
         valkey().hset(runstate.key_of(task.pk), "hinted_at", 0)
@@ -64,13 +65,13 @@ def test_a_stage_of_a_dead_worker_is_distinguished_from_a_lost_message(alice: Us
     with structlog.testing.capture_logs() as lines:
         recovery.recover_all()
     assert counted() == {what: count + 1 for what, count in before.items()}
-    told = {line["etl_task_id"]: line["lost"] for line in lines if line["event"] == "hint_sent_again"}
-    assert told == {died.pk: "lease", unsent.pk: "hint"}
+    lost = {line["etl_task_id"]: line["lost"] for line in lines if line["event"] == "wakeup_sent_again"}
+    assert lost == {died.pk: "lease", unsent.pk: "hint"}
 
 
 # ---- Lost run-states ------------------------------------------------------------------------------------------------
 def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
-    """B10: under a greater fence, so that revisions grow; and sent on its way."""
+    """B10: under a greater generation, so that revisions grow; and sent on its way."""
     task = make_task(alice)
     before = seen(task)
     flush()
@@ -78,9 +79,9 @@ def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
     recovery.recover()
 
     state = seen(task)
-    assert (state.status, state.phase, state.fence) == ("pending", "ocr", 2)
+    assert (state.status, state.phase, state.generation) == ("pending", "ocr", 2)
     assert state.revision > before.revision
-    assert row_of(task).fence == 2
+    assert row_of(task).generation == 2
     expect_in_queues(1, 0)
     assert run(task) == [True, True]
     assert row_of(task).status == "completed"
@@ -89,8 +90,8 @@ def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
 def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
     """B8, B10: OCR is not done again."""
     task = make_task(alice, "warn odd\nonce:raise ProviderUnavailable", rule=make_rule(alice, mode="llm"))
-    run(task, Phase.OCR)
-    run_when_due(task, Phase.OCR)
+    run(task, Stage.OCR)
+    run_when_due(task, Stage.OCR)
     before = seen(task)
     flush()
     age(task)
@@ -100,7 +101,7 @@ def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
     assert (state.status, state.phase, state.progress) == ("llm_processing", "postprocess", 50)
     assert state.metadata == before.metadata
     expect_in_queues(0, 1)
-    assert run(task, Phase.OCR, Phase.POSTPROCESS) == [True, True]
+    assert run(task, Stage.OCR, Stage.POSTPROCESS) == [True, True]
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
@@ -113,7 +114,7 @@ def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
     flush()
     age(task)
     recovery.recover()
-    run(task, Phase.POSTPROCESS)
+    run(task, Stage.POSTPROCESS)
     assert row_of(task).result == result
     assert len(rehearsal.calls("post-almost")) == 1
 
@@ -121,7 +122,7 @@ def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
 def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
     """B10: what it held is gone, also after the state is there again."""
     task = make_task(alice)
-    state = runstate.start(task.pk, phase=Phase.OCR).state
+    state = runstate.start(task.pk, stage=Stage.OCR).state
     assert state
     flush()
     age(task)
@@ -131,16 +132,16 @@ def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
 
 
 def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> None:
-    """B7, B10: also where the result of OCR is gone meanwhile: that is told, not paid for again."""
+    """B7, B10: also if the result of OCR was deleted: the task fails instead of paying for OCR again."""
     task = make_task(alice)
     run(task)
-    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
     storage.delete(artifacts.ocr_key(task))
     flush()
     age(task)
     recovery.recover()
     expect_in_queues(0, 1)
-    run(task, Phase.OCR, Phase.POSTPROCESS)
+    run(task, Stage.OCR, Stage.POSTPROCESS)
     error = row_of(task).error
     assert error is not None
     assert error["code"] == "artifact_missing"
@@ -154,29 +155,29 @@ def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User)
     assert runstate.read(task.pk) is None
     age(task, seconds=31)
     recovery.recover_all()
-    assert seen(task).fence == 2
-    assert runstate.create(task, phase=Phase.OCR).verdict == "newer"  # the late submitter
+    assert seen(task).generation == 2
+    assert runstate.create(task, stage=Stage.OCR).verdict == "newer"  # the late submitter
 
 
 def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
-    """B7, B10: the process died right after its commit; Redis still says how it ended before."""
+    """B7, B10: the process died right after its commit; Redis still has its previous end."""
     task = make_task(alice)
     run(task)
     Task.objects.filter(pk=task.pk).update(
-        status="pending", phase="ocr", fence=2, run=2, ocr_run=2, result=None, metadata={}
+        status="pending", phase="ocr", generation=2, run=2, ocr_run=2, result=None, metadata={}
     )
     recovery.recover_all()
     assert seen(task).status == "completed"
     age(task)
     recovery.recover_all()
-    assert (seen(task).status, seen(task).fence, row_of(task).fence) == ("pending", 2, 2)
+    assert (seen(task).status, seen(task).generation, row_of(task).generation) == ("pending", 2, 2)
     run(task)
     assert row_of(task).status == "completed"
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
 def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
-    """A Redis that came back from an old copy: its fence is older than the row's."""
+    """A Redis that came back from an old copy: its generation is older than the row's."""
     task = make_task(alice)
     old = copy_of(task)
     flush()
@@ -185,11 +186,11 @@ def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
     valkey().restore(runstate.key_of(task.pk), 0, old, replace=True)
     age(task)
     recovery.recover_all()
-    assert seen(task).fence == row_of(task).fence == 2
+    assert seen(task).generation == row_of(task).generation == 2
 
 
 def test_ended_tasks_are_left_alone(alice: User) -> None:
-    """B10: also when its state has expired, and when Redis says that it goes on: that is put right."""
+    """B10: also if its state has expired, or if Redis has it as running: that is corrected."""
     ended = make_task(alice)
     run(ended)
     old = make_task(alice)
@@ -223,7 +224,7 @@ def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: Us
     assert [lookup.known([task.pk])[task.pk].status for task in tasks] == ["pending"] * 3
     recovery.recover_all()
     expect_in_queues(3, 0)
-    assert [seen(task).fence for task in tasks] == [row_of(task).fence for task in tasks] == [1, 2, 2]
+    assert [seen(task).generation for task in tasks] == [row_of(task).generation for task in tasks] == [1, 2, 2]
     assert all(run(task) == [True, True] for task in tasks)
 
 
@@ -249,9 +250,9 @@ def test_wake_ups_of_an_interrupted_recovery_do_not_count_as_sent(alice: User) -
 
 # ---- Redis that came back from an older copy ------------------------------------------------------------------------
 def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
-    """B2, B10: the row's fence is greater; recovery makes the run-state that fits."""
+    """B2, B10: the row's generation is greater; recovery makes the run-state that fits."""
     task = make_task(alice)
-    Task.objects.filter(pk=task.pk).update(fence=2)
+    Task.objects.filter(pk=task.pk).update(generation=2)
     assert run(task) == [False, False]
     assert seen(task).attempts["ocr"] == 0
     age(task)
@@ -273,13 +274,13 @@ def test_without_the_database_no_stage_starts(alice: User) -> None:
 
 
 def test_a_run_state_that_continues_after_its_row_ended_is_repaired(alice: User) -> None:
-    """B3, B10: nobody wakes a worker for it any more, and it would be shown for a day."""
+    """B3, B10: no message wakes a worker for it, and it would be shown for a day."""
     rule = make_rule(alice)
     ended, cancelled, going_on = (make_task(alice, rule=rule) for _ in range(3))
     copies = {task.pk: copy_of(task) for task in (ended, cancelled)}
     run(ended)
     actions.cancel(task=row_of(cancelled))
-    runstate.start(going_on.pk, phase=Phase.OCR)
+    runstate.start(going_on.pk, stage=Stage.OCR)
     before = seen(going_on)
     for task_id, copy in copies.items():
         valkey().restore(runstate.key_of(task_id), 0, copy, replace=True)
@@ -312,7 +313,7 @@ def test_a_lost_message_is_sent_again_at_most_once_per_interval(alice: User) -> 
 def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:
     """B2: the worker died, or the broker was away, between OCR and the message for what follows."""
     task = make_task(alice)
-    run(task, Phase.OCR)
+    run(task, Stage.OCR)
     due_for_a_hint(task)
     recovery.recover_all()
     expect_in_queues(1, 1)
@@ -321,7 +322,7 @@ def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:
 def test_the_stage_of_a_lost_worker_is_sent_again(alice: User) -> None:
     """B2, B9: when its lease is over."""
     task = make_task(alice)
-    runstate.start(task.pk, phase=Phase.OCR)
+    runstate.start(task.pk, stage=Stage.OCR)
     due_for_a_hint(task)
     valkey().delete("etl-ocr")
     recovery.recover_all()
@@ -336,7 +337,7 @@ def test_the_stage_of_a_lost_worker_is_sent_again(alice: User) -> None:
 def test_a_task_in_backoff_gets_no_wake_up(alice: User, rehearsed: Change) -> None:
     rehearsed(etl_retry_backoff_base_seconds=300.0, etl_retry_backoff_max_seconds=300.0)
     task = make_task(alice, "raise ProviderUnavailable")
-    run(task, Phase.OCR)
+    run(task, Stage.OCR)
     valkey().delete("etl-ocr")
     recovery.recover_all()
     expect_in_queues(0, 0)
@@ -417,7 +418,7 @@ def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(look, range(4)))
     for task in tasks:
-        assert row_of(task).fence == seen(task).fence
+        assert row_of(task).generation == seen(task).generation
         assert run(task) == [True, True]
 
 
@@ -449,16 +450,16 @@ def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
     endpoint = settings.SLUICE.s3_endpoint_url
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     recovery.recover_all()
-    assert (row_of(task).fence, runstate.read(task.pk)) == (1, None)
+    assert (row_of(task).generation, runstate.read(task.pk)) == (1, None)
     rehearsed(s3_endpoint_url=endpoint, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     recovery.recover()
-    assert row_of(task).fence == 1
+    assert row_of(task).generation == 1
 
 
 # ---- The janitors ---------------------------------------------------------------------------------------------------
 def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_row(alice)
-    orphan, upload = f"{artifacts.DOCUMENTS}orphan.txt", f"{artifacts.UPLOADS}1/abc"
+    orphan, upload = f"{artifacts.DOCUMENTS}{uuid4()}.txt", f"{artifacts.UPLOADS}1/{uuid4()}"
     for key in (orphan, upload):
         storage.delete(key)
         storage.put(key, b"x", content_type="text/plain")
@@ -471,10 +472,27 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
     assert storage.head(task.document_key)
 
 
+@pytest.mark.parametrize("folder", ["etl", "etl/uploads", "etl/uploads/1", "etl/documents"])
+def test_files_of_a_dataset_below_the_folder_of_documents_are_kept(
+    monkeypatch: pytest.MonkeyPatch, settings: LazySettings, folder: str
+) -> None:
+    """Datasets that were registered before the folder was reserved."""
+    key = f"{folder}/schema-2/uploads/2024/02/28/JFK_20240228.csv"
+    storage.put(key, b"x", content_type="text/csv")
+    uploading = f"{folder}/2024/02/28/LAX_20240228.csv"
+    storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=uploading)
+    monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
+    monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
+    cleanup.sweep()
+    assert storage.head(key)
+    (upload,) = storage.list_uploads(f"{folder}/2024/")
+    storage.abort_upload(upload.key, upload.upload_id)
+
+
 def test_a_failing_cleanup_step_does_not_stop_the_others(
     alice: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    upload = f"{artifacts.UPLOADS}1/abd"
+    upload, orphan = f"{artifacts.UPLOADS}1/{uuid4()}", f"{artifacts.DOCUMENTS}{uuid4()}.txt"
     storage.put(upload, b"x", content_type="text/plain")
     monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
     monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
@@ -482,11 +500,11 @@ def test_a_failing_cleanup_step_does_not_stop_the_others(
     def away(*_args: Any) -> Any:
         raise OperationalError
 
-    storage.put(f"{artifacts.DOCUMENTS}orphan2.txt", b"x", content_type="text/plain")
+    storage.put(orphan, b"x", content_type="text/plain")
     with connection.execute_wrapper(away):
         cleanup.sweep()
     assert storage.head(upload) is None
-    assert storage.head(f"{artifacts.DOCUMENTS}orphan2.txt")
+    assert storage.head(orphan)
 
 
 def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> None:
@@ -502,23 +520,23 @@ def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> N
 
 
 def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
-    """B2, B7: the row was taken up again; its fence is greater."""
+    """B2, B7: the row was taken up again; its generation is greater."""
     task = make_task(alice)
     run(task)
     state = seen(task)
-    actions.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
     before, now = Task.objects.values().get(pk=task.pk), seen(task)
     assert not completion.record(state)
     assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
 
 
 def test_a_recorded_end_is_not_written_again(alice: User) -> None:
-    """B3: a Redis that came back from an older copy had it end otherwise, under the same fence."""
+    """B3: a Redis that came back from an older copy had it end otherwise, under the same generation."""
     task = make_task(alice)
     copy = copy_of(task)
     actions.cancel(task=row_of(task))
     valkey().restore(runstate.key_of(task.pk), 0, copy, replace=True)
-    late = runstate.start(task.pk, phase=Phase.OCR).state
+    late = runstate.start(task.pk, stage=Stage.OCR).state
     assert late
     end = runstate.fail(late, error={"code": "x"}, usage={}).state
     assert end
@@ -530,7 +548,7 @@ def test_a_recorded_end_is_not_written_again(alice: User) -> None:
 
 
 def test_a_task_with_a_lost_run_state_cannot_be_cancelled(alice: User) -> None:
-    """B6, B10: nobody knows whether a worker has read the document."""
+    """B6, B10: a worker may have read the document."""
     task = make_task(alice)
     flush()
     age(task)
@@ -544,7 +562,7 @@ def test_a_retry_with_a_lost_run_state_cannot_be_cancelled(alice: User) -> None:
     """B6, B10."""
     task = make_task(alice)
     run(task)
-    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
     flush()
     age(task)
     recovery.recover_all()

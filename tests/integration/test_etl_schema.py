@@ -1,4 +1,4 @@
-"""C4, B1, B5: answers of document ETL fit what the OpenAPI schema says of them."""
+"""C4, B1, B5: responses of document ETL match the OpenAPI schema."""
 
 from contextlib import closing
 from typing import Any
@@ -15,7 +15,7 @@ from tests.broker import valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete, fail, read
 from tests.integration.test_etl_api import forget, path
-from tests.integration.test_etl_submission import DOCX, SUBMIT, TEXT, change
+from tests.integration.test_etl_submission import RTF, SUBMIT, TEXT, change
 from tests.integration.test_schema import Api, anyone, checked, formats, schema  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("_empty")
@@ -74,7 +74,7 @@ def test_upload_urls_match(checked: Api) -> None:  # noqa: F811
 
 def test_refusals_match(checked: Api, settings: LazySettings) -> None:  # noqa: F811
     assert send(checked, b"").json()["code"] == "empty_document"
-    assert send(checked, DOCX).status_code == 415
+    assert send(checked, RTF).status_code == 415
     assert checked.post(SUBMIT, "x", content_type="text/plain").status_code == 415
     assert checked.post(SUBMIT, {"file_key": "x"}).status_code == 400
     assert send(checked, headers={"Idempotency-Key": "k"}).status_code == 202
@@ -125,7 +125,7 @@ def test_the_schema_accepts_what_the_service_accepts(
     *,
     good: bool,
 ) -> None:
-    """What it says of the form of a request, not of what is there: `/file_key` and `/rule_id` may still be unknown."""
+    """The format of a request, not its references: `/file_key` and `/rule_id` may still be unknown."""
     if "17" in url:
         task = make_task(alice)
         fail(task)

@@ -22,10 +22,13 @@ from etl import runstate
 from etl.core import metrics
 from etl.core.errors import Fenced, UnexpectedError
 from etl.core.stage_context import StageContext
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 from etl.models import Task
 from etl.pipeline import actions, artifacts, execution
+from etl.pipeline.run_context import build_context
+from etl.pipeline.stages.definition import STAGES
 from etl.runstate import RunState
+from rules.models import Rule, RuleVersion
 from tests import rehearsal
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
@@ -64,7 +67,7 @@ def test_a_document_becomes_a_result(alice: User) -> None:
     assert run(task) == [True, True]
 
     row, state = row_of(task), seen(task)
-    key = f"etl/tasks/{task.pk}/ocr-1/"
+    key = f"etl/tasks/{task.pk}-{task.uuid}/ocr-1/"
     assert (row.status, row.phase, row.progress, row.error) == ("completed", "postprocess", 100, None)
     assert row.result is not None
     assert row.result["markdown_s3_key"].startswith(key)
@@ -107,12 +110,17 @@ def test_a_model_response_is_stored_and_in_the_row(alice: User) -> None:
     assert row.result
     assert row.result["data"] == {"characters": len("<!-- page: 1 -->\nHello.\npost:spend 7")}
     assert row.result["citations"] == []
-    assert row.result["output_s3_key"] == f"etl/tasks/{task.pk}/result-1/output.json"
+    assert row.result["output_s3_key"] == f"{artifacts.folder(task)}result-1/output.json"
     stored = json.loads(b"".join(storage.read(row.result["output_s3_key"])))
     assert stored | {"output_s3_key": row.result["output_s3_key"]} == row.result
     usage = {"prompt_tokens": 7, "completion_tokens": 1, "calls": 1}
     assert stored["metadata"]["provenance"]["usage"] == usage
-    assert row.metadata["postprocess"] == {"strategy": "rehearsed", "model": "none", "usage": usage}
+    assert row.metadata["postprocess"] == {
+        "strategy": "rehearsed",
+        "model": "none",
+        "usage": usage,
+        "earlier_usage": dict.fromkeys(usage, 0),
+    }
 
 
 def test_the_row_is_not_written_before_the_end(alice: User) -> None:
@@ -121,12 +129,12 @@ def test_the_row_is_not_written_before_the_end(alice: User) -> None:
         alice, "page 1 2\nonce:raise ProviderUnavailable\npost:page 1 2", rule=make_rule(alice, mode="llm")
     )
     before = writer_of(task)
-    run(task, Phase.OCR)
-    run_when_due(task, Phase.OCR)
+    run(task, Stage.OCR)
+    run_when_due(task, Stage.OCR)
     assert seen(task).status == "llm_processing"
     assert writer_of(task) == before
     with statements() as words:
-        run(task, Phase.POSTPROCESS)
+        run(task, Stage.POSTPROCESS)
     assert seen(task).status == "completed"
     assert writer_of(task) != before
     assert [word for word in words if word != "SELECT"] == ["UPDATE"]
@@ -136,14 +144,14 @@ def test_ocr_reads_one_row_and_writes_none(alice: User) -> None:
     """B4."""
     task = make_task(alice)
     with statements() as words:
-        assert run(task, Phase.OCR) == [True]
+        assert run(task, Stage.OCR) == [True]
     assert words == ["SELECT"]
 
 
 def test_progress_is_shown_while_it_runs(alice: User) -> None:
     """B3, B4."""
     task = make_task(alice, "page 1 2\nuntil go")
-    thread = run_beside(task, Phase.OCR)
+    thread = run_beside(task, Stage.OCR)
     wait_until(lambda: seen(task).progress == 25)
     assert seen(task).status == "mineru_parsing"
     rehearsal.allow("go")
@@ -159,9 +167,9 @@ def test_transitions_are_counted_once(alice: User) -> None:
 
     before = counted()
     task = make_task(alice, "once:raise ProviderUnavailable")
-    run(task, Phase.OCR)
-    run_when_due(task, Phase.OCR)
-    run(task, Phase.POSTPROCESS)
+    run(task, Stage.OCR)
+    run_when_due(task, Stage.OCR)
+    run(task, Stage.POSTPROCESS)
     assert {status for status, count in counted().items() if count == before[status] + 1} == {
         "mineru_parsing",
         "llm_processing",
@@ -178,7 +186,7 @@ def test_every_outcome_of_a_run_is_counted(alice: User, outcome: str, text: str)
     """C6."""
     before = {each: metrics.STAGES.labels("ocr", each)._value.get() for each in metrics.OUTCOMES}
     with suppress(SystemExit):
-        run(make_task(alice, text), Phase.OCR)
+        run(make_task(alice, text), Stage.OCR)
     after = {each: metrics.STAGES.labels("ocr", each)._value.get() for each in metrics.OUTCOMES}
     assert {each: after[each] - before[each] for each in metrics.OUTCOMES} == dict.fromkeys(metrics.OUTCOMES, 0) | {
         outcome: 1
@@ -189,9 +197,9 @@ def test_every_outcome_of_a_run_is_counted(alice: User, outcome: str, text: str)
 def test_duplicate_messages_do_nothing(alice: User) -> None:
     """B2."""
     task = make_task(alice)
-    assert run(task, Phase.POSTPROCESS, Phase.OCR, Phase.OCR, Phase.POSTPROCESS) == [False, True, True, True]
+    assert run(task, Stage.POSTPROCESS, Stage.OCR, Stage.OCR, Stage.POSTPROCESS) == [False, True, True, True]
     before = row_of(task).updated_at
-    assert run(task, Phase.OCR, Phase.POSTPROCESS, Phase.OCR) == [False, False, False]
+    assert run(task, Stage.OCR, Stage.POSTPROCESS, Stage.OCR) == [False, False, False]
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
     assert row_of(task).updated_at == before
     assert seen(task).attempts == {"ocr": 1, "postprocess": 1}
@@ -199,9 +207,9 @@ def test_duplicate_messages_do_nothing(alice: User) -> None:
 
 def test_a_second_worker_does_not_take_a_held_stage(alice: User) -> None:
     task = make_task(alice, "until go")
-    thread = run_beside(task, Phase.OCR)
+    thread = run_beside(task, Stage.OCR)
     wait_until(lambda: seen(task).token)
-    assert run(task, Phase.OCR, Phase.POSTPROCESS) == [False, False]
+    assert run(task, Stage.OCR, Stage.POSTPROCESS) == [False, False]
     rehearsal.allow("go")
     thread.join()
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
@@ -210,17 +218,15 @@ def test_a_second_worker_does_not_take_a_held_stage(alice: User) -> None:
 def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
     """B2: neither the provider nor the model is asked again."""
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
-    state = runstate.start(task.pk, phase=Phase.OCR).state
+    state = runstate.start(task.pk, stage=Stage.OCR).state
     assert state
-    execution.STAGES[Phase.OCR].run(
-        state, execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), (0, 50))
-    )
-    assert run_when_due(task, Phase.OCR)
-    state = runstate.start(task.pk, phase=Phase.POSTPROCESS).state
+    STAGES[Stage.OCR].run(state, build_context(state, LeaseLostEvent(9, since=time.monotonic()), (0, 50)))
+    assert run_when_due(task, Stage.OCR)
+    state = runstate.start(task.pk, stage=Stage.POSTPROCESS).state
     assert state
-    context = execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), (50, 100))
-    execution.STAGES[Phase.POSTPROCESS].run(state, context)
-    assert run_when_due(task, Phase.POSTPROCESS)
+    context = build_context(state, LeaseLostEvent(9, since=time.monotonic()), (50, 100))
+    STAGES[Stage.POSTPROCESS].run(state, context)
+    assert run_when_due(task, Stage.POSTPROCESS)
 
     assert row_of(task).status == "completed"
     assert seen(task).attempts == {"ocr": 2, "postprocess": 2}
@@ -241,9 +247,9 @@ def test_the_first_of_two_finishes_counts(alice: User) -> None:
 def test_a_fenced_worker_writes_nothing(alice: User) -> None:
     """B2, B3: another worker took over while this one worked."""
     task = make_task(alice, "once:until go")
-    thread = run_beside(task, Phase.OCR)
+    thread = run_beside(task, Stage.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
-    assert run_when_due(task, Phase.OCR)
+    assert run_when_due(task, Stage.OCR)
     before = seen(task), artifacts.find(artifacts.ocr_key(task))
     rehearsal.allow("go")
     thread.join()
@@ -259,12 +265,12 @@ def test_a_transient_failure_is_retried(alice: User) -> None:
     task = make_task(alice, "once:raise ProviderUnavailable")
     lose = valkey()
     lose.delete("etl-ocr")
-    assert run(task, Phase.OCR) == [False]
+    assert run(task, Stage.OCR) == [False]
     state = seen(task)
     assert (state.status, state.error, state.attempts["ocr"]) == ("mineru_parsing", None, 1)
     assert state.available_at > state.created_at.timestamp()
     assert queued("etl-ocr") == 1
-    assert run_when_due(task, Phase.OCR)
+    assert run_when_due(task, Stage.OCR)
     assert seen(task).attempts["ocr"] == 2
 
 
@@ -272,7 +278,7 @@ def test_the_last_attempt_ends_the_task(alice: User) -> None:
     """B9: failed, with the stage and the error kept."""
     task = make_task(alice, "page 1 2\nraise ProviderUnavailable")
     for _ in range(4):
-        run_when_due(task, Phase.OCR)
+        run_when_due(task, Stage.OCR)
 
     row = row_of(task)
     assert (row.status, row.phase, row.progress, row.result) == ("failed", "ocr", 25, None)
@@ -300,9 +306,9 @@ def test_a_failed_post_processing_keeps_the_ocr_result(alice: User) -> None:
     """B8: the key of the Markdown, the usage and the attempts are in the row."""
     text = "post:spend 5\npost:warn odd\npost:raise LlmInvalidResponse"
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
-    run(task, Phase.OCR)
+    run(task, Stage.OCR)
     for _ in range(3):
-        run_when_due(task, Phase.POSTPROCESS)
+        run_when_due(task, Stage.POSTPROCESS)
 
     row = row_of(task)
     assert row.error is not None
@@ -311,6 +317,26 @@ def test_a_failed_post_processing_keeps_the_ocr_result(alice: User) -> None:
     assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 3}
     assert row.metadata["postprocess"]["usage"] == {"prompt_tokens": 15, "completion_tokens": 3, "calls": 3}
     assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
+
+
+def test_an_incomplete_document_fails_where_the_rule_requires_complete_ones(alice: User) -> None:
+    """B32: before a model is paid; its Markdown stays, and another rule can use it."""
+    rule = make_rule(alice, mode="llm", name="strict")
+    for model in (Rule, RuleVersion):
+        model.objects.filter(name="strict").update(require_complete=True)
+    task = make_task(alice, "warn low_confidence\npost:spend 5", rule=rule)
+    run(task)
+    row = row_of(task)
+    assert (row.status, row.phase) == ("failed", "postprocess")
+    assert row.error is not None
+    assert (row.error["code"], row.error["retryable"]) == ("incomplete_document", False)
+    assert "Not read reliably: " in row.error["detail"]
+    assert rehearsal.calls(f"post-{task.pk}") == []
+    assert seen(task).markdown_key
+
+    other = make_task(alice, "warn odd\npost:spend 5", rule=rule)
+    run(other)
+    assert row_of(other).status == "completed"
 
 
 def test_empty_text_is_a_failure(alice: User) -> None:
@@ -323,31 +349,31 @@ def test_empty_text_is_a_failure(alice: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "phase", "code"),
-    [("wait 9", Phase.OCR, "ocr_timeout"), ("post:wait 9", Phase.POSTPROCESS, "timeout")],
+    ("text", "stage", "code"),
+    [("wait 9", Stage.OCR, "ocr_timeout"), ("post:wait 9", Stage.POSTPROCESS, "timeout")],
 )
 def test_a_stage_that_takes_too_long_is_stopped(
-    alice: User, rehearsed: Change, text: str, phase: Phase, code: str
+    alice: User, rehearsed: Change, text: str, stage: Stage, code: str
 ) -> None:
     """B9: ETL_TASK_TIMEOUT; it counts as a transient failure."""
     rehearsed(etl_ocr_max_attempts=2, etl_postprocess_max_attempts=2)
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
-    if phase == Phase.POSTPROCESS:
-        run(task, Phase.OCR)
+    if stage == Stage.POSTPROCESS:
+        run(task, Stage.OCR)
     rehearsed(etl_task_timeout=0.3)
-    run_when_due(task, phase)
+    run_when_due(task, stage)
     assert seen(task).status in {"mineru_parsing", "llm_processing"}
-    run_when_due(task, phase)
+    run_when_due(task, stage)
     error = row_of(task).error
     assert error is not None
-    assert (error["code"], error["stage"], error["retryable"]) == (code, phase, True)
+    assert (error["code"], error["stage"], error["retryable"]) == (code, stage, True)
 
 
 def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
     """B9, and nothing of a document gets out."""
     task = make_task(alice, "raise Unexpected")
     for _ in range(3):
-        run_when_due(task, Phase.OCR)
+        run_when_due(task, Stage.OCR)
     error = row_of(task).error
     assert error is not None
     assert error["code"] == "ocr_failed"
@@ -358,9 +384,9 @@ def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
     """B9, B12: no poison document."""
     task = make_task(alice)
     for _ in range(3):
-        runstate.start(task.pk, phase=Phase.OCR)
+        runstate.start(task.pk, stage=Stage.OCR)
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
-    assert run(task, Phase.OCR) == [False]
+    assert run(task, Stage.OCR) == [False]
     error = row_of(task).error
     assert error is not None
     assert (error["code"], error["detail"]) == (
@@ -370,21 +396,21 @@ def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def die_after_storing(task: Task, phase: Phase) -> None:
-    """The last attempt that there is stores its result, and dies before it can say so."""
-    valkey().hset(runstate.key_of(task.pk), f"attempts_{phase}", 2)
-    state = runstate.start(task.pk, phase=phase).state
+def die_after_storing(task: Task, stage: Stage) -> None:
+    """The last attempt stores its result, and dies before it records the end."""
+    valkey().hset(runstate.key_of(task.pk), f"attempts_{stage}", 2)
+    state = runstate.start(task.pk, stage=stage).state
     assert state
-    stage = execution.STAGES[phase]
-    stage.run(state, execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), stage.span))
+    definition = STAGES[stage]
+    definition.run(state, build_context(state, LeaseLostEvent(9, since=time.monotonic()), definition.span))
 
 
 def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
     """B2, B9: finished work is not thrown away, and nothing is asked again."""
     task = make_task(alice, "warn odd\npost:spend 5", rule=make_rule(alice, mode="llm", name="last"))
-    for phase in Phase:
-        die_after_storing(task, phase)
-        assert run_when_due(task, phase)
+    for stage in Stage:
+        die_after_storing(task, stage)
+        assert run_when_due(task, stage)
     row = row_of(task)
     assert row.status == "completed"
     assert row.result
@@ -393,22 +419,22 @@ def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
     assert (len(rehearsal.calls(f"ocr-{task.pk}")), len(rehearsal.calls("post-last"))) == (1, 1)
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("stage", Stage)
 def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
-    alice: User, rehearsed: Change, settings: LazySettings, phase: Phase
+    alice: User, rehearsed: Change, settings: LazySettings, stage: Stage
 ) -> None:
     """B9, B10: not to know whether there is one is no reason to fail."""
     endpoint = settings.SLUICE.s3_endpoint_url
     task = make_task(alice, rule=make_rule(alice, mode="llm"))
-    if phase == Phase.POSTPROCESS:
-        run(task, Phase.OCR)
-    die_after_storing(task, phase)
+    if stage == Stage.POSTPROCESS:
+        run(task, Stage.OCR)
+    die_after_storing(task, stage)
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
-    assert not run_when_due(task, phase)
+    assert not run_when_due(task, stage)
     state = seen(task)
     assert (state.status in {"completed", "failed"}, state.token, state.available_at > 0) == (False, "", True)
     rehearsed(s3_endpoint_url=endpoint)
-    assert run_when_due(task, phase)
+    assert run_when_due(task, stage)
 
 
 def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> None:
@@ -419,13 +445,13 @@ def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> 
     )
     plain = make_task(alice)
     for task in (good, bad, broken, plain):
-        run(task, Phase.OCR)
-        Task.objects.filter(pk=task.pk).update(fence=2)
+        run(task, Stage.OCR)
+        Task.objects.filter(pk=task.pk).update(generation=2)
         valkey().hset(runstate.key_of(task.pk), "fence", 2)
     for task in (good, bad, plain):
-        run(task, Phase.POSTPROCESS)
+        run(task, Stage.POSTPROCESS)
     valkey().hset(runstate.key_of(broken.pk), "attempts_postprocess", 3)
-    run(broken, Phase.POSTPROCESS)
+    run(broken, Stage.POSTPROCESS)
 
     def warned(task: Task) -> list[str]:
         return [warning["code"] for warning in row_of(task).metadata["warnings"]]
@@ -440,8 +466,8 @@ def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> 
     result = row_of(good).result
     assert result
     assert result["metadata"]["provenance"]["warnings"] == row_of(good).metadata["warnings"]
-    actions.retry(task=row_of(bad), from_stage=Phase.POSTPROCESS)
-    run(bad, Phase.POSTPROCESS)
+    actions.retry(task=row_of(bad), from_stage=Stage.POSTPROCESS)
+    run(bad, Stage.POSTPROCESS)
     assert (row_of(bad).status, row_of(bad).run, warned(bad)) == ("completed", 3, [])
 
 
@@ -451,7 +477,7 @@ def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User) -> Non
     valkey().delete("etl-ocr")
     before = metrics.STAGES.labels("ocr", "released")._value.get()
     with pytest.raises(SystemExit):
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
     assert metrics.STAGES.labels("ocr", "released")._value.get() == before + 1
     assert (seen(task).token, seen(task).attempts["ocr"]) == ("", 0)
     assert queued("etl-ocr") == 1
@@ -465,7 +491,7 @@ def test_a_stage_taken_by_another_worker_is_not_logged_as_released(
     task = make_task(alice)
     states = []
     for _ in range(2):
-        states.append(runstate.start(task.pk, phase=Phase.OCR).state)
+        states.append(runstate.start(task.pk, stage=Stage.OCR).state)
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
     for state, lines in zip(states, (0, 1), strict=True):
         assert state
@@ -484,7 +510,7 @@ def test_backoff_grows_and_respects_retry_after(
     task = make_task(alice, f"raise ProviderUnavailable {asked or ''}")
     for least, most in delays:
         valkey().hset(runstate.key_of(task.pk), "available_at", 0)
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
         pause = seen(task).available_at - seen(task).updated_at.timestamp()
         assert least - 0.01 <= pause <= most + 0.01
 
@@ -497,13 +523,13 @@ def test_backoff_doubles_up_to_its_maximum(rehearsed: Change) -> None:
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
 
 
-# ---- What a provider began ------------------------------------------------------------------------------------------
+# ---- Jobs of providers ----------------------------------------------------------------------------------------------
 def test_the_provider_s_job_is_resumed(alice: User) -> None:
     """B2, B14: not begun twice."""
     task = make_task(alice, "once:remember job-7\nonce:raise ProviderUnavailable")
-    run(task, Phase.OCR)
+    run(task, Stage.OCR)
     assert seen(task).provider_task_id == "job-7"
-    run_when_due(task, Phase.OCR)
+    run_when_due(task, Stage.OCR)
     assert len(rehearsal.calls(f"resumed-{task.pk}-job-7")) == 1
     assert seen(task).metadata["provider_task_id"] == "job-7"
 
@@ -515,17 +541,17 @@ def test_no_copy_of_the_document_remains(alice: User, tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "1.txt").write_text("left")
     os.utime(lost, (0, 0))
-    run(make_task(alice), Phase.OCR)
-    run(make_task(alice, "raise FileCorrupt"), Phase.OCR)
+    run(make_task(alice), Stage.OCR)
+    run(make_task(alice, "raise FileCorrupt"), Stage.OCR)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rehearsal", "sluice-document-young"]
 
 
 def test_a_missing_or_larger_document_fails(alice: User) -> None:
     gone = make_task(alice)
     storage.delete(gone.document_key)
-    run(gone, Phase.OCR)
+    run(gone, Stage.OCR)
     grown = make_task(alice, "Hello.", size=3)
-    run(grown, Phase.OCR)
+    run(grown, Stage.OCR)
     codes = [(row_of(task).error or {})["code"] for task in (gone, grown)]
     assert codes == ["artifact_missing", "file_too_large"]
 
@@ -533,9 +559,9 @@ def test_a_missing_or_larger_document_fails(alice: User) -> None:
 def test_a_missing_ocr_result_is_reported(alice: User) -> None:
     for key_of in (artifacts.ocr_key, markdown_key):
         task = make_task(alice)
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
         storage.delete(key_of(task))
-        run(task, Phase.POSTPROCESS)
+        run(task, Stage.POSTPROCESS)
         error = row_of(task).error
         assert error is not None
         assert (error["code"], error["stage"]) == ("artifact_missing", "postprocess")
@@ -556,29 +582,29 @@ def proxy(settings: LazySettings, rehearsed: Change) -> Iterator[Proxy]:
 def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     task = make_task(alice)
     proxy.trouble("GET", "documents", answer_500, times=2)
-    assert run(task, Phase.OCR) == [False]
+    assert run(task, Stage.OCR) == [False]
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 0)
-    assert run_when_due(task, Phase.OCR)
+    assert run_when_due(task, Stage.OCR)
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, phase: Phase) -> None:
+@pytest.mark.parametrize("stage", Stage)
+def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, stage: Stage) -> None:
     """A40: it answers every other request. The engine is asked once in vain, and the attempts do not count."""
     task = make_task(alice)
-    if phase == Phase.POSTPROCESS:
-        run(task, Phase.OCR)
+    if stage == Stage.POSTPROCESS:
+        run(task, Stage.OCR)
     proxy.trouble("PUT", "", answer_500, times=1000)
-    assert run(task, phase) == [False]
+    assert run(task, stage) == [False]
     for _ in range(5):
-        assert not run_when_due(task, phase)
+        assert not run_when_due(task, stage)
     state = seen(task)
-    assert (state.has_ended, state.attempts[phase]) == (False, 0)
+    assert (state.has_ended, state.attempts[stage]) == (False, 0)
     assert state.refused_at > 0
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
     proxy.troubles.clear()
-    assert run_when_due(task, phase)
-    assert (seen(task).attempts[phase], seen(task).refused_at) == (1, 0 if phase == Phase.OCR else state.refused_at)
+    assert run_when_due(task, stage)
+    assert (seen(task).attempts[stage], seen(task).refused_at) == (1, 0 if stage == Stage.OCR else state.refused_at)
 
 
 def test_a_refused_stage_fails_when_patience_is_over(alice: User, proxy: Proxy, rehearsed: Change) -> None:
@@ -586,16 +612,83 @@ def test_a_refused_stage_fails_when_patience_is_over(alice: User, proxy: Proxy, 
     rehearsed(export_storage_patience_seconds=0)
     task = make_task(alice)
     proxy.trouble("PUT", "", answer_500, times=1000)
-    run(task, Phase.OCR)
+    run(task, Stage.OCR)
     for _ in range(2):
-        run_when_due(task, Phase.OCR)
+        run_when_due(task, Stage.OCR)
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("failed", 3)
+
+
+def refused_for(task: Task, seconds: float) -> None:
+    """Have the storage's refusals of a stage have begun so long ago, by Redis' clock."""
+    now, micros = valkey().time()
+    valkey().hset(runstate.key_of(task.pk), "refused_at", now + micros / 1e6 - seconds)
+
+
+@pytest.mark.parametrize("ahead", [7200, -7200])
+def test_patience_with_the_storage_follows_the_clock_of_redis(
+    alice: User, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """A40: the clock of a worker may be wrong, or that of another worker."""
+    task = make_task(alice)
+    proxy.trouble("PUT", "", answer_500, times=1000)
+    run(task, Stage.OCR)
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead)
+    run_when_due(task, Stage.OCR)
+    assert (seen(task).has_ended, seen(task).attempts["ocr"]) == (False, 0)
+
+    refused_for(task, 3601)
+    for _ in range(3):
+        run_when_due(task, Stage.OCR)
+    assert (seen(task).status, seen(task).attempts["ocr"]) == ("failed", 3)
+
+
+def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed: Change) -> None:
+    """A40: a storage that refuses only a stage's output would cost a whole OCR every two seconds, for an hour."""
+    rehearsed(etl_retry_backoff_base_seconds=2, etl_retry_backoff_max_seconds=60)
+    task = make_task(alice)
+    proxy.trouble("PUT", "etl/tasks", answer_500, times=1000)
+    run(task, Stage.OCR)
+    for seconds, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 58, 61)):
+        refused_for(task, seconds)
+        run_when_due(task, Stage.OCR)
+        now, micros = valkey().time()
+        assert at_least <= seen(task).available_at - now - micros / 1e6 <= at_most
+
+
+def test_another_error_ends_the_time_of_refusals(alice: User, proxy: Proxy) -> None:
+    """A40: otherwise, the next refusal would count at once."""
+    task = make_task(alice, "once:raise ProviderUnavailable")
+    proxy.trouble("PUT", "", answer_500, times=1)
+    proxy.trouble("PUT", "", answer_500, times=1)
+    storage.doubt()
+    run(task, Stage.OCR)
+    assert seen(task).refused_at > 0
+    proxy.troubles.clear()
+    run_when_due(task, Stage.OCR)
+    assert (seen(task).attempts["ocr"], seen(task).refused_at) == (1, 0)
+
+
+def test_a_stage_without_attempts_gets_none_from_an_outage(alice: User, proxy: Proxy) -> None:
+    """B9: a document that kills its workers is not read once more for each outage of the storage."""
+    task = make_task(alice)
+    for _ in range(3):
+        runstate.start(task.pk, stage=Stage.OCR, generation=task.generation)
+        valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
+    proxy.trouble("GET", "", answer_500, times=1000)
+    run_when_due(task, Stage.OCR)
+    assert (seen(task).has_ended, seen(task).attempts["ocr"]) == (False, 3)
+
+    proxy.troubles.clear()
+    run_when_due(task, Stage.OCR)
+    assert seen(task).status == "failed"
+    assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
 def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """B4: the database is away at that moment; recovery writes it down (see test_etl_recovery)."""
     task = make_task(alice)
-    run(task, Phase.OCR)
+    run(task, Stage.OCR)
 
     def away(execute: Any, sql: str, *args: Any) -> Any:
         if sql.startswith("UPDATE"):
@@ -605,7 +698,7 @@ def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: py
         return execute(sql, *args)
 
     with connection.execute_wrapper(away):
-        run(task, Phase.POSTPROCESS)
+        run(task, Stage.POSTPROCESS)
     assert seen(task).status == "completed"
     assert row_of(task).status == "pending"
 
@@ -619,7 +712,7 @@ def silent() -> Iterator[str]:
 def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent: str) -> None:
     task = make_task(alice)
     rehearsed(etl_redis_url=SecretStr(silent))
-    assert run(task, Phase.OCR) == [False]
+    assert run(task, Stage.OCR) == [False]
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
@@ -631,7 +724,7 @@ def test_work_stops_after_a_redis_outage_longer_than_the_lease(
     rehearsed(etl_lease_seconds=3)
     task = make_task(alice, "until never")
     done: list[bool] = []
-    thread = run_beside(task, Phase.OCR, done)
+    thread = run_beside(task, Stage.OCR, done)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     rehearsed(etl_redis_url=SecretStr(silent))
     thread.join(timeout=60)
@@ -658,7 +751,7 @@ def test_an_outcome_is_written_after_a_short_redis_outage(
 ) -> None:
     own = settings.SLUICE.etl_redis_url
     task = make_task(alice, "until go")
-    thread = run_beside(task, Phase.OCR)
+    thread = run_beside(task, Stage.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     rehearsed(etl_redis_url=SecretStr(silent))
     rehearsal.allow("go")
@@ -676,45 +769,45 @@ def relay(settings: LazySettings, rehearsed: Change) -> Iterator[Relay]:
 
 
 def lost_runs() -> float:
-    return sum(float(metrics.STAGES.labels(phase, "lost")._value.get()) for phase in Phase.values)
+    return sum(float(metrics.STAGES.labels(stage, "lost")._value.get()) for stage in Stage.values)
 
 
 def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, relay: Relay) -> None:
     """B2, B9: Redis had made the move; it is asked again as the same one."""
     task = make_task(alice)
-    for phase in Phase:
+    for stage in Stage:
         relay.swallow('"take"')
-        assert run(task, phase) == [True]
+        assert run(task, stage) == [True]
     assert relay.swallowed == 2
     assert row_of(task).metadata["attempts"] == {"ocr": 1, "postprocess": 1}
 
 
 @pytest.mark.parametrize(
-    ("text", "phase", "status"),
+    ("text", "stage", "status"),
     [
-        ("Hello.", Phase.OCR, "llm_processing"),
-        ("raise FileCorrupt", Phase.OCR, "failed"),
-        ("raise ProviderUnavailable", Phase.OCR, "mineru_parsing"),
-        ("Hello.", Phase.POSTPROCESS, "completed"),
+        ("Hello.", Stage.OCR, "llm_processing"),
+        ("raise FileCorrupt", Stage.OCR, "failed"),
+        ("raise ProviderUnavailable", Stage.OCR, "mineru_parsing"),
+        ("Hello.", Stage.POSTPROCESS, "completed"),
     ],
 )
 def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fixtures by name
-    alice: User, relay: Relay, rehearsed: Change, text: str, phase: Phase, status: str
+    alice: User, relay: Relay, rehearsed: Change, text: str, stage: Stage, status: str
 ) -> None:
     """B2: also when the heartbeat finds the lease gone meanwhile. No attempt is burned, no run is called lost."""
     rehearsed(etl_lease_seconds=3)  # so that the heartbeat looks while the answer is waited for
     task = make_task(alice, text)
-    if phase == Phase.POSTPROCESS:
-        run(task, Phase.OCR)
+    if stage == Stage.POSTPROCESS:
+        run(task, Stage.OCR)
     before = lost_runs()
     relay.swallow('"drop": true')
-    run(task, phase)
+    run(task, stage)
     assert (relay.swallowed, lost_runs()) == (1, before)
-    assert (seen(task).status, seen(task).attempts[phase]) == (status, 1)
+    assert (seen(task).status, seen(task).attempts[stage]) == (status, 1)
     assert row_of(task).status == (status if status in {"completed", "failed"} else "pending")
 
 
-# ---- What cannot be stored as it is ---------------------------------------------------------------------------------
+# ---- Unstorable text ------------------------------------------------------------------------------------------------
 def test_text_that_postgres_cannot_store_does_not_prevent_the_end(db: None) -> None:
     """B19: NUL, halves of surrogate pairs and NaN come from documents and models."""
     odd = {"a\x00": ["\ud800x", float("nan"), 1.5, None, True, {"b": ("\udfff",)}], "n": 10**30}
@@ -731,6 +824,6 @@ def test_an_early_message_is_delivered_again(alice: User, monkeypatch: pytest.Mo
     valkey().delete("etl-ocr")
     for early, again in ((200, 1), (600, 0)):
         valkey().hset(runstate.key_of(task.pk), "available_at", time.time() + early)
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
         assert queued("etl-ocr") == again
         valkey().delete("etl-ocr")

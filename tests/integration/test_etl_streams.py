@@ -1,4 +1,4 @@
-"""B5, A25: what event streams of tasks tell, from where, and by which numbers."""
+"""B5, A25: events of task streams, their sources, and their numbers."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from config.platform.http.auth import Credential
 from etl import runstate
 from etl.api import event_stream, lookup
 from etl.api.event_stream import TaskEventHub, TaskListener, TaskUpdate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
 from tests.broker import valkey
@@ -23,7 +23,7 @@ from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin, complete, end_well, fail, read
 from tests.integration.test_etl_api import forget, get, path
 from tests.integration.test_etl_submission import change, silent  # noqa: F401
-from tests.integration.test_streams import told
+from tests.integration.test_streams import events_in
 
 
 @pytest.fixture(autouse=True)
@@ -49,25 +49,25 @@ def news_of(task: Task, after: int = 0) -> TaskUpdate:
 def opening(task: Task, after: object = "") -> list[tuple[int, str, Any]]:
     start = event_stream.begin(state_of(task), str(after))
     assert start
-    return told(start.opening)
+    return events_in(start.opening)
 
 
 class Client:
-    """What one listener hears, from one look to the next."""
+    """One listener, and the events that it receives between two reads."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         news = TaskUpdate(state_of(task))
         self.listener = TaskListener(task.pk, Credential(1), news.number)
         self.listener.status = news.state.status
-        self.heard: list[tuple[int, str, Any]] = told(news.snapshot)
+        self.events: list[tuple[int, str, Any]] = events_in(news.snapshot)
 
     def look(self) -> list[tuple[int, str, Any]]:
         news, _ = TaskEventHub().read({self.task.pk: self.listener.after})
         for each in news.values():
             self.listener.send(each)
-        new = told(b"".join(self.waiting()))
-        self.heard += new
+        new = events_in(b"".join(self.waiting()))
+        self.events += new
         return new
 
     def waiting(self) -> Iterator[bytes]:
@@ -91,7 +91,7 @@ def test_a_stream_sends_each_status_and_progress(alice: User) -> None:
     fail_now(state)
     client.look()
 
-    kinds = [(event, data["status"], data["progress"]) for _, event, data in client.heard]
+    kinds = [(event, data["status"], data["progress"]) for _, event, data in client.events]
     assert kinds == [
         ("snapshot", "pending", 0),
         ("status", "mineru_parsing", 0),
@@ -99,9 +99,9 @@ def test_a_stream_sends_each_status_and_progress(alice: User) -> None:
         ("progress", "mineru_parsing", 40),
         ("status", "failed", 40),
     ]
-    numbers = [number for number, _, _ in client.heard]
+    numbers = [number for number, _, _ in client.events]
     assert numbers == sorted(set(numbers))
-    assert client.heard[-1][2]["error"]["code"] == "ocr_failed"
+    assert client.events[-1][2]["error"]["code"] == "ocr_failed"
 
 
 def fail_now(state: runstate.RunState) -> None:
@@ -124,7 +124,7 @@ def test_the_stream_of_an_ended_task_sends_its_end_immediately(
     end: Any,
     is_forgotten: bool,  # noqa: FBT001
 ) -> None:
-    """A25: with the same numbers, whether Redis tells of it or the row."""
+    """A25: with the same numbers, from Redis and from the row."""
     task = make_task(alice)
     end(task)
     if is_forgotten:
@@ -133,12 +133,12 @@ def test_the_stream_of_an_ended_task_sends_its_end_immediately(
     assert (response["Content-Type"], response["Cache-Control"]) == ("text/event-stream", "no-cache, no-transform")
     assert response["X-Accel-Buffering"] == "no"
     assert response.content.startswith(b"retry: 3000\n\n")
-    (first, event, data), (last, status, ended) = told(response.content)
+    (first, event, data), (last, status, ended) = events_in(response.content)
 
     assert (event, status) == ("snapshot", "status")
     assert data["status"] == ended["status"] in ("completed", "failed")
     assert (first, last) == (1_999_998, 1_999_999)
-    assert [each[1] for each in told(watch(api, task, first).content)] == ["status"]
+    assert [each[1] for each in events_in(watch(api, task, first).content)] == ["status"]
     gone = watch(api, task, last)
     assert (gone.status_code, gone.content) == (204, b"")
 
@@ -161,29 +161,29 @@ def test_an_unknown_last_event_id_gets_a_snapshot(alice: User, last: str) -> Non
 
 
 def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None:
-    """A25, B10: every fence has numbers of its own."""
+    """A25, B10: every generation has numbers of its own."""
     task = make_task(alice)
     client = Client(task)
     fail(task)
     client.look()
     task.refresh_from_db()
-    actions.retry(task=task, from_stage=Phase.OCR)
+    actions.retry(task=task, from_stage=Stage.OCR)
     client.look()
     forget(task)
     client.look()
     task.refresh_from_db()
-    task.fence += 1  # as recovery does
+    task.generation += 1  # as recovery does
     task.save()
-    runstate.create(task, phase=Phase.OCR)
+    runstate.create(task, stage=Stage.OCR)
     client.look()
     read(task)
-    end_well(begin(task, Phase.POSTPROCESS))
+    end_well(begin(task, Stage.POSTPROCESS))
     forget(task)
     client.look()
 
-    numbers = [number for number, _, _ in client.heard]
+    numbers = [number for number, _, _ in client.events]
     assert numbers == sorted(set(numbers))
-    assert [data["status"] for _, event, data in client.heard if event == "status"] == [
+    assert [data["status"] for _, event, data in client.events if event == "status"] == [
         "failed", "pending", "completed",
     ]  # fmt: skip
 
@@ -256,6 +256,6 @@ def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatc
                 looks.append({})
         return b"".join(parts)
 
-    heard = told(asyncio.run(listen()))
-    assert heard[-1][1:2] == ("status",)
-    assert heard[-1][2]["status"] == "completed"
+    events = events_in(asyncio.run(listen()))
+    assert events[-1][1:2] == ("status",)
+    assert events[-1][2]["status"] == "completed"

@@ -22,7 +22,7 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from config.platform.http.idempotency import Idempotency, fingerprint
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.ingest import multipart
 from etl.models import Task
 from etl.pipeline import actions, artifacts, queue_limit
@@ -37,7 +37,7 @@ FULL = Path("/dev/full")
 SUBMIT = "/api/v1/etl/submit"
 TEXT = b"An invoice.\n"
 PDF = b"%PDF-1.7\n1 0 obj\n"
-DOCX = b"PK\x03\x04" + bytes(22) + b"\x11\x00\x00\x00" + b"word/document.xml"
+RTF = rb"{\rtf1\ansi A letter.}"
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> 
     """B12."""
     change(settings, etl_max_file_bytes=1000)
     body = assert_refused(send(api, b"x" * 1001), 413, "file_too_large")
-    assert "1000 bytes" in body["detail"]
+    assert "1,000 bytes" in body["detail"]
     assert send(api, b"x" * 1000).status_code == 202
 
 
@@ -218,7 +218,7 @@ def test_a_killed_process_leaves_no_upload_file(settings: LazySettings, tmp_path
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(DOCX, "MinerU supports such files"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
+    [(RTF, "MinerU supports such files"), (RTF, "ETL_OCR_PROVIDER=mineru"),
      (b"\x7fELF\x02\x01\x01" + bytes(9), "known"),
      (b"PK\x05\x06" + bytes(18), "known")],
 )  # fmt: skip
@@ -226,13 +226,21 @@ def test_an_unsupported_kind_is_refused_with_the_supported_kinds(api: APIClient,
     """B12."""
     body = assert_refused(send(api, content, "a.pdf"), 415, "unsupported_format")
     assert expected in body["detail"]
-    assert "PDF, PNG, JPEG, TIFF, WebP, plain text, Markdown" in body["detail"]
+    assert "PDF, PNG, JPEG, TIFF, WebP, plain text, Markdown, DOCX, PPTX, XLSX, ODT" in body["detail"]
+
+
+def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) -> None:
+    """B12: PDFs for the web state their pages at the beginning. Other documents are refused by the worker."""
+    pdf = b"%%PDF-1.7\n1 0 obj\n<< /Linearized 1 /L 99999 /O 3 /E 999 /N %d /T 999 >>\nendobj\n"
+    body = assert_refused(send(api, pdf % 600, "a.pdf"), 413, "too_many_pages")
+    assert body["detail"] == "The document has 600 pages; the limit is 500."
+    assert send(api, pdf % 500, "a.pdf").status_code == 202
 
 
 def test_supported_kinds_follow_the_provider(api: APIClient, settings: LazySettings) -> None:
-    """B12: this MinerU takes no HTML, and no plain text, which the local one takes."""
+    """B12: this MinerU takes no RTF, and no plain text, which the local one takes."""
     change(settings, etl_mineru_protocol="v3")
-    assert "such files" not in assert_refused(send(api, b"<!doctype html><p>Hi"), 415, "unsupported_format")["detail"]
+    assert "such files" not in assert_refused(send(api, RTF), 415, "unsupported_format")["detail"]
     change(settings, etl_ocr_provider="mineru")
     assert "ETL_OCR_PROVIDER=local." in assert_refused(send(api, b"Hello."), 415, "unsupported_format")["detail"]
 
@@ -339,7 +347,7 @@ def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, set
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            queue_limit.enter()
+            queue_limit.enter(user_id=alice.pk)
             first = make_row(alice)
             late = pool.submit(come_late)
             wait_until(lambda: late.done() or waits_for_a_lock())
@@ -467,6 +475,6 @@ def test_the_row_contains_everything_that_a_task_needs(api: APIClient) -> None:
     send(api)
     task = Task.objects.get()
     valkey().flushdb()
-    assert runstate.create(task, phase=Phase.OCR).moved
+    assert runstate.create(task, stage=Stage.OCR).moved
     assert runstate.read(task.pk)
     assert task.document_key.startswith(artifacts.DOCUMENTS)

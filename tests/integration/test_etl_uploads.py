@@ -1,4 +1,4 @@
-"""B1, B12: documents that are put into the bucket by a presigned PUT first, on a real object storage."""
+"""B1, B12: documents that are uploaded by a presigned PUT first, with a real object storage."""
 
 import urllib.error
 import urllib.request
@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from etl.models import Task
 from tests.conftest import client_of
-from tests.integration.test_etl_submission import DOCX, PDF, SUBMIT, TEXT, change, documents, plain  # noqa: F401
+from tests.integration.test_etl_submission import PDF, RTF, SUBMIT, TEXT, change, documents, plain  # noqa: F401
 
 UPLOADS = "/api/v1/etl/uploads"
 
@@ -59,10 +59,10 @@ def assert_refused(response: Any, status: int, code: str) -> Any:
     return body
 
 
-# ---- The place ------------------------------------------------------------------------------------------------------
+# ---- The upload URL -------------------------------------------------------------------------------------------------
 
 
-def test_a_document_can_be_put_into_the_bucket_and_then_submitted(api: APIClient, alice: User) -> None:
+def test_a_presigned_upload_can_be_submitted(api: APIClient, alice: User) -> None:
     """B1."""
     place = ask(api, PDF, "Übersicht 2025.pdf", "application/pdf")
     assert place["file_key"].startswith(f"etl/uploads/{alice.pk}/")
@@ -87,7 +87,7 @@ def test_a_document_can_be_put_into_the_bucket_and_then_submitted(api: APIClient
         (TEXT, {"x-amz-meta-filename": "b3RoZXI="}),
     ],
 )
-def test_the_url_takes_exactly_what_was_asked_for(api: APIClient, content: bytes, changes: dict[str, str]) -> None:
+def test_the_url_accepts_only_the_declared_upload(api: APIClient, content: bytes, changes: dict[str, str]) -> None:
     """B12: signed for that length, type and name."""
     place = ask(api)
     assert put(place, content, **changes) == 403
@@ -95,21 +95,21 @@ def test_the_url_takes_exactly_what_was_asked_for(api: APIClient, content: bytes
     assert put({**place, "upload_url": place["upload_url"].replace("/uploads/", "/documents/")}, TEXT) == 403
 
 
-def test_the_url_leads_to_the_public_address(api: APIClient, settings: LazySettings) -> None:
+def test_the_url_has_the_public_address(api: APIClient, settings: LazySettings) -> None:
     change(settings, s3_public_endpoint_url=AnyHttpUrl("https://files.example"))
     url = urlsplit(ask(api)["upload_url"])
     assert (url.scheme, url.netloc) == ("https", "files.example")
     assert "content-length" in parse_qs(url.query)["X-Amz-SignedHeaders"][0].split(";")
 
 
-def test_a_name_of_any_alphabet_and_length_fits(api: APIClient) -> None:
+def test_a_name_may_have_any_alphabet_and_length(api: APIClient) -> None:
     """A header may hold 2 KiB."""
     file_key = uploaded(api, name="../" + "報" * 600 + ".txt")
     assert submit(api, file_key).status_code == 202
     assert Task.objects.get().filename == "報" * 251 + ".txt"
 
 
-def test_without_a_name_it_gets_one(api: APIClient) -> None:
+def test_an_upload_without_a_name_gets_a_default(api: APIClient) -> None:
     assert submit(api, uploaded(api, name="")).status_code == 202
     assert Task.objects.get().filename == "document.txt"
 
@@ -132,7 +132,7 @@ def test_without_a_name_it_gets_one(api: APIClient) -> None:
         ({"filename": "x" * 1001}, 400, "invalid", ["/filename"]),
     ],
 )
-def test_what_is_refused_already(
+def test_invalid_declarations_are_refused(
     api: APIClient, changes: dict[str, Any], status: int, code: str, pointers: list[str] | None
 ) -> None:
     """B12."""
@@ -147,19 +147,19 @@ def test_what_is_refused_already(
 @pytest.mark.parametrize(
     "content_type", ["application/octet-stream", "text/plain; charset=utf-8", "image/jpg", "Application/PDF"]
 )
-def test_types_are_taken_as_clients_write_them(api: APIClient, content_type: str) -> None:
+def test_common_spellings_of_types_are_accepted(api: APIClient, content_type: str) -> None:
     assert uploaded(api, content_type=content_type)
 
 
-def test_who_is_not_signed_in_gets_no_place() -> None:
+def test_an_upload_url_requires_authentication() -> None:
     assert APIClient().post(UPLOADS, {}).status_code == 401
 
 
 # ---- Submitting it --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_put_there_afterwards_changes_nothing(api: APIClient) -> None:
-    """B12: the URL is still good when the task is on its way."""
+def test_a_later_upload_does_not_change_the_task(api: APIClient) -> None:
+    """B12: the URL is still valid while the task runs."""
     place = ask(api, b"the first bytes")
     assert put(place, b"the first bytes") == 200
     assert submit(api, place["file_key"]).status_code == 202
@@ -168,14 +168,12 @@ def test_what_is_put_there_afterwards_changes_nothing(api: APIClient) -> None:
     assert b"".join(storage.read(Task.objects.get().document_key)) == b"the first bytes"
 
 
-def test_only_the_owner_can_submit_it_and_others_cannot_tell_that_it_is_there(
-    api: APIClient, alice: User, bob: User
-) -> None:
+def test_an_upload_of_another_user_looks_like_a_missing_one(api: APIClient, alice: User, bob: User) -> None:
     """B12."""
     theirs = uploaded(client_of(bob))
     storage.put(f"etl/uploads/{alice.pk}/notes", TEXT, content_type="text/plain")
     storage.put("exports/secret", TEXT, content_type="text/plain")
-    told = set()
+    texts = set()
     for file_key in (
         theirs,
         f"etl/uploads/{alice.pk}/{uuid4()}",
@@ -186,39 +184,39 @@ def test_only_the_owner_can_submit_it_and_others_cannot_tell_that_it_is_there(
         "x",
     ):
         body = assert_refused(submit(api, file_key), 400, "invalid")
-        told.add(str(body["errors"]))
-    assert len(told) == 1
+        texts.add(str(body["errors"]))
+    assert len(texts) == 1
     assert body["errors"][0]["pointer"] == "/file_key"
     assert submit(client_of(bob), theirs).status_code == 202
 
 
 def test_staff_submit_only_their_own(api: APIClient) -> None:
-    staff = client_of(User.objects.create_user("sam", is_staff=True))
+    staff = client_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
     assert_refused(submit(staff, uploaded(api)), 400, "invalid")
 
 
-def test_a_place_where_nothing_was_put_is_unknown(api: APIClient) -> None:
+def test_an_unused_upload_url_is_refused(api: APIClient) -> None:
     assert_refused(submit(api, ask(api)["file_key"]), 400, "invalid")
 
 
-def test_the_bytes_are_looked_at_whatever_was_declared(api: APIClient, settings: LazySettings) -> None:
+def test_the_content_is_checked_despite_the_declared_type(api: APIClient, settings: LazySettings) -> None:
     """B12."""
-    body = assert_refused(submit(api, uploaded(api, DOCX, content_type="application/pdf")), 415, "unsupported_format")
+    body = assert_refused(submit(api, uploaded(api, RTF, content_type="application/pdf")), 415, "unsupported_format")
     assert "MinerU" in body["detail"]
     large = uploaded(api, b"x" * 2000)
     change(settings, etl_max_file_bytes=1000)
     assert_refused(submit(api, large), 413, "file_too_large")
 
 
-def test_an_object_without_bytes_is_no_document(api: APIClient, alice: User) -> None:
-    """B12: should one have come there in another way."""
+def test_an_empty_object_is_refused(api: APIClient, alice: User) -> None:
+    """B12: such an object could only be written without the presigned URL."""
     key = f"etl/uploads/{alice.pk}/{uuid4()}"
     storage.put(key, b"", content_type="text/plain")
     body = assert_refused(submit(api, key), 400, "empty_document")
     assert body["errors"][0]["pointer"] == "/file_key"
 
 
-def test_a_repeat_gets_the_first_answer_also_when_the_upload_is_gone(api: APIClient) -> None:
+def test_a_repeated_request_gets_the_first_response_after_the_upload_was_deleted(api: APIClient) -> None:
     """B1."""
     file_key = uploaded(api)
     headers = {"Idempotency-Key": "k1"}

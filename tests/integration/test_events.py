@@ -17,7 +17,7 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.integration.test_leases import claim, expire_leases, in_threads
 
 
-def told(job: Job) -> list[tuple[str, str]]:
+def recorded(job: Job) -> list[tuple[str, str]]:
     return list(job.events.order_by("seq").values_list("kind", "status"))
 
 
@@ -40,11 +40,11 @@ def check(job: Job) -> None:
 def test_events_cover_a_run_from_start_to_end(dataset: Dataset, alice: User) -> None:
     """A25: each chunk once, the job's moves, and its end last."""
     job = make_job(dataset, alice, 3)
-    assert told(job) == []
+    assert recorded(job) == []
     execution.drain()
     completion.complete(job.pk)
 
-    assert told(job) == [("status", "running"), *[("chunk", "done")] * 3, ("status", "success")]
+    assert recorded(job) == [("status", "running"), *[("chunk", "done")] * 3, ("status", "success")]
     assert set(job.events.filter(kind="chunk").values_list("chunk_id", flat=True)) == set(
         job.chunks.values_list("pk", flat=True)
     )
@@ -72,7 +72,7 @@ def test_retries_and_failures_have_events(dataset: Dataset, alice: User) -> None
     transitions.fail(claim(), PermanentSourceError(), delay=None)
     transitions.finish([(second, result_of(second))])
 
-    assert told(job) == [
+    assert recorded(job) == [
         ("status", "running"),
         ("chunk", "retrying"),
         ("status", "retrying"),
@@ -105,7 +105,7 @@ def test_a_cancel_has_an_event_with_its_chunks(dataset: Dataset, alice: User) ->
     transitions.finish([(done, result_of(done))])
     actions.cancel(job)
 
-    assert told(job)[-3:] == [("chunk", "cancelled"), ("chunk", "cancelled"), ("status", "cancelled")]
+    assert recorded(job)[-3:] == [("chunk", "cancelled"), ("chunk", "cancelled"), ("status", "cancelled")]
     check(job)
 
 
@@ -115,11 +115,11 @@ def test_a_lost_worker_has_an_event_when_its_chunk_fails(dataset: Dataset, alice
     claim()
     expire_leases()
     lost_leases.reclaim_batch(batch=10)
-    assert told(job) == [("status", "running")]  # back in the queue: nobody was told that it had left it
+    assert recorded(job) == [("status", "running")]  # back in the queue: no event reported that it had left it
 
     Chunk.objects.update(attempts=4, status="running", token=1, lease_until="2000-01-01T00:00:00Z")
     lost_leases.reclaim_chunks()
-    assert told(job) == [("status", "running"), ("chunk", "failed"), ("status", "failed")]
+    assert recorded(job) == [("status", "running"), ("chunk", "failed"), ("status", "failed")]
     check(job)
 
 
@@ -134,7 +134,7 @@ def test_a_failed_completion_has_an_event(dataset: Dataset, alice: User) -> None
         job.completion_attempts = attempt + 1
         completion.fail(job, token, "no")
 
-    assert told(job)[-1] == ("status", "failed")
+    assert recorded(job)[-1] == ("status", "failed")
     check(job)
 
 
@@ -143,12 +143,12 @@ def test_stale_writes_have_no_event(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     holder = claim()
     transitions.finish([(holder, result_of(holder))])
-    before = told(job)
+    before = recorded(job)
     transitions.finish([(holder, result_of(holder))])
     transitions.fail(holder, SourceError(), delay=1)
     transitions.release([holder])
 
-    assert told(job) == before
+    assert recorded(job) == before
 
 
 @pytest.mark.parametrize("_", range(3))

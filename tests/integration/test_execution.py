@@ -257,6 +257,32 @@ def test_a_file_created_by_another_job_in_the_meantime_is_reused(
     assert len(set(Chunk.objects.values_list("etag", flat=True))) == 1
 
 
+def test_a_path_that_others_replace_again_and_again_costs_no_second_call(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, proxy: faulty_s3.Proxy
+) -> None:
+    """A38: no chunk fails because other jobs export the same slice."""
+    count_calls(source_db, dataset)
+    versions = iter(range(100))
+
+    def replace_by_another() -> None:
+        head = storage.head(PATH)
+        # Past the proxy: its troubles are for the worker alone.
+        storage.put(PATH, b"%d" % next(versions), content_type="text/csv", if_match=head.etag if head else None)
+
+    def is_late(handler: faulty_s3.Handler, body: bytes) -> None:
+        if handler.headers["x-amz-meta-job"]:
+            replace_by_another()
+        handler.answer(*handler.forward(body))
+
+    proxy.trouble("PUT", PATH, is_late, times=9)
+    make_job(dataset, alice, 1, reuse="never")
+    execution.drain()
+
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.attempts, calls(source_db)) == ("done", 1, 1)
+    assert content(PATH) == CONTENT
+
+
 # ---- Failures -------------------------------------------------------------------------------------------------------
 
 

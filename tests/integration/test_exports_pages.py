@@ -84,7 +84,7 @@ def messages_of(response: Any) -> list[str]:
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 
-# ---- Whose they are -------------------------------------------------------------------------------------------------
+# ---- Ownership ------------------------------------------------------------------------------------------------------
 
 OF_A_JOB = ["", "/now", "/chunks", "/receipt", "/files/JFK/2024-02-28"]
 ACTIONS = ["cancel", "retry", "replay", "link", "download"]
@@ -112,7 +112,7 @@ def test_bulk_actions_affect_only_own_jobs(dataset: Dataset, alice: User, bob: U
 
 def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice) for _ in range(2)]
-    sam = User.objects.create_user("sam", is_staff=True)
+    sam = User.objects.create_user("sam", is_staff=True, is_superuser=True)
     as_user(sam).post(f"/app/exports/{jobs[0].pk}/cancel")
     as_user(alice).post(f"/app/exports/{jobs[1].pk}/cancel")
     entry = LogEntry.objects.get()
@@ -121,7 +121,7 @@ def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice
 
 
 def test_staff_see_any_job_without_its_data(ready: Job) -> None:
-    staff = as_user(User.objects.create_user("sam", is_staff=True))
+    staff = as_user(User.objects.create_user("sam", is_staff=True, is_superuser=True))
     shown = staff.get(f"/app/exports/{ready.pk}").content.decode()
     assert "Requested by alice" in shown
     assert "token=" not in shown
@@ -156,7 +156,7 @@ def test_changes_require_a_post_with_a_csrf_token(ready: Job, alice: User) -> No
     assert (Job.objects.count(), Link.objects.count()) == (1, 1)
 
 
-# ---- What they cost -------------------------------------------------------------------------------------------------
+# ---- Queries --------------------------------------------------------------------------------------------------------
 
 
 def queries(visitor: Client, path: str) -> int:
@@ -564,13 +564,13 @@ def test_single_files_are_downloaded_from_the_table(ready: Job, visitor: Client)
 
 def test_the_history_of_a_job_is_shown_and_bounded(ready: Job, visitor: Client) -> None:
     shown = text(visitor.get(f"/app/exports/{ready.pk}"))
-    told = [shown.index(words) for words in ("Export ready", "Chunks: 2 done", "Created with 2 chunks")]
-    assert told == sorted(told)
+    places = [shown.index(words) for words in ("Export ready", "Chunks: 2 done", "Created with 2 chunks")]
+    assert places == sorted(places)
     Event.objects.all().delete()
     assert "Export ready" in text(visitor.get(f"/app/exports/{ready.pk}"))
 
 
-# ---- How often ------------------------------------------------------------------------------------------------------
+# ---- Rate limits ----------------------------------------------------------------------------------------------------
 
 
 def test_requests_count_toward_the_api_rate_limits(

@@ -1,4 +1,4 @@
-"""Probes, against servers that answer, that are not there, and that accept and say nothing."""
+"""Probes, against servers that reply, that are down, and that accept connections and never reply."""
 
 import os
 import socket
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from django.conf import LazySettings
+from django.db import connection as django_connection
 from django.test import Client
 from psycopg.conninfo import make_conninfo
 from pydantic import AnyHttpUrl, SecretStr
@@ -70,6 +71,26 @@ def test_livez_succeeds_during_outages(client: Client, settings: LazySettings, c
     response = client.get("/livez", headers={"Accept": "text/plain"})
 
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_readyz_fails_until_the_migrations_of_this_release_are_applied(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older release next to it, which knows fewer, is ready."""
+    ours = health.migrations()
+    monkeypatch.setattr(health, "migrations", lambda: ours | {("etl", "9999_of_the_next_release")})
+    assert wrong(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
+
+    monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
+    monkeypatch.setattr(health, "migrations", lambda: frozenset(sorted(ours)[1:]))
+    assert ready(client)[0] == 200
+
+
+def test_readyz_fails_in_an_empty_database(
+    client: Client, transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(django_connection.settings_dict, "NAME", "postgres")
+    assert wrong(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
 
 
 def test_readyz_succeeds_when_every_server_responds(client: Client) -> None:
@@ -216,16 +237,16 @@ def test_it_does_not_wait_for_silent_servers(
     )
 
     storage.ping()  # makes its client
-    told: list[dict[str, str]] = []
+    reports: list[dict[str, str]] = []
 
     def ask() -> None:
         monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
         response = client.get("/readyz")
         assert response.status_code == 503
-        told.append(response.json()["checks"])
+        reports.append(response.json()["checks"])
 
     expect_within(3, ask)
-    checks = told[-1]
+    checks = reports[-1]
     assert all(checks[name].startswith("did not respond") for name in ("database", "source", "broker"))
     assert checks["storage"] == "ok"
 

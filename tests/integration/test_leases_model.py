@@ -305,7 +305,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(completing=completings)
     def leave_completion(self, completing: Completing) -> None:
-        """The worker is told to leave."""
+        """The worker receives SIGTERM."""
         gone = sql.scalar(completion.RELEASE, job=completing.job, token=completing.token)
         assert (gone is not None) == self.is_current(completing)
         if gone:
@@ -374,7 +374,7 @@ class Exports(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is made small before it is told
+@pytest.mark.timeout(600)  # a failure is shrunk before it is reported
 def test_rows_match_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:

@@ -271,7 +271,7 @@ def test_does_not_cancel_a_job_after_losing_the_lease(start: Any, document: Docu
 
 
 def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
-    """A server that was started anew knows no job; that is no failure of the document."""
+    """A restarted server knows no jobs; that is not a failure of the document."""
     remembered: list[str] = []
     result = convert(
         document, StageContext(seconds=20, provider_task_id="job_of_long_ago", on_provider_task=remembered.append)
@@ -650,7 +650,7 @@ def bomb(member: str, *, claimed: int) -> bytes:
 
 @pytest.mark.parametrize("claimed", [GIGABYTES, 20_000_000, 1_000], ids=["true", "less", "small"])
 def test_refuses_decompression_bombs(start: Any, document: Document, claimed: int) -> None:
-    """B14: memory stays as it is, whatever the archive says of itself."""
+    """B14: memory stays bounded, whatever the archive declares."""
     server = start("cloud-v4")
     server.result = bomb("full.md", claimed=claimed)
     before = peak()

@@ -97,7 +97,7 @@ def page_paths() -> list[str]:
     return [path for path in walk(get_resolver().url_patterns) if path.startswith("app/") and "<" not in path]
 
 
-# ---- What a page may do ---------------------------------------------------------------------------------------------
+# ---- Content security policy ----------------------------------------------------------------------------------------
 def test_pages_load_only_own_resources(client: Client, carol: User) -> None:
     policy = client.get("/app/sign-in")["Content-Security-Policy"]
     directives = dict(directive.split(" ", 1) for directive in policy.split("; "))

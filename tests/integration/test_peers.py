@@ -1,4 +1,4 @@
-"""What the log says of an OCR provider, or a language model, that cannot be reached. B13, B16, A28."""
+"""The log about an OCR provider or a language model that cannot be reached. B13, B16, A28."""
 
 import socket
 from collections.abc import Callable
@@ -47,44 +47,44 @@ def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
 
 
 @pytest.fixture(params=[(ask_mineru, "mineru_unavailable"), (ask_model, "llm_unavailable")], ids=["mineru", "llm"])
-def tell(
+def connect_to(
     request: pytest.FixtureRequest, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[dict[str, Any]]]:
-    """Give what asks a server in vain, and returns what the log says of it."""
+    """Return a function that calls an unreachable server, and returns the log lines about it."""
     ask, event = request.param
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
 
-    def told(url: str) -> list[dict[str, Any]]:
+    def lines_of(url: str) -> list[dict[str, Any]]:
         with structlog.testing.capture_logs() as lines, pytest.raises(EtlError):
             ask(settings, url, tmp_path)
         assert "pearl" not in str(lines)
         return [dict(line) for line in lines if line["event"] == event]
 
-    return told
+    return lines_of
 
 
-Tell = Callable[[str], list[dict[str, Any]]]
+ConnectTo = Callable[[str], list[dict[str, Any]]]
 
 
-def test_a_server_that_is_down_is_named_with_the_reason(tell: Tell, closed: int) -> None:
-    lines = tell(f"http://127.0.0.1:{closed}/pearl")
+def test_a_server_that_is_down_is_named_with_the_reason(connect_to: ConnectTo, closed: int) -> None:
+    lines = connect_to(f"http://127.0.0.1:{closed}/pearl")
     assert lines
     for line in lines:
         assert (line["log_level"], line["host"]) == ("warning", f"127.0.0.1:{closed}")
         assert line["cause"] == "ConnectionRefusedError (ECONNREFUSED)"
 
 
-def test_an_unknown_host_name_is_reported(tell: Tell) -> None:
-    lines = tell("http://nobody.invalid/pearl")
+def test_an_unknown_host_name_is_reported(connect_to: ConnectTo) -> None:
+    lines = connect_to("http://nobody.invalid/pearl")
     assert lines
     for line in lines:
         assert line["host"] == "nobody.invalid:80"
         assert line["cause"].startswith("gaierror (EAI_")
 
 
-def test_a_server_without_tls_is_reported(tell: Tell, httpserver: HTTPServer) -> None:
-    lines = tell(f"https://127.0.0.1:{httpserver.port}/pearl")
+def test_a_server_without_tls_is_reported(connect_to: ConnectTo, httpserver: HTTPServer) -> None:
+    lines = connect_to(f"https://127.0.0.1:{httpserver.port}/pearl")
     assert lines
     for line in lines:
         assert line["host"] == f"127.0.0.1:{httpserver.port}"

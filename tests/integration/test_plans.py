@@ -1,20 +1,19 @@
 """What the statements that run all the time read of the large tables, with a million chunks in them.
 
 Each is planned and run by Postgres as the product sends it, in a transaction that is rolled back. All of them are one
-test, as the rows take half a minute to make, and it tells of all that are wrong.
+test, because the rows take half a minute to create, and it reports all wrong plans.
 """
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
-from re import findall, sub
+from re import sub
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 from rest_framework.test import APIClient
@@ -32,12 +31,13 @@ from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Webhook
 from exports.webhooks import sender
-from exports.worker import completion, leases, transitions
+from exports.worker import adoption, completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
 from tests.integration import million
 from tests.integration.factories import result_of
 from tests.integration.million import LARGE, Million
+from tests.integration.plans import Plan, blocks_of, drawn, nodes, plans_of, rows_of
 from tests.integration.staff import list_of
 
 BIG = ("exports_chunk", "exports_delivery", "exports_event", "exports_file", "exports_jobs")
@@ -56,12 +56,8 @@ OF_JOB = "exports_chunk_of_status|exports_chunk_seq"
 OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
 ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
-BOUND_AS = {int: "bigint", bool: "boolean"}  # by PreparingCursor; the rest is left to the server
 QUEUE = "exports_jobs_active"  # for the place of one that waits
-
-VALUE = r"%\((\w+)\)s"
-
-Plan = dict[str, Any]
+USAGE = "exports_usage_day|exports_usage_newest"  # the table is small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +170,7 @@ def of_completion(rows: Million) -> dict[str, Case]:
         "succeed": Case(before=token, work=outcome(completion.SUCCEED), by=(ACTIVE,), most=GOING_ON),
         "fail a completion": Case(
             before=token,
-            work=outcome(completion.FAIL, attempts=4, detail="x", delay=1, refused=True, patience=1),
+            work=outcome(completion.FAIL, attempts=4, detail="x", delay=1, longest=60, refused=True, patience=1),
             by=(ACTIVE,),
             most=GOING_ON,
         ),
@@ -182,7 +178,7 @@ def of_completion(rows: Million) -> dict[str, Case]:
             work=lambda _: list(whole.chunks.in_request_order().iterator(chunk_size=1000)), by=(OF_JOB,), most=LARGE
         ),
         "adopt a newer file": Case(
-            before=token, work=outcome(completion.ADOPT, chunk=chunks[0]), by=("exports_chunk_pkey", ACTIVE), most=10
+            before=token, work=outcome(adoption.ADOPT, chunk=chunks[0]), by=("exports_chunk_pkey", ACTIVE), most=10
         ),
         "export files again": Case(
             before=token,
@@ -201,22 +197,21 @@ def of_retention(rows: Million) -> dict[str, Case]:
     return {
         "purge": Case(
             work=lambda _: retention.purge_some(),
-            by=("exports_jobs_finished", OF_JOB, "exports_delivery_job_id"),
+            by=("exports_jobs_finished", "exports_event_untold", OF_JOB, "exports_delivery_job_id"),
             most=2 * LARGE,
         ),
-        # It looks at each job that has ended, whether it has events; the first twenty that have lose them.
+        # It finds jobs by the events of their ends, the oldest first.
         "forget events": Case(
             work=lambda _: retention.delete_some_events(),
-            by=("exports_event_untold",),
+            by=("exports_event_ends",),
             most=1_000,
-            walks="exports_jobs",
         ),
-        "delete what nobody vouches for": Case(
+        "delete unreferenced files": Case(
             work=lambda _: storage_cleanup.delete_unreferenced(),
             by=("exports_jobs_finished", "exports_chunk_of_status"),
             most=DAY_OF_JOBS,
         ),
-        "tell who vouches": Case(
+        "find references": Case(
             work=lambda _: storage_cleanup.unreferenced(dict.fromkeys(paths, "x")),
             by=("exports_chunk_leased",),
             most=storage_cleanup.BATCH,
@@ -231,7 +226,7 @@ def of_webhooks() -> dict[str, Case]:
     """Some hundred deliveries are due, thousands wait for later, and those that have ended are nearly all."""
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
-        "tell of ends": Case(
+        "record ends for webhooks": Case(
             work=lambda _: webhook_events.fan_out_batch(),
             by=("exports_event_untold", "exports_jobs_active"),
             most=2 * len(million.UNTOLD),
@@ -259,7 +254,7 @@ def of_streams(rows: Million) -> dict[str, Case]:
     }
 
 
-# ---- What people do -------------------------------------------------------------------------------------------------
+# ---- User requests --------------------------------------------------------------------------------------------------
 
 
 def of_people(rows: Million, alice: User) -> dict[str, Case]:
@@ -308,14 +303,14 @@ def of_the_api(rows: Million, api: APIClient, alice: User) -> dict[str, Case]:
     return {
         "GET /exports": see(api, "/exports", by=mine),
         "GET /exports, 2nd page": see_next(api, "/exports", by=mine),
-        "GET /exports?status": see(api, "/exports?status=failed", by=mine, most=200),  # all of hers
+        "GET /exports?status": see(api, "/exports?status=failed", by=("exports_jobs_of_status", QUEUE)),
         "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(QUEUE,), most=GOING_ON),
         "GET chunks": see(api, chunks, by=("exports_chunk_seq", QUEUE)),
         "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", QUEUE)),
         "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB, QUEUE)),
         "GET chunks?status=failed": see(api, f"{failed}?status=failed", by=("exports_chunk_of_status", QUEUE)),
         "GET deliveries": see(api, f"/exports/webhooks/{hook.pk}/deliveries", by=("exports_delivery_newest",)),
-        "GET /exports/limits": see(api, "/exports/limits", by=("exports_usage_day",)),
+        "GET /exports/limits": see(api, "/exports/limits", by=(USAGE,)),
     }
 
 
@@ -324,12 +319,12 @@ def of_pages(rows: Million, me: Client) -> dict[str, Case]:
     return {
         "my exports": see(
             me, reverse("exports"),
-            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", "exports_usage_day"),
+            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", USAGE),
         ),
         # It sums the retries up over the job's chunks.
         "my export": see(
             me, failed,
-            by=(QUEUE, "exports_chunk_seq", "exports_chunk_of_status", "exports_usage_day"),
+            by=(QUEUE, "exports_chunk_seq", "exports_chunk_of_status", USAGE),
             most=LARGE,
         ),
     }  # fmt: skip
@@ -347,7 +342,7 @@ def of_the_staff(rows: Million, pages: Client, alice: User) -> dict[str, Case]:
             by=(
                 "exports_chunk_leased", "exports_chunk_of_status", "exports_chunk_ready", TO_LOOK_AT,
                 "exports_chunk_waiting", "exports_delivery_due", "exports_jobs_active", "exports_jobs_finished",
-                "exports_jobs_newest",
+                "exports_jobs_newest|exports_jobs_of_status",
             ),
             most=5_000,
         ),
@@ -388,59 +383,7 @@ def get(browser: Client | APIClient, url: str) -> Any:
     return response
 
 
-# ---- Plans ----------------------------------------------------------------------------------------------------------
-
-
-def plans_of(case: Case) -> list[tuple[str, Plan]]:
-    """Do the work, and return its statements with how Postgres ran each of them; then undo all."""
-    found: list[tuple[str, Plan]] = []
-
-    def look(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
-        if statement.split(maxsplit=1)[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH"):
-            found.extend((statement, plan) for plan in ways_of(statement, values))
-        return execute(statement, values, many, context)
-
-    with transaction.atomic():
-        million.run("SET LOCAL jit = off")
-        million.run("SET LOCAL max_parallel_workers_per_gather = 0")
-        given = case.before()
-        with connection.execute_wrapper(look):
-            case.work(given)
-        transaction.set_rollback(True)
-    return found
-
-
-def ways_of(statement: str, values: Any) -> Iterator[Plan]:
-    """Run a statement and undo it; one that connections plan once also by the plan that they keep for all values.
-
-    By a cursor of psycopg's: nobody looks at what that does.
-    """
-    with connection.connection.cursor() as cursor:
-        yield explained(cursor, statement, values)
-        if isinstance(statement, sql.PreparedStatement):
-            names = list(dict.fromkeys(findall(VALUE, statement)))
-            types = ", ".join(BOUND_AS.get(type(values[name]), "unknown") for name in names)
-            text = sub(VALUE, lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
-            cursor.execute(f"PREPARE kept ({types}) AS {text}")
-            cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            yield explained(cursor, f"EXECUTE kept ({', '.join(f'%({name})s' for name in names)})", values)
-            cursor.execute("DEALLOCATE kept")
-
-
-def explained(cursor: Any, statement: str, values: Any) -> Plan:
-    cursor.execute("SAVEPOINT unexplained")
-    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", values)
-    ((found,),) = cursor.fetchall()
-    cursor.execute("ROLLBACK TO SAVEPOINT unexplained")
-    cursor.execute("RELEASE SAVEPOINT unexplained")
-    plan: Plan = found[0]["Plan"]
-    return plan
-
-
-def nodes(plan: Plan) -> Iterator[Plan]:
-    yield plan
-    for child in plan.get("Plans", []):
-        yield from nodes(child)
+# ---- Scans ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,16 +404,9 @@ def scans_of(plan: Plan) -> Iterator[Scan]:
 
 
 def table_of(node: Plan) -> str:
-    """A bitmap of an index does not tell its table, but all our indexes begin with its name."""
+    """A bitmap index scan does not name its table, but all our indexes begin with its name."""
     name = node.get("Relation Name") or node.get("Index Name", "")
     return next((table for table in BIG if name == table or name.startswith(f"{table}_")), "")
-
-
-def rows_of(node: Plan) -> int:
-    read = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
-    rows: float = sum(node.get(name, 0) for name in read)
-    loops: float = node["Actual Loops"]
-    return round(rows * loops)
 
 
 def name_of(index: str) -> str:
@@ -504,21 +440,9 @@ def faults_in(scan: Scan, case: Case) -> Iterator[str]:
         yield f"reads {scan.rows:,} rows of {scan.table} by {scan.index or scan.kind}, and not {most:,}"
 
 
-def drawn(plan: Plan, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a plan that is to be read."""
-    facts = [str(plan[name]) for name in ("Node Type", "Index Name", "Relation Name", "CTE Name") if name in plan]
-    yield f"{'  ' * depth}{' '.join(facts)}: {rows_of(plan):,} rows, {blocks_of(plan):,} blocks"
-    for child in plan.get("Plans", []):
-        yield from drawn(child, depth + 1)
-
-
-def blocks_of(node: Plan) -> int:
-    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
-
-
-def told(name: str, case: Case) -> str:
+def fault_of(name: str, case: Case) -> str:
     """Return what is wrong with a case and how it was run, "" for nothing."""
-    plans = plans_of(case)
+    plans = plans_of(case.work, case.before)
     faults = list(dict.fromkeys(faults_of(case, plans)))
     if not faults:
         return ""
@@ -530,7 +454,7 @@ def told(name: str, case: Case) -> str:
     return "\n".join([f"{name}: {'; '.join(faults)}", *shown])
 
 
-# ---- What has left the queue ----------------------------------------------------------------------------------------
+# ---- Dequeued rows --------------------------------------------------------------------------------------------------
 LEFT = 3_000
 # Entries of an index that lie beside each other fill a twentieth of the blocks that their rows do.
 BLOCKS = 50
@@ -538,7 +462,7 @@ BLOCKS = 50
 
 def blocks_of_a_claim() -> int:
     """How many blocks it reads to find its chunk."""
-    *_, (_, plan) = plans_of(Case(work=claim))
+    *_, (_, plan) = plans_of(claim)
     return sum(
         blocks_of(node) for node in nodes(plan) if node.get("Relation Name") == "exports_chunk" and is_scan(node)
     )
@@ -561,7 +485,7 @@ def leave_the_queue(rows: Million) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_statement_scans_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
-    """Nor over those that have left the queue: whoever meets them first marks them for the others."""
+    """Nor over those that have left the queue: the first reader marks them for the others."""
     rows = million.make(alice)
     me = Client()
     me.force_login(alice)
@@ -578,7 +502,7 @@ def test_no_statement_scans_a_million_rows(api: APIClient, pages: Client, alice:
         **of_retention(rows),
     }
     before = blocks_of_a_claim()
-    wrong = [found for name, case in cases.items() if (found := told(name, case))]
+    wrong = [found for name, case in cases.items() if (found := fault_of(name, case))]
     leave_the_queue(rows)
     blocks_of_a_claim()
 

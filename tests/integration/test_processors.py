@@ -15,6 +15,7 @@ import pytest
 from django.conf import settings as configured
 from django.utils.module_loading import import_string
 
+from config.platform import exact_json
 from etl.core.errors import EtlError, Fenced, OutOfTime
 from etl.core.stage_context import StageContext, Usage
 from etl.pipeline import engines
@@ -95,7 +96,7 @@ def modes(settings: Any) -> None:
 def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
         sizes = {"etl_postprocess_chunk_threshold_chars": 900, "etl_postprocess_chunk_size_chars": 600}
-        configure(settings, server, **sizes)
+        configure(settings, server, **sizes, etl_postprocess_parallel=1)  # so that calls have an order
         server.always(sensible)
         yield server
         forget(server)
@@ -154,7 +155,7 @@ def test_the_result_matches_the_rule(models: ModelServer, way: Way) -> None:
 def test_the_result_is_json(models: ModelServer, way: Way) -> None:
     result = process(way)
     parts = [result.data, result.citations, result.strategy, result.model]
-    assert json.loads(json.dumps(parts)) == parts
+    assert exact_json.loads(exact_json.dumps(parts)) == parts
 
 
 @every_asking_way
@@ -167,7 +168,7 @@ def test_citations_match_the_text_at_their_offsets(models: ModelServer, way: Way
     for each in citations:
         page = ocr.pages[each["page"] - 1]
         assert each["quote"] in ocr.markdown[page.start : page.end]
-        assert each["match"] in ("exact", "normalized", "numeric", "value")
+        assert each["match"] in ("exact", "normalized", "ambiguous")
 
 
 @every_way

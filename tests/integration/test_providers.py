@@ -144,7 +144,7 @@ def test_no_file_but_the_document_remains(provider: OCRProvider, document: Docum
 
 
 def test_progress_never_decreases(provider: OCRProvider, document: Document) -> None:
-    """B3: where it can tell at all."""
+    """B3: if it can detect that."""
     seen: list[tuple[int, int]] = []
     provider.convert(
         document, context=StageContext(seconds=60, on_progress=lambda done, total: seen.append((done, total)))

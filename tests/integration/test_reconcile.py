@@ -16,7 +16,7 @@ from config.platform import storage
 from config.platform.db import sequences
 from config.platform.heartbeat import LeaseLost
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import after_restore, recovery
 from etl.models import Task
 from etl.pipeline import artifacts
@@ -188,20 +188,21 @@ def test_deletion_of_unknown_objects_spares_workers_and_owners(dataset: Dataset,
 def test_a_document_with_a_newer_run_state_continues(alice: User, rehearsed: Change) -> None:
     """Somebody retried it in the time that is lost: no look of recovery's would ever take it up."""
     task = make_task(alice)
-    Task.objects.filter(pk=task.pk).update(fence=2)
+    Task.objects.filter(pk=task.pk).update(generation=2)
     task.refresh_from_db()
-    runstate.create(task, phase=Phase.OCR)
-    Task.objects.filter(pk=task.pk).update(fence=1)
+    runstate.create(task, stage=Stage.OCR)
+    Task.objects.filter(pk=task.pk).update(generation=1)
+    task.refresh_from_db()
     age(task)
     recovery.recover_all()
-    assert runstate.find_due({task.pk: 1})[task.pk].verdict is runstate.Verdict.NEWER
+    assert runstate.find_due([task])[task.pk].verdict is runstate.Verdict.NEWER
 
     reconcile()
     age(task)
     recovery.recover_all()
 
     state: Any = runstate.read(task.pk)
-    assert state.fence == 1 + after_restore.FENCE_STEP
+    assert state.generation == 1 + after_restore.GENERATION_STEP
     run(task)
     assert Task.objects.get(pk=task.pk).status == "completed"
 

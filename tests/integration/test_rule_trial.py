@@ -167,7 +167,7 @@ def test_deleted_rules_and_rules_of_other_users_are_404(api: APIClient, bob: Use
     assert try_out(APIClient(), rule).status_code == 401
 
 
-def test_no_connection_is_held_during_a_model_call(alice: User, models: ModelServer, rule: str, settings: Any) -> None:
+def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer, rule: str, settings: Any) -> None:
     """B27: else as many trials as the pool has connections would stop the service."""
     thinking, go_on = threading.Semaphore(0), threading.Event()
 
@@ -179,7 +179,8 @@ def test_no_connection_is_held_during_a_model_call(alice: User, models: ModelSer
     models.always(slowly)
     size = connections["default"].settings_dict["OPTIONS"]["pool"]["max_size"]
     trials = min(trial.MAX_AT_ONCE, size)
-    clients = [client_of(alice) for _ in range(trials + 1)]
+    staff = [User.objects.create_superuser(f"staff{number}") for number in range(trials + 1)]
+    clients = [client_of(user) for user in staff]  # they may read alice's rule
 
     def one(client: APIClient) -> Any:
         try:
@@ -201,6 +202,71 @@ def test_no_connection_is_held_during_a_model_call(alice: User, models: ModelSer
         assert [each.result().json()["ok"] for each in waiting] == [True] * trials
     assert (busy.status_code, busy.json()["code"]) == (503, "too_many_trials")
     assert int(busy["Retry-After"]) > 0
+
+
+def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
+    api: APIClient, bob: User, alice: User, models: ModelServer, rule: str
+) -> None:
+    """B27: one user with eight slow models stopped the trials of all others."""
+    thinking, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(_request: Request) -> openai_server.Reply:
+        thinking.release()
+        go_on.wait(60)
+        return gives({"total": 1})
+
+    def one(client: APIClient) -> Any:
+        try:
+            return try_out(client, rule)
+        finally:
+            connection.close()
+
+    models.always(slowly)
+    skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # so that he may read the rule
+    with ThreadPoolExecutor(trial.MAX_OF_USER + 1) as threads:
+        waiting = [threads.submit(one, client_of(alice)) for _ in range(trial.MAX_OF_USER)]
+        try:
+            assert all(thinking.acquire(timeout=60) for _ in waiting)
+            refused, without_model = try_out(api, rule), try_out(api, skip)
+            others = threads.submit(one, client_of(User.objects.get(pk=bob.pk)))
+            assert thinking.acquire(timeout=60)
+        finally:
+            go_on.set()
+        assert [each.result().json()["ok"] for each in (*waiting, others)] == [True] * 3
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_trials")
+    assert int(refused["Retry-After"]) > 0
+    assert without_model.json()["ok"]
+    assert try_out(api, rule).json()["ok"]  # the places are free again
+
+
+def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(
+    api: APIClient, models: ModelServer, rule: str
+) -> None:
+    """B24: bodies of trials are processed one at a time, too."""
+    thinking, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(_request: Request) -> openai_server.Reply:
+        thinking.release()
+        go_on.wait(60)
+        return gives({"total": 1})
+
+    def one(client: APIClient, path: str) -> Any:
+        try:
+            return try_out(client, path, "x" * 100_000)
+        finally:
+            connection.close()
+
+    models.always(slowly)
+    skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(one, api, rule)
+        try:
+            assert thinking.acquire(timeout=60)
+            beside = threads.submit(one, api, skip).result(timeout=30)
+        finally:
+            go_on.set()
+        assert waiting.result().status_code == beside.status_code == 200
 
 
 @pytest.mark.parametrize(

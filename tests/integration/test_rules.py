@@ -3,8 +3,10 @@
 import json
 import re
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,11 @@ from config.celery import app
 from config.platform.http.problems import BadInput
 from rules.library import catalog, checks
 from rules.loading import system_rules
-from rules.models import Rule, RuleVersion
+from rules.models import Rule, RuleUsage, RuleVersion
+from tests.broker import valkey
 from tests.conftest import client_of
+from tests.integration.etl_factories import make_rule
+from tests.integration.test_leases import in_threads
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
@@ -65,6 +70,7 @@ def test_it_creates_and_shows_a_rule(api: APIClient) -> None:
         "system_prompt": "",
         "postprocess_mode": "llm",
         "postprocess_strategy": None,
+        "require_complete": False,
         "version": 1,
         "is_system": False,
         "created_at": made["created_at"],
@@ -73,6 +79,16 @@ def test_it_creates_and_shows_a_rule(api: APIClient) -> None:
     assert made["created_at"].endswith("Z")
     assert response["Location"] == f"{URL}/{rule.pk}"
     assert api.get(response["Location"]).json() == made
+
+
+def test_a_rule_may_require_complete_documents(api: APIClient) -> None:
+    """B32: each version keeps its own; words are no booleans."""
+    rule = post(api, require_complete=True).json()
+    assert rule["require_complete"] is True
+    assert api.patch(f"{URL}/{rule['rule_id']}", {"require_complete": False}).json()["version"] == 2
+    versions = RuleVersion.objects.filter(rule_id=rule["rule_id"]).order_by("version")
+    assert [each.require_complete for each in versions] == [True, False]
+    assert post(api, require_complete="yes").json()["errors"][0]["pointer"] == "/require_complete"
 
 
 def test_a_schema_is_optional_for_skip(api: APIClient) -> None:
@@ -166,6 +182,26 @@ def test_lists_contain_own_and_system_rules_newest_first(api: APIClient, bob: Us
     assert errors(api.get(f"{URL}?limit=201")) == {("/limit", "invalid")}
 
 
+def test_a_page_of_large_rules_is_short(api: APIClient, alice: User) -> None:
+    """B24: 200 rules with the largest schemas took more memory than a web container has."""
+    large = [make_rule(alice, json_schema={"examples": [{} for _ in range(21_800)]}).pk for _ in range(40)]
+    tracemalloc.start()
+    try:
+        first = api.get(f"{URL}?limit=200").json()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * 1024**2, f"{peak / 2**20:.0f} MiB"
+
+    pages, url = [first], first["next"]
+    while url:
+        pages.append(api.get(url).json())
+        url = pages[-1]["next"]
+    listed = [rule["rule_id"] for page in pages for rule in page["results"] if rule["rule_id"] in large]
+    assert listed == large[::-1]
+    assert len(pages) > 1
+
+
 def test_other_users_see_nothing(rule: str, bob: User) -> None:
     """B23: another user's rule is 404, whatever is asked."""
     stranger = client_of(bob)
@@ -175,7 +211,7 @@ def test_other_users_see_nothing(rule: str, bob: User) -> None:
 
 
 def test_staff_see_all_and_change_only_their_own(rule: str) -> None:
-    staff = client_of(User.objects.create_user("staff", is_staff=True))
+    staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
     assert staff.get(rule).status_code == 200
     response = staff.patch(rule, {"name": "Theirs"})
     assert (response.status_code, response.json()["code"]) == (403, "not_your_rule")
@@ -202,8 +238,8 @@ def test_each_change_creates_one_version(api: APIClient, rule: str) -> None:
         (3, "Fines", "Read.", "llm"),
         (4, "Fines", "", "skip"),
     ]
-    said = catalog.content(rule_id=kept[0].rule_id, version=1)
-    assert (said.name, said.mode, said.json_schema, said.strategy) == ("Tickets", "llm", SCHEMA, "")
+    found = catalog.content(rule_id=kept[0].rule_id, version=1)
+    assert (found.name, found.mode, found.json_schema, found.strategy) == ("Tickets", "llm", SCHEMA, "")
 
 
 def test_an_empty_change_creates_no_version(api: APIClient, rule: str) -> None:
@@ -274,16 +310,16 @@ def test_a_deleted_rule_remains_for_its_tasks(api: APIClient, alice: User, rule:
 
 def test_every_database_has_the_default_rule(api: APIClient, alice: User) -> None:
     """B26."""
-    said = catalog.resolve(user=alice, rule_id=None)
-    assert (said.mode, said.version) == ("skip", 1)
-    shown = api.get(f"{URL}/{said.rule_id}").json()
+    found = catalog.resolve(user=alice, rule_id=None)
+    assert (found.mode, found.version) == ("skip", 1)
+    shown = api.get(f"{URL}/{found.rule_id}").json()
     assert (shown["is_system"], shown["postprocess_mode"], shown["json_schema"]) == (True, "skip", None)
 
 
 def test_system_rules_are_read_only(api: APIClient) -> None:
     """B26: to staff, too: their source is a file."""
     path = f"{URL}/{Rule.objects.get(slug='invoice').pk}"
-    staff = client_of(User.objects.create_user("staff", is_staff=True))
+    staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
     for client in (api, staff):
         for response in (client.put(path, {}), client.patch(path, {"name": "Mine"}), client.delete(path)):
             assert (response.status_code, response.json()["code"]) == (403, "system_rule")
@@ -301,7 +337,7 @@ def test_the_default_rule_can_be_disabled(api: APIClient, alice: User, settings:
 
 
 def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User, settings: Any, rule: str) -> None:
-    """B26: then it is everybody's to use, and nobody's to change, its maker's neither."""
+    """B26: then all users can use it, and no user can change it, not even its owner."""
     number = int(rule.rpartition("/")[2])
     configure(settings, etl_global_rule_id=number)
 
@@ -361,6 +397,23 @@ def test_a_rule_file_becomes_a_rule_and_updates_it(folder: Path, api: APIClient)
     assert list(made.versions.order_by("version").values_list("version", flat=True)) == [1, 2]
 
 
+def test_unknown_schema_keywords_of_a_file_are_refused(folder: Path) -> None:
+    """Unquoted text in YAML ends at a comma: what follows becomes a keyword that no validator knows."""
+    (folder / "bills.yaml").write_text(
+        "name: Bills\nrequire_complete: true\njson_schema:\n  type: object\n  properties:\n"
+        "    iban: { type: string, description: The seller's, without spaces }\n"
+    )
+    with pytest.raises(CommandError) as refused:
+        call_command("load_rules", stdout=StringIO())
+    assert "bills.yaml: /json_schema/properties/iban/without spaces: This keyword is unknown." in str(refused.value)
+    (folder / "bills.yaml").write_text(
+        "name: Bills\nrequire_complete: true\njson_schema:\n  type: object\n  properties:\n"
+        '    iban: { type: string, description: "The seller\'s, without spaces" }\n'
+    )
+    call_command("load_rules", stdout=StringIO())
+    assert Rule.objects.get(slug="bills").require_complete
+
+
 def test_yaml_is_accepted(folder: Path) -> None:
     """B26."""
     (folder / "slips.yaml").write_text("name: Slips\npostprocess_mode: skip\ndescription: |\n  Two\n  lines\n")
@@ -370,7 +423,7 @@ def test_yaml_is_accepted(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("bad.json", "{", "bad.json: (whole file)"),
         ("bad.json", "[]", "bad.json: (whole file)"),
@@ -386,11 +439,13 @@ def test_yaml_is_accepted(folder: Path) -> None:
         ("tickets.yaml", "name: Twice", "tickets.yaml: (whole file)"),
     ],
 )
-def test_an_invalid_file_is_reported_and_does_not_affect_others(folder: Path, name: str, text: str, told: str) -> None:
+def test_an_invalid_file_is_reported_and_does_not_affect_others(
+    folder: Path, name: str, text: str, message: str
+) -> None:
     """B26."""
     write(folder, "tickets.json")
     (folder / name).write_text(text)
-    with pytest.raises(CommandError, match=f"^{re.escape(told)}"):
+    with pytest.raises(CommandError, match=f"^{re.escape(message)}"):
         call_command("load_rules", stdout=StringIO())
     assert Rule.objects.get(slug="tickets").name == "Tickets"
     assert not Rule.objects.filter(slug="bad").exists()
@@ -468,7 +523,7 @@ def test_a_relative_folder_is_relative_to_the_project(settings: Any) -> None:
 
 
 def test_the_shipped_rules_are_valid(alice: User) -> None:
-    """B26: they fit their own checks, close their objects, and say of every field whether it may be absent."""
+    """B26: they pass the checks, forbid further members, and define for every field whether it may be absent."""
     rules = {str(rule.slug): rule for rule in Rule.objects.filter(owner=None, deleted_at=None)}
     assert rules.keys() == OURS
     for rule in rules.values():
@@ -507,3 +562,57 @@ def test_schema_members_keep_their_order(api: APIClient) -> None:
     content = catalog.content(rule_id=rule_id, version=1)
     assert content.json_schema
     assert list(content.json_schema["properties"]) == names
+
+
+# ---- Quota ----------------------------------------------------------------------------------------------------------
+
+
+def versions() -> int:
+    return RuleVersion.objects.filter(rule__owner__isnull=False).count()
+
+
+def test_each_version_of_a_day_counts(api: APIClient, bob: User, rule: str, settings: Any) -> None:
+    """B23: changes filled the database with 338 MB a minute."""
+    configure(settings, etl_daily_rule_versions=3)
+    statuses = [api.patch(rule, {"name": f"n{number}"}).status_code for number in range(3)]
+    refused = post(api)
+
+    assert statuses == [200, 200, 429]
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+    assert "all 3 rule versions of today" in refused.json()["detail"]
+    assert 0 < int(refused["Retry-After"]) <= 86_400
+    assert versions() == 3
+    assert api.patch(rule, {"name": "n1"}).status_code == 200  # no change, no version
+    assert api.get(rule).json()["version"] == 3
+    assert post(client_of(bob)).status_code == 201
+    limit = api.get("/api/v1/etl/limits").json()["rule_versions_per_day"]
+    assert limit.pop("resets_at").endswith("00:00:00Z")
+    assert limit == {"limit": 3, "used": 3, "remaining": 0}
+
+
+def test_a_new_day_starts_with_all_rule_versions(api: APIClient, rule: str, settings: Any) -> None:
+    configure(settings, etl_daily_rule_versions=1)
+    assert post(api).status_code == 429
+    RuleUsage.objects.update(day=date(2026, 1, 1))
+    assert [post(api).status_code for _ in range(2)] == [201, 429]
+    configure(settings, etl_daily_rule_versions=0)
+    RuleUsage.objects.all().delete()
+    assert post(api).status_code == 429
+
+
+def test_concurrent_changes_cannot_overspend(alice: User, rule: str, settings: Any) -> None:
+    configure(settings, etl_daily_rule_versions=4)
+    clients = [client_of(alice) for _ in range(8)]
+    answers = in_threads(8, lambda n: post(clients[n]) if n % 2 else clients[n].patch(rule, {"name": f"n{n}"}))
+    assert sorted(answer.status_code // 100 for answer in answers) == [2] * 3 + [4] * 5
+    assert versions() == 4
+
+
+def test_changes_have_the_rate_of_posts(api: APIClient, rule: str, settings: Any) -> None:
+    """B23: they had that of polls, which is five times as high."""
+    configure(settings, etl_rate="3/min")
+    valkey().flushdb()
+    for expected in ([200, 400, 204], [429] * 3):
+        changes = [api.patch(rule, {}), api.put(rule, {}), api.delete(rule)]
+        assert [change.status_code for change in changes] == expected
+    assert api.get(URL).status_code == 200

@@ -4,8 +4,10 @@ import html
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -35,8 +37,12 @@ CONTENT: dict[str, Any] = {
     "system_prompt": "Find the total.",
     "postprocess_mode": "llm",
     "postprocess_strategy": "",
+    "require_complete": False,
 }
-TYPED = {**CONTENT, "json_schema": json.dumps(SCHEMA)}
+# A browser sends nothing for a checkbox that is not checked.
+TYPED = {name: value for name, value in CONTENT.items() if name != "require_complete"} | {
+    "json_schema": json.dumps(SCHEMA)
+}
 HTMX = {"HX-Request": "true"}
 
 
@@ -80,7 +86,7 @@ def models(settings: Any) -> Iterator[ModelServer]:
         yield server
 
 
-# ---- Whose it is ----------------------------------------------------------------------------------------------------
+# ---- Ownership ------------------------------------------------------------------------------------------------------
 
 
 def all_gets(rule: Rule) -> list[str]:
@@ -104,6 +110,18 @@ def test_rules_of_other_users_return_404_on_every_page(bob: User, rule: Rule) ->
     assert me.post(reverse("try-rule"), {**TYPED, "rule": rule.pk, "markdown": "x"}).status_code == 404
     assert Rule.objects.get(pk=rule.pk).deleted_at is None
     assert f"/app/rules/{rule.pk}" not in me.get(reverse("rules")).content.decode()
+
+
+def test_a_checkbox_requires_complete_documents(me: Client, rule: Rule) -> None:
+    """B32."""
+    save(me, rule, require_complete="on")
+    rule.refresh_from_db()
+    assert (rule.version, rule.require_complete) == (2, True)
+    assert 'name="require_complete" value="on" checked' in me.get(page_of(rule)).content.decode()
+    save(me, rule, since=2)
+    rule.refresh_from_db()
+    assert (rule.version, rule.require_complete) == (3, False)
+    assert "Require complete documents" in me.get(f"{page_of(rule)}/versions?old=2&new=3").content.decode()
 
 
 def test_every_page_redirects_to_sign_in_without_a_session(client: Client, rule: Rule) -> None:
@@ -140,7 +158,7 @@ def test_a_system_rule_can_be_copied_and_not_changed(me: Client, shipped: None) 
 
 
 def test_staff_view_rules_of_other_users_without_changing_them(bob: User, rule: Rule) -> None:
-    User.objects.filter(pk=bob.pk).update(is_staff=True)
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
     me = signed_in(User.objects.get(pk=bob.pk))
     page = me.get(page_of(rule)).content.decode()
     assert "alice" in page
@@ -338,16 +356,16 @@ def test_htmx_gets_a_redirect_header_or_only_the_form(me: Client, rule: Rule) ->
 
 def test_the_schema_check_matches_the_api(me: Client, rule: Rule) -> None:
     bad = {"type": "object", "properties": {"a": {"$ref": "http://x"}, "b": {"type": 3}, "c": {"pattern": "(?=x)"}}}
-    told = {error.pointer for error in json_schema.check(bad)}
+    pointers = {error.pointer for error in json_schema.check(bad)}
     response = me.post(reverse("check-rule"), {**TYPED, "json_schema": json.dumps(bad)})
-    assert {f"/json_schema{flaw.pointer}" for flaw in response.context["form"].flaws} == told
+    assert {f"/json_schema{flaw.pointer}" for flaw in response.context["form"].flaws} == pointers
 
 
 def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
     response = me.post(reverse("check-rule"), {**TYPED, "format": "1"})
     assert response.context["form"].flaws == []
-    room = response.context["form"].room
-    assert (room.levels, room.most_levels, room.most_size) == (3, 32, 65536)
+    size = response.context["form"].schema_size
+    assert (size.levels, size.most_levels, size.most_size) == (3, 32, 65536)
     assert response.context["formatted"] == schema_text.write(SCHEMA)
     assert me.post(reverse("check-rule"), {**TYPED, "json_schema": "{", "format": "1"}).context["formatted"] is None
 
@@ -366,6 +384,30 @@ def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) 
     assert RuleVersion.objects.filter(rule=rule).count() == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"' + "n" * 200_000 + '": [' + "5," * 20_000 + "5]}",  # its pointers would take 4 GB
+        "[" * 199 + "0," * 40_000 + "0" + "]" * 199,  # its margins would have 16 MB, and be copied at each level
+    ],
+    ids=["long name", "many levels"],
+)
+def test_schemas_that_a_page_would_multiply_cost_little(me: Client, text: str) -> None:
+    with bounded_memory(30):
+        response = me.post(reverse("check-rule"), {**TYPED, "json_schema": text, "format": "1"})
+    assert (response.context["formatted"], len(response.context["form"].flaws)) == (None, 1)
+
+
+@contextmanager
+def bounded_memory(mebibytes: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < mebibytes * 1024**2
+    finally:
+        tracemalloc.stop()
+
+
 def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule: Rule) -> None:
     configure(settings, etl_rate="2/min")
     for _ in range(2):
@@ -378,12 +420,19 @@ def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule:
     assert "Too many requests" in str(me.post(reverse("try-rule"), {**TYPED, "markdown": "x"}).content)
 
 
+def test_a_refused_version_keeps_the_typed_rule(settings: Any, me: Client, rule: Rule) -> None:
+    configure(settings, etl_daily_rule_versions=0)
+    response = save(me, rule, name="One too many")
+    assert "all 0 rule versions of today" in response.content.decode()
+    assert response.context["typed"]["name"] == "One too many"
+
+
 # ---- Places in a text -----------------------------------------------------------------------------------------------
 
 
 def test_positions_are_in_browser_characters() -> None:
     text = '{\n  "café 🎉": {"type": ["string",\n "text"]}\n}'
-    found = schema_text.spans(text)
+    found = schema_text.spans(text, ["/café 🎉/type/0", "/café 🎉/type/1"])
     assert set(found) == {"", "/café 🎉", "/café 🎉/type", "/café 🎉/type/0", "/café 🎉/type/1"}
     place = schema_text.place(text, found["/café 🎉/type/1"])
     assert place.line == 3
@@ -393,10 +442,11 @@ def test_positions_are_in_browser_characters() -> None:
 
 def test_names_are_escaped_as_in_pointers() -> None:
     text = '{"a/b": {"~\\u0041": [[], {"x": 1}]}, "a/b": 2}'
-    assert schema_text.spans('{"a/b": {"~\\u0041": [[], {"x": 1}]}}').keys() == {
+    wanted = ["/a~1b/~0A/0", "/a~1b/~0A/1/x"]
+    assert schema_text.spans('{"a/b": {"~\\u0041": [[], {"x": 1}]}}', wanted).keys() == {
         "", "/a~1b", "/a~1b/~0A", "/a~1b/~0A/0", "/a~1b/~0A/1", "/a~1b/~0A/1/x",
     }  # fmt: skip
-    start, end = schema_text.spans(text)["/a~1b"]
+    start, end = schema_text.spans(text, ["/a~1b"])["/a~1b"]
     assert text[start:end] == "2"  # of two with the same name the last one counts, as it does in the parser
 
 

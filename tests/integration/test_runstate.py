@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from etl import runstate
 from etl.core.stage_context import Usage
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.models import Task
 from etl.runstate import RunState, Verdict, script, transitions
 from etl.runstate.state import USAGE
@@ -38,6 +38,7 @@ def row(task_id: int = 17, **changes: Any) -> Task:
     """A row that is in no database: a run-state needs none."""
     fields: dict[str, Any] = {
         "task_id": task_id,
+        "uuid": "",
         "user_id": 3,
         "rule_id": 5,
         "rule_version": 2,
@@ -52,7 +53,7 @@ def row(task_id: int = 17, **changes: Any) -> Task:
 
 
 def made(task_id: int = 17, **changes: Any) -> RunState:
-    runstate.create(row(task_id, **changes), phase=Phase.OCR)
+    runstate.create(row(task_id, **changes), stage=Stage.OCR)
     return seen(task_id)
 
 
@@ -62,8 +63,8 @@ def seen(task_id: int = 17) -> RunState:
     return state
 
 
-def started(phase: Phase = Phase.OCR) -> RunState:
-    state = runstate.start(17, phase=phase).state
+def started(stage: Stage = Stage.OCR) -> RunState:
+    state = runstate.start(17, stage=stage).state
     assert state
     return state
 
@@ -80,12 +81,12 @@ def lose_lease(task_id: int = 17) -> None:
 
 
 def test_a_new_run_state_matches_its_row() -> None:
-    """B1, B3: pending, progress 0, phase ocr, under the prefix, with a time to live."""
+    """B1, B3: pending, progress 0, stage ocr, under the prefix, with a time to live."""
     state = made()
 
     assert (state.status, state.phase, state.progress) == ("pending", "ocr", 0)
     assert (state.task_id, state.user_id, state.rule_id, state.rule_version) == (17, 3, 5, 2)
-    assert (state.filename, state.created_at, state.fence, state.revision) == ("Grüße.txt", WHEN, 1, 1_000_000)
+    assert (state.filename, state.created_at, state.generation, state.revision) == ("Grüße.txt", WHEN, 1, 1_000_000)
     assert valkey().hget("etl:task:17", "status") == b"pending"
     assert {b"status", b"phase", b"progress", b"job_id"} <= set(valkey().hkeys("etl:task:17"))
     assert 86_000 < valkey().ttl("etl:task:17") <= 86_400
@@ -107,7 +108,7 @@ def test_a_task_runs_from_pending_to_its_end() -> None:
     post = runstate.advance(ocr, markdown_key="m.md", provider="local", ocr=json.dumps({"pages": 2})).state
     assert post
     assert (post.status, post.phase, post.progress, post.token) == ("llm_processing", "postprocess", 50, "")
-    holder = started(Phase.POSTPROCESS)
+    holder = started(Stage.POSTPROCESS)
     end = runstate.complete(holder, result={"a": 1}, usage={"calls": 2}, postprocess='{"model": "m"}').state
     assert end
     assert (end.status, end.progress, end.result) == ("completed", 100, {"a": 1})
@@ -121,6 +122,7 @@ def test_a_task_runs_from_pending_to_its_end() -> None:
             "strategy": None,
             "model": "m",
             "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 2},
+            "earlier_usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
         },
         "warnings": [],
     }
@@ -136,7 +138,7 @@ def test_revisions_grow_with_every_visible_change() -> None:
     runstate.note_progress(state, 9)
     runstate.renew(state)
     states.append(seen())
-    runstate.create(row(fence=2), phase=Phase.OCR)
+    runstate.create(row(generation=2), stage=Stage.OCR)
     states.append(seen())
 
     revisions = [state.revision for state in states]
@@ -145,7 +147,7 @@ def test_revisions_grow_with_every_visible_change() -> None:
 
 
 def test_progress_never_decreases() -> None:
-    """B3: pages are told of in any order."""
+    """B3: pages are reported in any order."""
     made()
     state = started()
     for percent in (30, 20):
@@ -153,11 +155,11 @@ def test_progress_never_decreases() -> None:
     assert seen().progress == 30
 
 
-# ---- Who may what ---------------------------------------------------------------------------------------------------
+# ---- Leases ---------------------------------------------------------------------------------------------------------
 def test_one_of_many_concurrent_starts_wins() -> None:
     made()
     with ThreadPoolExecutor(8) as pool:
-        verdicts = list(pool.map(lambda _: runstate.start(17, phase=Phase.OCR).verdict, range(16)))
+        verdicts = list(pool.map(lambda _: runstate.start(17, stage=Stage.OCR).verdict, range(16)))
     assert sorted(set(verdicts)) == ["held", "moved"]
     assert verdicts.count(Verdict.MOVED) == 1
     assert seen().attempts["ocr"] == 1
@@ -184,7 +186,7 @@ def test_an_expired_lease_can_be_renewed_until_it_is_taken() -> None:
     state = started()
     lose_lease()
     assert runstate.renew(state) is Verdict.MOVED
-    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.HELD
+    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.HELD
 
 
 def test_attempts_are_counted_up_to_the_maximum() -> None:
@@ -192,11 +194,11 @@ def test_attempts_are_counted_up_to_the_maximum() -> None:
     for _ in range(3):
         started()
         lose_lease()
-    answer = runstate.start(17, phase=Phase.OCR)
+    answer = runstate.start(17, stage=Stage.OCR)
     assert answer.verdict is Verdict.SPENT
     assert answer.state
     assert answer.state.attempts["ocr"] == 3
-    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.HELD  # by the one that is to end it
+    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.HELD  # by the one that is to end it
     assert runstate.fail(answer.state, error={"code": "x"}, usage={}).moved
     assert seen().status == "failed"
 
@@ -205,7 +207,7 @@ def test_a_task_in_backoff_does_not_start() -> None:
     made()
     state = started()
     assert runstate.wait(state, delay=3000, wakes_up=True) is Verdict.MOVED
-    early = runstate.start(17, phase=Phase.OCR)
+    early = runstate.start(17, stage=Stage.OCR)
     assert early.verdict is Verdict.EARLY
     assert 2970 < early.seconds <= 3000
     assert seen().status == "mineru_parsing"
@@ -226,23 +228,23 @@ def test_an_ended_task_does_not_change(end: str) -> None:
     made()
     if end == "cancel":
         state = seen()
-        runstate.cancel(17, fence=1)
+        runstate.cancel(17, generation=1)
     else:
         runstate.advance(started(), markdown_key="m.md")
-        state = started(Phase.POSTPROCESS)
+        state = started(Stage.POSTPROCESS)
         if end == "complete":
             runstate.complete(state, result={}, usage={})
         else:
             runstate.fail(state, error={}, usage={})
     before = seen()
 
-    for phase in Phase:
-        assert runstate.start(17, phase=phase).verdict is Verdict.OVER
-    assert runstate.cancel(17, fence=1).verdict is Verdict.OVER
+    for stage in Stage:
+        assert runstate.start(17, stage=stage).verdict is Verdict.OVER
+    assert runstate.cancel(17, generation=1).verdict is Verdict.OVER
     assert runstate.renew(state) is Verdict.OVER
     assert runstate.fail(state, error={}, usage={}).verdict is Verdict.OVER
     runstate.enqueued(17, job_id="late")
-    assert runstate.create(row(), phase=Phase.OCR).verdict is Verdict.SAME
+    assert runstate.create(row(), stage=Stage.OCR).verdict is Verdict.SAME
     assert seen() == before
 
 
@@ -253,7 +255,7 @@ def test_a_late_write_of_the_previous_stage_changes_nothing() -> None:
     runstate.advance(late, markdown_key="m.md")
     before = seen()
 
-    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.PASSED
+    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.PASSED
     assert runstate.note_progress(late, 99) is Verdict.PASSED
     assert runstate.renew(late) is Verdict.PASSED
     assert seen() == before
@@ -261,20 +263,20 @@ def test_a_late_write_of_the_previous_stage_changes_nothing() -> None:
 
 def test_post_processing_does_not_start_before_ocr_has_ended() -> None:
     made()
-    assert runstate.start(17, phase=Phase.POSTPROCESS).verdict is Verdict.BEHIND
+    assert runstate.start(17, stage=Stage.POSTPROCESS).verdict is Verdict.BEHIND
 
 
 def test_only_pending_tasks_are_cancelled() -> None:
     """B6."""
     made()
-    assert runstate.cancel(17, fence=1).moved
+    assert runstate.cancel(17, generation=1).moved
     assert seen().status == "cancelled"
     made(18)
-    runstate.start(18, phase=Phase.OCR)
-    assert runstate.cancel(18, fence=1).verdict is Verdict.STARTED
-    runstate.create(row(19), phase=Phase.OCR, started=True)
-    assert runstate.cancel(19, fence=1).verdict is Verdict.STARTED
-    assert runstate.cancel(20, fence=1).verdict is Verdict.GONE
+    runstate.start(18, stage=Stage.OCR)
+    assert runstate.cancel(18, generation=1).verdict is Verdict.STARTED
+    runstate.create(row(19), stage=Stage.OCR, started=True)
+    assert runstate.cancel(19, generation=1).verdict is Verdict.STARTED
+    assert runstate.cancel(20, generation=1).verdict is Verdict.GONE
 
 
 def test_a_concurrent_cancel_and_start_have_exactly_one_winner() -> None:
@@ -288,22 +290,22 @@ def test_a_concurrent_cancel_and_start_have_exactly_one_winner() -> None:
                 together.wait()
                 return move()
 
-            cancel = pool.submit(race, partial(runstate.cancel, task_id, fence=1))
-            start = pool.submit(race, partial(runstate.start, task_id, phase=Phase.OCR))
+            cancel = pool.submit(race, partial(runstate.cancel, task_id, generation=1))
+            start = pool.submit(race, partial(runstate.start, task_id, stage=Stage.OCR))
             assert [cancel.result().verdict, start.result().verdict] in (["moved", "over"], ["started", "moved"])
 
 
-# ---- Fences ---------------------------------------------------------------------------------------------------------
-def test_only_a_greater_fencing_token_replaces_a_run_state() -> None:
+# ---- Generations ----------------------------------------------------------------------------------------------------
+def test_only_a_greater_generation_replaces_a_run_state() -> None:
     """B7, B10."""
     made()
     old = started()
-    assert runstate.create(row(fence=3), phase=Phase.POSTPROCESS).moved
-    assert runstate.create(row(fence=2), phase=Phase.OCR).verdict is Verdict.NEWER
+    assert runstate.create(row(generation=3), stage=Stage.POSTPROCESS).moved
+    assert runstate.create(row(generation=2), stage=Stage.OCR).verdict is Verdict.NEWER
     assert runstate.renew(old) is Verdict.NEWER
-    assert runstate.cancel(17, fence=2).verdict is Verdict.NEWER
-    assert runstate.cancel(17, fence=4).verdict is Verdict.STALE
-    assert (seen().fence, seen().phase, seen().attempts["ocr"]) == (3, "postprocess", 0)
+    assert runstate.cancel(17, generation=2).verdict is Verdict.NEWER
+    assert runstate.cancel(17, generation=4).verdict is Verdict.STALE
+    assert (seen().generation, seen().phase, seen().attempts["ocr"]) == (3, "postprocess", 0)
 
 
 def test_without_a_run_state_no_write_succeeds() -> None:
@@ -312,7 +314,7 @@ def test_without_a_run_state_no_write_succeeds() -> None:
     state = started()
     valkey().flushall()
 
-    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.GONE
+    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.GONE
     assert runstate.renew(state) is Verdict.GONE
     runstate.note_usage(state, Usage(calls=1))
     runstate.enqueued(17, job_id="late")
@@ -323,16 +325,16 @@ def test_without_a_run_state_no_write_succeeds() -> None:
 def test_an_evicted_script_is_loaded_again() -> None:
     made()
     valkey().script_flush()
-    assert runstate.start(17, phase=Phase.OCR).moved
+    assert runstate.start(17, stage=Stage.OCR).moved
     valkey().script_flush()
-    assert runstate.find_due({17: 1})[17].verdict is Verdict.HELD
+    assert runstate.find_due([row()])[17].verdict is Verdict.HELD
 
 
 def test_a_repeated_transition_is_applied_once() -> None:
     """A reply may be lost: the client then sends the same words again."""
     made()
     state = started()
-    words = script.described({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
+    words = script.encoded({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
     _, compare_and_advance = script.redis()
     replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[words]) for _ in range(3)]
 
@@ -341,11 +343,11 @@ def test_a_repeated_transition_is_applied_once() -> None:
 
 
 def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> None:
-    """B2: its answer came too late to be heard; meanwhile others went on."""
+    """B2: its reply was lost; meanwhile others made transitions."""
     made()
     answers = []
     for _ in range(2):
-        answers.append(runstate.start(17, phase=Phase.OCR, move_id="a"))
+        answers.append(runstate.start(17, stage=Stage.OCR, move_id="a"))
         runstate.enqueued(17, job_id="late")
     assert [answer.verdict for answer in answers] == ["moved", "moved"]
     first, again = (answer.state for answer in answers)
@@ -357,7 +359,7 @@ def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> 
         assert runstate.advance(first, markdown_key="m.md", move_id="b").moved
     assert runstate.advance(first, markdown_key="m.md", move_id="c").verdict is Verdict.PASSED
     for _ in range(20):
-        runstate.renew(started(Phase.POSTPROCESS))
+        runstate.renew(started(Stage.POSTPROCESS))
         lose_lease()
         valkey().hset(runstate.key_of(17), "attempts_postprocess", 0)
     assert runstate.advance(first, markdown_key="m.md", move_id="b").verdict is Verdict.PASSED, "too long ago"
@@ -368,21 +370,21 @@ def test_a_repeated_start_without_attempts_gets_the_same_reply() -> None:
     made()
     valkey().hset(runstate.key_of(17), "attempts_ocr", 3)
     for _ in range(2):
-        assert runstate.start(17, phase=Phase.OCR, move_id="a").verdict is Verdict.SPENT
+        assert runstate.start(17, stage=Stage.OCR, move_id="a").verdict is Verdict.SPENT
 
 
 def test_only_run_states_of_earlier_generations_are_deleted() -> None:
     """B7."""
-    made(fence=2)
-    runstate.cancel(17, fence=2)
-    assert not runstate.forget(17, fence=1)
+    made(generation=2)
+    runstate.cancel(17, generation=2)
+    assert not runstate.forget(17, generation=1)
     assert seen().status == "cancelled"
     for _ in range(2):
-        assert runstate.forget(17, fence=2)
+        assert runstate.forget(17, generation=2)
     assert runstate.read(17) is None
 
 
-# ---- What cannot be read --------------------------------------------------------------------------------------------
+# ---- Unreadable run-states ------------------------------------------------------------------------------------------
 def harm(task_id: int, how: str) -> None:
     key, redis = runstate.key_of(task_id), valkey()
     if how == "another type":
@@ -403,21 +405,21 @@ HARMS = [
 
 @pytest.mark.parametrize("how", HARMS)
 def test_an_unreadable_run_state_counts_as_missing(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """B10: the others are read and looked at, and it can be made anew."""
-    script.complain.cache_clear()
+    """B10: the others are still read, and it can be recreated."""
+    script.log_unreadable.cache_clear()
     for task_id in (16, 17, 18):
         made(task_id)
         valkey().hset(runstate.key_of(task_id), "hinted_at", 1)
     harm(17, how)
     for _ in range(3):
         assert runstate.read_many([16, 17, 18]).keys() == {16, 18}
-    answers = runstate.find_due({16: 1, 17: 1, 18: 1})
+    answers = runstate.find_due([row(16), row(17), row(18)])
     assert [answer.verdict for answer in answers.values()] == ["moved", "gone", "moved"]
     runstate.mark_unsent([16, 17, 18])
-    assert runstate.start(17, phase=Phase.OCR).state is None
-    assert runstate.cancel(17, fence=1).verdict in {Verdict.GONE, Verdict.STARTED}
-    assert runstate.create(row(fence=2), phase=Phase.OCR).moved
-    assert started().fence == 2
+    assert runstate.start(17, stage=Stage.OCR).state is None
+    assert runstate.cancel(17, generation=1).verdict in {Verdict.GONE, Verdict.STARTED}
+    assert runstate.create(row(generation=2), stage=Stage.OCR).moved
+    assert started().generation == 2
     assert len([line for line in caplog.messages if "run_state_unreadable" in line]) == 1
 
 
@@ -426,7 +428,7 @@ def test_active_run_states_are_found_among_other_keys(settings: LazySettings) ->
     for task_id in range(1, 41):
         made(task_id)
     for task_id in range(1, 11):
-        runstate.cancel(task_id, fence=1)
+        runstate.cancel(task_id, generation=1)
     harm(11, "another type")
     harm(12, "status=odd")
     for key in ("odd[*]?:task:x", "odd[*]?:recovery", "oddy:task:5", "task:5"):
@@ -441,10 +443,10 @@ def test_usage_adds_up_over_attempts_and_never_decreases() -> None:
     """B17: all attempts' token use is counted."""
     advanced()
     for _ in range(2):
-        state = started(Phase.POSTPROCESS)
+        state = started(Stage.POSTPROCESS)
         runstate.note_usage(state, Usage(prompt_tokens=10, completion_tokens=2, calls=1))
         lose_lease()
-    end = runstate.fail(started(Phase.POSTPROCESS), error={}, usage={"prompt_tokens": 15, "calls": 7}).state
+    end = runstate.fail(started(Stage.POSTPROCESS), error={}, usage={"prompt_tokens": 15, "calls": 7}).state
     assert end
     assert end.metadata["postprocess"]["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "calls": 7}
 
@@ -452,7 +454,7 @@ def test_usage_adds_up_over_attempts_and_never_decreases() -> None:
 def test_a_large_result_is_not_kept_in_redis() -> None:
     advanced()
     result = {"data": "x" * (transitions.RESULT_BYTES + 1)}
-    end = runstate.complete(started(Phase.POSTPROCESS), result=result, usage={}).state
+    end = runstate.complete(started(Stage.POSTPROCESS), result=result, usage={}).state
     assert end
     assert (end.status, end.result, end.result_is_elsewhere) == ("completed", None, True)
     assert runstate.read(17) is None  # the row has it
@@ -460,15 +462,15 @@ def test_a_large_result_is_not_kept_in_redis() -> None:
 
 
 def test_an_ended_row_is_shown_unchanged() -> None:
-    ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, fence=4)
-    runstate.create(ended, phase=Phase.POSTPROCESS)
-    told = replace(RunState.of_row(ended), phase=Phase.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
-    assert seen() == told
+    ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, generation=4)
+    runstate.create(ended, stage=Stage.POSTPROCESS)
+    expected = replace(RunState.of_row(ended), phase=Stage.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
+    assert seen() == expected
     assert valkey().ttl("etl:task:17") <= 3_600
 
 
 def looked() -> Verdict:
-    return runstate.find_due({17: 1})[17].verdict
+    return runstate.find_due([row()])[17].verdict
 
 
 # ---- Hints ----------------------------------------------------------------------------------------------------------
@@ -485,36 +487,36 @@ def test_a_wake_up_is_due_if_none_was_sent_recently(settings: LazySettings) -> N
                 gaps.append(gap)
                 break
     assert gaps == [30, 60, 120, 120, 120]
-    runstate.start(17, phase=Phase.OCR)
+    runstate.start(17, stage=Stage.OCR)
     assert looked() is Verdict.HELD
     lose_lease()
     assert looked() is Verdict.WAITING
     valkey().hset(runstate.key_of(17), "hinted_at", float(valkey().time()[0]) - 31)
-    assert looked() is Verdict.MOVED, "a start begins the pauses anew"
+    assert looked() is Verdict.MOVED, "a start resets the pauses"
 
 
 def test_wake_ups_that_were_not_sent_are_due_again() -> None:
     made()
     runstate.mark_unsent([17, 99])
-    assert runstate.find_due({17: 1})[17].verdict is Verdict.MOVED
+    assert runstate.find_due([row()])[17].verdict is Verdict.MOVED
     assert runstate.read(99) is None
 
 
 def test_recovery_extends_the_run_state_of_an_open_task() -> None:
     made()
     made(18)
-    runstate.cancel(18, fence=1)
+    runstate.cancel(18, generation=1)
     for task_id in (17, 18):
         valkey().expire(runstate.key_of(task_id), 60)
-    runstate.find_due({17: 1, 18: 1, 19: 1})
+    runstate.find_due([row(17), row(18), row(19)])
     assert valkey().ttl(runstate.key_of(17)) > 1_000
     assert valkey().ttl(runstate.key_of(18)) <= 60
 
 
-# ---- Redis that is away ---------------------------------------------------------------------------------------------
+# ---- Redis outages --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A server that accepts connections and says nothing."""
+    """A server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
@@ -534,16 +536,16 @@ def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, sile
 # ---- Any order ------------------------------------------------------------------------------------------------------
 ENDED_WORDS = {"completed", "failed", "cancelled"}
 ORDER = {"ocr": 1, "postprocess": 2}
-# A state that was lost and made anew is pending; holders of its earlier life meet it.
+# A recreated state is pending; holders of the lost one still send transitions.
 BEFORE = {"advance": {"mineru_parsing"}, "complete": {"llm_processing"}, "fail": {"mineru_parsing", "llm_processing"}}
 
 
 @dataclass
 class Model:
-    """What a run-state should be, told simply: one at a time, and time is whether a lease is over or a pause is."""
+    """A simple model of a run-state: without concurrency, and with flags for the ends of the lease and of the pause."""
 
     exists: bool = False
-    fence: int = 1
+    generation: int = 1
     status: str = "pending"
     phase: str = "ocr"
     progress: int = 0
@@ -557,45 +559,46 @@ class Model:
     def has_ended(self) -> bool:
         return self.status in ENDED_WORDS
 
-    def refuses(self, *, fence: int | None, phase: str | None) -> str | None:
-        """Return why a move is refused, whoever makes it."""
+    def refuses(self, *, generation: int | None, stage: str | None) -> str | None:
+        """Return why a transition is refused, for any caller."""
         if not self.exists:
             return "gone"
-        if fence is not None and fence != self.fence:
-            return "newer" if self.fence > fence else "stale"
+        if generation is not None and generation != self.generation:
+            return "newer" if self.generation > generation else "stale"
         if self.has_ended:
             return "over"
-        if phase is not None and phase != self.phase:
-            return "passed" if ORDER[self.phase] > ORDER[phase] else "behind"
+        if stage is not None and stage != self.phase:
+            return "passed" if ORDER[self.phase] > ORDER[stage] else "behind"
         return None
 
-    def start(self, phase: str) -> str:
-        if refused := self.refuses(fence=None, phase=phase):
+    def start(self, stage: str) -> str:
+        if refused := self.refuses(generation=None, stage=stage):
             return refused
         if self.token and self.is_live:
             return "held"
         if not self.is_due:
             return "early"
         self.token, self.is_live = "new", True
-        if self.attempts[phase] == 3:
+        if self.attempts[stage] == 3:
             return "spent"
-        self.status = "mineru_parsing" if phase == "ocr" else "llm_processing"
-        self.attempts[phase] += 1
+        self.status = "mineru_parsing" if stage == "ocr" else "llm_processing"
+        self.attempts[stage] += 1
         self.started, self.is_due = True, True
         return "moved"
 
-    def cancel(self, fence: int) -> str:
-        if refused := self.refuses(fence=fence, phase=None):
+    def cancel(self, generation: int) -> str:
+        if refused := self.refuses(generation=generation, stage=None):
             return refused
-        if self.started:
+        is_held = self.token and self.is_live
+        if self.started and (self.status != "llm_processing" or is_held):
             return "started"
-        if self.status != "pending":
+        if self.status not in {"pending", "llm_processing"}:
             return "elsewhere"
-        self.status = "cancelled"
+        self.status, self.token = "cancelled", ""
         return "moved"
 
     def act(self, word: str, holder: RunState, percent: int) -> str:
-        if refused := self.refuses(fence=holder.fence, phase=holder.phase):
+        if refused := self.refuses(generation=holder.generation, stage=holder.phase):
             return refused
         if self.status not in BEFORE.get(word, {self.status}):
             return "elsewhere"
@@ -633,63 +636,63 @@ class Story:
 
     def __init__(self) -> None:
         valkey().flushdb()
-        self.fence = 1
+        self.generation = 1
         self.holders: list[RunState] = []
         self.revisions: list[int] = []
         self.model = Model()
         self.create()
 
-    def tell(self, word: str, number: int) -> None:
+    def apply(self, word: str, number: int) -> None:
         before = runstate.read(17)
         getattr(self, word, partial(self.act, word))(number)
         after = runstate.read(17)
         self.compare(after)
-        if before and after and before.fence == after.fence:
+        if before and after and before.generation == after.generation:
             assert shown(after) == shown(before) or after.revision > before.revision
             assert after.revision >= before.revision
 
     def compare(self, state: RunState | None) -> None:
         assert (state is not None) == self.model.exists
         if state:
-            names = ("fence", "status", "phase", "progress", "attempts", "started", "token")
+            names = ("generation", "status", "phase", "progress", "attempts", "started", "token")
             assert {name: getattr(state, name) for name in names} == {name: getattr(self.model, name) for name in names}
 
     # ---- Words
     def create(self, _number: int = 0) -> None:
         started = bool(self.revisions)
-        verdict = runstate.create(row(fence=self.fence), phase=Phase.OCR, started=started).verdict
-        if self.model.exists and self.model.fence == self.fence:
+        verdict = runstate.create(row(generation=self.generation), stage=Stage.OCR, started=started).verdict
+        if self.model.exists and self.model.generation == self.generation:
             assert verdict == "same"
         else:
             assert verdict == "moved"
-            self.model = Model(exists=True, fence=self.fence, started=started)
-        self.revisions.append(self.fence)
+            self.model = Model(exists=True, generation=self.generation, started=started)
+        self.revisions.append(self.generation)
 
     def retry(self, number: int) -> None:
         if self.model.exists and self.model.has_ended:
-            self.fence += 1
+            self.generation += 1
             self.create(number)
 
     def late_create(self, _number: int) -> None:
-        if self.fence > 1 and self.model.exists:
-            assert runstate.create(row(fence=self.fence - 1), phase=Phase.OCR).verdict == "newer"
+        if self.generation > 1 and self.model.exists:
+            assert runstate.create(row(generation=self.generation - 1), stage=Stage.OCR).verdict == "newer"
 
     def start_ocr(self, _number: int) -> None:
-        self.start(Phase.OCR)
+        self.start(Stage.OCR)
 
     def start_post(self, _number: int) -> None:
-        self.start(Phase.POSTPROCESS)
+        self.start(Stage.POSTPROCESS)
 
-    def start(self, phase: Phase) -> None:
-        answer = runstate.start(17, phase=phase)
-        assert answer.verdict == self.model.start(phase)
+    def start(self, stage: Stage) -> None:
+        answer = runstate.start(17, stage=stage)
+        assert answer.verdict == self.model.start(stage)
         if self.model.token == "new":
             assert answer.state
             self.model.token = answer.state.token
             self.holders.append(answer.state)
 
     def cancel(self, _number: int) -> None:
-        assert runstate.cancel(17, fence=self.fence).verdict == self.model.cancel(self.fence)
+        assert runstate.cancel(17, generation=self.generation).verdict == self.model.cancel(self.generation)
 
     def act(self, word: str, number: int) -> None:
         if number < len(self.holders):
@@ -707,7 +710,7 @@ class Story:
             self.model.is_due = True
 
     def look(self, _number: int) -> None:
-        runstate.find_due({17: self.fence})
+        runstate.find_due([row(generation=self.generation)])
         runstate.enqueued(17, job_id="a")
 
     def flush(self, _number: int) -> None:
@@ -748,4 +751,4 @@ def test_run_states_match_the_model_after_any_sequence_of_actions(words: list[tu
     model's, in which nothing goes back, what has ended stays, and what was cancelled is never begun."""
     story = Story()
     for word, number in words:
-        story.tell(word, number)
+        story.apply(word, number)

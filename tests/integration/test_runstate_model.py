@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from etl import runstate
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, completion, execution
@@ -49,7 +49,7 @@ class Known:
 
     state: Model
     status: str = "pending"
-    fence: int = 1
+    generation: int = 1
     ocr_run: int = 1
     stored: set[int] = field(default_factory=set)
     holders: list[RunState] = field(default_factory=list)
@@ -65,18 +65,18 @@ class Known:
 
     def record(self) -> None:
         """What Redis has decided comes to the row."""
-        if not self.has_ended and self.fence == self.state.fence:
+        if not self.has_ended and self.generation == self.state.generation:
             self.status = self.state.status
         else:
             self.correct()
 
     def correct(self) -> None:
         if self.has_ended and self.state.exists:
-            self.state = Model(exists=True, fence=self.fence, status=self.status)
+            self.state = Model(exists=True, generation=self.generation, status=self.status)
 
     def take_up(self) -> None:
-        self.fence += not self.state.exists
-        self.state = Model(exists=True, fence=self.fence, started=True)
+        self.generation += not self.state.exists
+        self.state = Model(exists=True, generation=self.generation, started=True)
         if self.ocr_run in self.stored:
             self.state.status, self.state.phase = "llm_processing", "postprocess"
 
@@ -113,23 +113,23 @@ class Documents(RuleBasedStateMachine):
     def create_late(self, task: int) -> None:
         """Whoever made the task gets to its run-state only now."""
         known = self.known[task]
-        if known.fence == 1 and not known.has_ended:
-            made = runstate.create(Task.objects.get(pk=task), phase=Phase.OCR).moved
+        if known.generation == 1 and not known.has_ended:
+            made = runstate.create(Task.objects.get(pk=task), stage=Stage.OCR).moved
             assert made == (not known.state.exists)
             known.state = Model(exists=True) if made else known.state
 
     # ---- Workers
-    @rule(task=tasks, phase=st.sampled_from(Phase))
-    def start(self, task: int, phase: Phase) -> None:
+    @rule(task=tasks, stage=st.sampled_from(Stage))
+    def start(self, task: int, stage: Stage) -> None:
         """As a worker does that a message wakes: it asks the row first."""
         known = self.known[task]
-        fence = execution.fence_of(task)
-        assert (fence is None) == known.has_ended
-        if fence is None:
+        row = execution.find_open(task)
+        assert (row is None) == known.has_ended
+        if row is None:
             known.correct()
             return
-        answer = runstate.start(task, phase=phase, fence=fence)
-        expected = known.state.refuses(fence=fence, phase=None) or known.state.start(phase)
+        answer = runstate.start(task, stage=stage, generation=row.generation, uuid=row.uuid)
+        expected = known.state.refuses(generation=row.generation, stage=None) or known.state.start(stage)
         assert answer.verdict == expected
         if expected in {"moved", "spent"}:
             assert answer.state
@@ -139,9 +139,9 @@ class Documents(RuleBasedStateMachine):
     @rule(task=tasks)
     def work(self, task: int) -> None:
         """The stage that is next, to its end: most stories should get somewhere."""
-        phase = Phase(self.known[task].state.phase)
-        self.start(task, phase)
-        if phase == Phase.OCR:
+        stage = Stage(self.known[task].state.phase)
+        self.start(task, stage)
+        if stage == Stage.OCR:
             self.advance(task, 0)
         else:
             self.end(task, 0, "complete", is_recorded=True)
@@ -161,7 +161,7 @@ class Documents(RuleBasedStateMachine):
 
     @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["complete", "fail"]), is_recorded=st.booleans())
     def end(self, task: int, age: int, how: str, *, is_recorded: bool) -> None:
-        """An end, which the row hears of unless the process dies in between."""
+        """An end, which reaches the row unless the process dies in between."""
         if holder := self.holder(task, age):
             known, answer = self.known[task], self.ended(holder, how)
             may = not (how == "fail" and known.state.status == "pending")
@@ -220,7 +220,7 @@ class Documents(RuleBasedStateMachine):
     @rule(task=tasks)
     def cancel(self, task: int) -> None:
         known = self.known[task]
-        if not known.has_ended and known.state.cancel(known.fence) == "moved":
+        if not known.has_ended and known.state.cancel(known.generation) == "moved":
             actions.cancel(task=Task.objects.get(pk=task))
             known.record()
         else:
@@ -234,12 +234,12 @@ class Documents(RuleBasedStateMachine):
             known.record()
         if not known.has_ended:
             with pytest.raises(actions.NotEnded):
-                actions.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
+                actions.retry(task=Task.objects.get(pk=task), from_stage=Stage.OCR)
             return
-        actions.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
-        known.status, known.fence = "pending", known.fence + 1
-        known.ocr_run = known.fence
-        known.state = Model(exists=True, fence=known.fence)
+        actions.retry(task=Task.objects.get(pk=task), from_stage=Stage.OCR)
+        known.status, known.generation = "pending", known.generation + 1
+        known.ocr_run = known.generation
+        known.state = Model(exists=True, generation=known.generation)
 
     # ---- Recovery
     @rule()
@@ -249,7 +249,7 @@ class Documents(RuleBasedStateMachine):
         for known in self.known.values():
             if known.has_ended:
                 continue
-            if not known.state.exists or known.state.fence < known.fence:
+            if not known.state.exists or known.state.generation < known.generation:
                 known.take_up()
             elif known.state.has_ended:
                 known.record()
@@ -269,7 +269,7 @@ class Documents(RuleBasedStateMachine):
         for task, known in self.known.items():
             if not known.has_ended:
                 self.time_passes(task)
-                self.start(task, Phase(known.state.phase))
+                self.start(task, Stage(known.state.phase))
                 self.end(task, 0, "fail", is_recorded=False)
         self.recover()
         self.review()
@@ -280,8 +280,8 @@ class Documents(RuleBasedStateMachine):
     @invariant()
     def rows_are_what_the_model_says(self) -> None:
         rows = {row.pk: row for row in Task.objects.all()}
-        assert {pk: (row.status, row.fence, row.ocr_run) for pk, row in rows.items()} == {
-            pk: (known.status, known.fence, known.ocr_run) for pk, known in self.known.items()
+        assert {pk: (row.status, row.generation, row.ocr_run) for pk, row in rows.items()} == {
+            pk: (known.status, known.generation, known.ocr_run) for pk, known in self.known.items()
         }
 
     @invariant()
@@ -292,16 +292,16 @@ class Documents(RuleBasedStateMachine):
             assert (state is not None) == known.state.exists
             if state:
                 assert shown(state) == shown(known.state)
-                assert state.fence <= known.fence
+                assert state.generation <= known.generation
 
 
 def shown(state: RunState | Model) -> tuple[Any, ...]:
     place = () if state.status in ENDED_WORDS else (state.phase, state.token, state.started)
-    return (state.fence, str(state.status), *map(str, place))
+    return (state.generation, str(state.status), *map(str, place))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is made small before it is told
+@pytest.mark.timeout(600)  # a failure is shrunk before it is reported
 def test_rows_and_run_states_match_the_model_and_every_task_ends_after_any_loss(
     alice: User, settings: LazySettings
 ) -> None:

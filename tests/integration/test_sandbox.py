@@ -28,8 +28,7 @@ def confined(deed: str, *, without: list[str] | None = None, **variables: str) -
     code = f"""
 import ctypes, os, pathlib, socket, sys
 from etl.providers.local import sandbox
-{omitted}sandbox.deny_event = lambda *_: None  # native code bypasses it
-sandbox.confine()
+{omitted}sandbox.confine()  # without `confine_further`, so that these steps alone deny access
 try:
     print({deed})
 except OSError as error:
@@ -102,6 +101,7 @@ import json, sys
 from etl.providers.local import sandbox
 {omitted}document = open({str(samples.sample("notice-zh-scan.jpg"))!r}, "rb")
 sandbox.confine()
+sandbox.confine_further()
 from etl.providers.local.reading import read
 from etl.providers.local.recognition import Engine
 limits = dict(pages=9, pixels=10**8, text=10**8)

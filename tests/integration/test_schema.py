@@ -1,4 +1,4 @@
-"""The OpenAPI schema: real answers fit it, and it says no more than there is."""
+"""The OpenAPI schema: real responses match it, and it describes nothing that does not exist."""
 
 import re
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def check(instance: Any, shape: dict[str, Any], schema: dict[str, Any]) -> None:
 
 
 def closed(shape: Any) -> Any:
-    """Return the schema with every object refusing fields that are not written down: answers may not say more."""
+    """Return the schema with every object refusing undocumented fields: responses may have no others."""
     if isinstance(shape, list):
         return [closed(member) for member in shape]
     if not isinstance(shape, dict):
@@ -112,12 +112,12 @@ class Api:
         return response
 
 
-def resolved(said: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return what a reference leads to, or the very thing."""
-    _, *names = said.get("$ref", "").split("/")
+    _, *names = part.get("$ref", "").split("/")
     for name in names:
         schema = schema[name]
-    return schema if names else said
+    return schema if names else part
 
 
 def template_of(path: str, schema: dict[str, Any]) -> str:
@@ -238,10 +238,10 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
         assert checked.get(path).status_code == 200
         assert checked.checked("delete", path).status_code == 204
         assert checked.get(path).status_code == 404
-        told = there.received[0].json
+        body = there.received[0].json
     assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
     hook = schema["webhooks"]["export.succeeded"]
-    check(told, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
+    check(body, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 
 
 @pytest.mark.parametrize("path", ["/exports/datasets", "/livez", "/readyz"])
@@ -329,7 +329,7 @@ def test_the_schema_accepts_what_the_service_accepts(
 
 
 def contents(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield what the schema says about bodies, each with its `schema` and perhaps `examples`."""
+    """Yield the media types of bodies, each with its `schema` and perhaps `examples`."""
     if isinstance(node, dict):
         yield from node.get("content", {}).values()
         for member in node.values():

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from config.dev.stack.postgres import SUPERUSER
-from exports.core.errors import PermanentSourceError, RowTooLarge, SourceCancelled, SourceError
+from exports.core.errors import PermanentSourceError, RowTooLarge, SourceCancelled, SourceError, explain
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from tests import servers
@@ -141,8 +141,9 @@ def test_calls_are_read_only_unless_writes_are_allowed(
     """A39."""
     source_db.execute("CREATE TABLE data.audit (key text)")
     function(source_db, "writing", "INSERT INTO data.audit VALUES (key); RETURN QUERY SELECT 'x'::text;")
-    with pytest.raises(SourceError, match="25006"):
+    with pytest.raises(PermanentSourceError, match="25006") as caught:
         call(session, "writing")
+    assert not explain(caught.value.code, caught.value.detail)["retryable"]
     assert source_db.execute("SELECT count(*) FROM data.audit").fetchone() == (0,)
 
     call(session, "writing", allow_writes=True)
@@ -225,17 +226,31 @@ def test_an_escaped_name_that_is_too_long_is_an_error(
     name = "=" + "x" * 62
     function(source_db, "long", "RETURN QUERY SELECT 'x'::text;", columns=f'"{name}" text')
 
-    with pytest.raises(PermanentSourceError, match="63 bytes"):
+    with pytest.raises(PermanentSourceError, match="63 bytes") as caught:
         call(session, "long", Shape(dialect=Dialect(formula_policy="escape")))
+    assert not explain(caught.value.code, caught.value.detail)["retryable"]
     assert call(session, "long").startswith(name.encode())
 
 
 # ---- Formulas -------------------------------------------------------------------------------------------------------
 DISGUISES = ["", " ", "\t", "\r", "\n", "\u00a0", "\u3000", "\u200b", "\ufeff", "\u2060\u200d "]
+DISGUISES += [
+    "\x01",
+    "\x1f",
+    "\x7f",
+    "\u115f",
+    "\u17b4",
+    "\u180b",
+    "\u2800",
+    "\u3164",
+    "\ufe0f",
+    "\uffa0",
+    "\U000e0020",
+]
 FORMULAS = [*(f"{before}=1+1" for before in DISGUISES), "+1+1", "-1+1", "@SUM(A1)", "\nx"]
 
 
-@pytest.mark.parametrize("value", [*FORMULAS, "\uff1d1+1", "\uff0b1+1", "\uff0d1+1", "\uff20SUM(A1)"])
+@pytest.mark.parametrize("value", [*FORMULAS, "\uff1d1+1", "\uff0b1+1", "\uff0d1+1", "\uff20SUM(A1)", "\ufe661+1"])
 def test_formulas_are_escaped_in_every_disguise(
     source_db: psycopg.Connection, session: database.SourceSession, value: str
 ) -> None:
@@ -246,6 +261,24 @@ def test_formulas_are_escaped_in_every_disguise(
     data = call(session, "cells", Shape(dialect=Dialect(formula_policy="escape"))).decode()
 
     assert next(iter(list(csv.reader(io.StringIO(data, newline="")))[1:])) == [f"'{value}"]
+
+
+def test_formulas_are_escaped_in_every_type_of_text(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """A20. `refcursor` stands for types such as xml, which are of no category. The others may begin with a minus."""
+    columns = "a refcursor, b name, u uuid, x bytea, j json, i interval, m money, d date, r int4range"
+    source_db.execute(r"""
+        CREATE TABLE data.kinds AS
+        SELECT '=1+1'::refcursor, '=1+1'::name, gen_random_uuid(), '\x2d00'::bytea, ' -5'::json, '-1 day'::interval,
+               '-5'::money, '4000-01-01 BC'::date, '[-5,1)'::int4range
+    """)
+    function(source_db, "cells", "RETURN QUERY TABLE data.kinds;", columns=columns)
+    plain, escaped = (
+        list(csv.reader(io.StringIO(call(session, "cells", shape).decode(), newline="")))[1]
+        for shape in (Shape(), Shape(dialect=Dialect(formula_policy="escape")))
+    )
+    assert escaped == ["'=1+1", "'=1+1", *plain[2:]]
 
 
 @pytest.mark.parametrize("value", ["x=1", "-5", "+.5e-10", "a\u00a0=1", "１", "naïve", ""])
@@ -266,8 +299,9 @@ def test_a_row_that_is_too_large_is_an_error_of_its_own(
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})
     function(source_db, "large", "RETURN QUERY SELECT repeat('x', n) FROM unnest(ARRAY[10, 2000000]) n;")
 
-    with pytest.raises(RowTooLarge, match="2,000,001 bytes, and the limit is 1,048,576"):
+    with pytest.raises(RowTooLarge, match="2,000,001 bytes, and the limit is 1,048,576") as caught:
         call(session, "large")
+    assert not explain(caught.value.code, caught.value.detail)["retryable"]
 
 
 def test_a_call_that_an_administrator_cancels_is_no_timeout(

@@ -94,7 +94,7 @@ LARGE = content(2 * PART + 5)
 both_ways = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "many-parts"])
 
 
-# ---- What goes in comes out -----------------------------------------------------------------------------------------
+# ---- Round trips ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 2 * 1024**2, PART - 1, PART, PART + 1, 5 * PART + 12345])

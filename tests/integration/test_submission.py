@@ -291,7 +291,7 @@ def test_an_interrupted_request_writes_nothing(dataset: Dataset, alice: User) ->
     assert not Usage.objects.exists()
 
 
-# ---- Who sees what --------------------------------------------------------------------------------------------------
+# ---- Visibility -----------------------------------------------------------------------------------------------------
 
 
 def test_the_cost_of_a_list_does_not_grow_with_waiting_jobs(
@@ -347,12 +347,12 @@ def test_other_users_get_404_and_staff_get_the_job(api: APIClient, dataset: Data
         assert getattr(stranger, method)(url).status_code == 404, url
     assert stranger.get("/exports").json()["results"] == []
 
-    bob.is_staff = True
+    bob.is_staff = bob.is_superuser = True
     bob.save()
     assert stranger.get(path).status_code == 200
 
 
-# ---- What the web process leaves to others --------------------------------------------------------------------------
+# ---- Work outside the web process -----------------------------------------------------------------------------------
 
 
 def test_no_request_calls_the_function_or_creates_a_file(

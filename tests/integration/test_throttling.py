@@ -230,12 +230,19 @@ def test_operator_routes_and_documentation_are_not_limited(client: Client, alice
         assert [client.get(path, REMOTE_ADDR="127.0.0.1").status_code for _ in range(3)] == [200] * 3, path
 
 
+def test_the_schema_is_limited_by_address(client: Client, settings: LazySettings) -> None:
+    change(settings, export_download_rate="2/min")
+    statuses = [client.get("/api/schema", REMOTE_ADDR="192.0.2.7").status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    assert client.get("/api/schema", REMOTE_ADDR="192.0.2.8").status_code == 200
+
+
 def test_the_schema_documents_429_on_every_limited_operation(client: Client) -> None:
     paths = client.get("/api/schema").json()["paths"]
-    told = {
+    documented = {
         path for path, operations in paths.items() if all("429" in each["responses"] for each in operations.values())
     }
-    assert told == {path for path in paths if path.startswith(("/exports", "/api/v1/etl"))}
+    assert documented == {path for path in paths if path.startswith(("/exports", "/api/v1/etl"))}
     both = paths["/exports"]["post"]["responses"]["429"]["content"]["application/problem+json"]["schema"]
     assert both["properties"]["code"]["enum"] == ["quota_exceeded", "rate_limited"]
 

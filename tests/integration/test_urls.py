@@ -1,5 +1,9 @@
 """The schema, its page, and the admin."""
 
+import gzip
+import json
+import time
+
 import pytest
 from django.test import Client
 
@@ -10,6 +14,40 @@ def test_it_serves_a_schema_as_json_or_yaml(client: Client) -> None:
     assert schema["openapi"] == "3.1.0"
     assert schema["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
     assert client.get("/api/schema", headers={"Accept": "application/yaml"}).content.startswith(b"openapi: 3.1.0")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_gzip"),
+    [
+        ("gzip", True), ("br, GZIP;q=0.5", True), ("*", True), ("gzip;q=0", False), ("gzip; q=0.000", False),
+        ("gzip;q=0, *", False), ("identity", False), ("x-gzipped", False), ("gzip;q=x", False),
+    ],
+)  # fmt: skip
+def test_the_schema_is_compressed_only_for_clients_that_accept_it(
+    client: Client,
+    accepted: str,
+    is_gzip: bool,  # noqa: FBT001
+) -> None:
+    """C4: RFC 9110, 12.5.3."""
+    response = client.get("/api/schema", headers={"Accept-Encoding": accepted})
+    assert response.headers.get("Content-Encoding") == ("gzip" if is_gzip else None)
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_the_schema_is_made_once_and_has_an_etag(client: Client, encoding: str) -> None:
+    """C4."""
+    first = client.get("/api/schema", headers={"Accept-Encoding": encoding})
+    began = time.thread_time()
+    for _ in range(10):
+        assert client.get("/api/schema", headers={"Accept-Encoding": encoding}).content == first.content
+    assert time.thread_time() - began < 0.5  # before, each request made the document, in 0.1 s
+
+    unchanged = client.get("/api/schema", headers={"Accept-Encoding": encoding, "If-None-Match": first["ETag"]})
+    assert (unchanged.status_code, unchanged.content, unchanged["ETag"]) == (304, b"", first["ETag"])
+    assert client.get("/api/schema", headers={"If-None-Match": '"other"'}).status_code == 200
+    plain = gzip.decompress(first.content) if encoding == "gzip" else first.content
+    assert json.loads(plain)["openapi"] == "3.1.0"
+    assert client.get("/api/schema", headers={"Accept": "application/yaml"})["ETag"] != first["ETag"]
 
 
 def test_every_operation_documents_problem_responses(client: Client) -> None:

@@ -95,7 +95,7 @@ def verify(got: Any, secret: str) -> Any:
     return Verifier(secret).verify(got.body, got.headers)
 
 
-# ---- What is told, and to whom --------------------------------------------------------------------------------------
+# ---- Events and receivers -------------------------------------------------------------------------------------------
 
 
 def test_a_success_sends_the_job_as_in_the_api_without_its_link(
@@ -559,7 +559,7 @@ def test_deliveries_in_backoff_are_never_scanned(api: APIClient, there: Receiver
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE exports_delivery")
-        cursor.execute(f"EXPLAIN {sender.NEXT}", {"attempts": 10, "busy": 2})
+        cursor.execute(f"EXPLAIN {sender.NEXT_WEBHOOK}", {"attempts": 10, "busy": 2})
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
     assert plan.count("Index Cond: (available_at <= statement_timestamp())") == 1
@@ -896,7 +896,7 @@ def test_one_of_several_parallel_redeliveries_counts(api: APIClient, there: Rece
     assert in_threads(5, again).count(True) == 1
 
 
-# ---- Where webhooks cannot lead -------------------------------------------------------------------------------------
+# ---- Refused addresses ----------------------------------------------------------------------------------------------
 
 ADDRESSES = [
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "100.100.100.200", "0.0.0.0",  # noqa: S104

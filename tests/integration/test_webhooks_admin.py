@@ -88,7 +88,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
     test, end = Delivery.objects.order_by("created_at")
     asked = select(pages, "redeliver", test, end)
     assert "This webhook is disabled. Enable it first" in text_of(asked)
-    assert messages_of(confirm(pages, asked)) == ["Sent again 1 delivery. Queued with a full set of attempts."]
+    assert messages_of(confirm(pages, asked)) == ["Sent again 1 webhook delivery. Queued with a full set of attempts."]
     assert page_of(test, "redeliver") not in text_of(pages.get(page_of(test)))
 
     press(pages, hook, "enable")
@@ -111,7 +111,9 @@ def test_a_repeated_action_sends_nothing_twice(pages: Client, hook: Webhook) -> 
     delivery.refresh_from_db()
     assert delivery.status == "failed"
 
-    assert messages_of(pages.post(action, fields))[-1] == "Unchanged: 1 delivery. Changed since you selected it."
+    assert (
+        messages_of(pages.post(action, fields))[-1] == "Unchanged: 1 webhook delivery. Changed since you selected it."
+    )
 
 
 def test_lists_of_2_and_60_deliveries_take_the_same_number_of_queries(pages: Client, hook: Webhook) -> None:
@@ -134,7 +136,7 @@ def test_it_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> Non
     lose_messages()
     assert page_of(delivery, "redeliver") not in text_of(pages.get(page_of(delivery)))
 
-    assert messages_of(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 delivery. Queued now.")
+    assert messages_of(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 webhook delivery. Queued now.")
 
     delivery.refresh_from_db()
     assert (delivery.status, delivery.attempts) == ("pending", 4)

@@ -81,7 +81,7 @@ def all_buttons(hook: Webhook, delivery: Delivery) -> list[str]:
     ]  # fmt: skip
 
 
-# ---- Whose it is ----------------------------------------------------------------------------------------------------
+# ---- Ownership ------------------------------------------------------------------------------------------------------
 
 
 def test_pages_of_webhooks_of_other_users_return_404_even_for_staff(bob: User, hook: Webhook) -> None:

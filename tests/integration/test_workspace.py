@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 
 from etl.core import workspace
 from etl.core.errors import WorkspaceFull
-from etl.core.states import Phase
+from etl.core.states import Stage
 from etl.maintenance import cleanup
 from tests import rehearsal
 from tests.integration.etl_factories import make_task
@@ -101,7 +101,7 @@ def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypa
 
     def locked(path: Path) -> int:
         if next(hurry, False):
-            workspace.clear()  # by somebody else, right after the folder was made
+            workspace.clear()  # by another process, right after the folder was created
         return lock(path)
 
     monkeypatch.setattr(workspace, "locked", locked)
@@ -112,26 +112,26 @@ def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypa
 # ---- No room --------------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("rehearsed")
 def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehearsed: Change, tmp_path: Path) -> None:
-    """B12: it is tried again, the log names the setting, and the task says what it was."""
+    """B12: it is retried, the log names the setting, and the task's error names the cause."""
     task = make_task(alice)
     (tmp_path / "file").touch()
     rehearsed(etl_cache_dir=tmp_path / "file" / "documents")
     with structlog.testing.capture_logs() as lines:
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 1)
     (line,) = [line for line in lines if line["event"] == "workspace_unusable"]
     assert (line["log_level"], line["setting"], line["error"]) == (
         "error", "ETL_CACHE_DIR", "NotADirectoryError (ENOTDIR)",
     )  # fmt: skip
     for _ in range(2):
-        run_when_due(task, Phase.OCR)
+        run_when_due(task, Stage.OCR)
     error = row_of(task).error
     assert error
     assert (error["code"], error["retryable"], error["detail"]) == ("ocr_failed", True, WorkspaceFull().detail)
 
     rehearsed(etl_cache_dir=tmp_path)
     again = make_task(alice)
-    assert run(again, Phase.OCR) == [True]
+    assert run(again, Stage.OCR) == [True]
 
 
 @pytest.mark.usefixtures("rehearsed")
@@ -146,10 +146,10 @@ def test_a_full_disk_is_not_an_error_of_the_document(alice: User, monkeypatch: p
         ),
     )  # fmt: skip
     with structlog.testing.capture_logs() as lines:
-        run(task, Phase.OCR)
+        run(task, Stage.OCR)
     assert [line["error"] for line in lines if line["event"] == "workspace_unusable"] == ["OSError (ENOSPC)"]
     monkeypatch.undo()
-    assert run_when_due(task, Phase.OCR)
+    assert run_when_due(task, Stage.OCR)
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
 

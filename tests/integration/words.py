@@ -1,4 +1,4 @@
-"""A processor as somebody might add it: a class, and `PATH` in ETL_POSTPROCESSORS. It asks no model."""
+"""An added processor: a class, and `PATH` in ETL_POSTPROCESSORS. It calls no model."""
 
 from typing import Any, ClassVar
 

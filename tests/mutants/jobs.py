@@ -5,13 +5,16 @@ from functools import partial
 from tests.mutants.mutant import Mutant, tests_of
 
 COMPLETION = partial(Mutant, file="exports/worker/completion.py")
+ADOPTION = partial(Mutant, file="exports/worker/adoption.py")
+BUNDLES = partial(Mutant, file="exports/delivery/bundles.py")
+RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
 CONTROL = partial(Mutant, file="exports/jobs/actions.py")
 LINKS = partial(Mutant, file="exports/delivery/links.py")
 RECEIPTS = partial(Mutant, file="exports/delivery/receipts.py")
 QUOTAS = partial(Mutant, file="exports/jobs/quotas.py")
 SUBMISSION = partial(Mutant, file="exports/jobs/submission.py")
 IDEMPOTENCY = partial(Mutant, file="config/platform/http/idempotency.py")
-COURIER = partial(Mutant, file="exports/webhooks/sender.py")
+SENDER = partial(Mutant, file="exports/webhooks/sender.py")
 
 completion = partial(tests_of, "tests/integration/test_completion.py")
 control = partial(tests_of, "tests/integration/test_control.py")
@@ -59,11 +62,10 @@ MUTANTS = [
         new="* interval '1 second'\nWHERE job_id = %(job)s AND status IN ('running', 'retrying')\nRETURNING job_id",
         tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
-    COMPLETION(
+    ADOPTION(
         name="let a stale completion change finished chunks",
-        old="    SELECT job_id, schema_version FROM exports_jobs\n"
-        "    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
-        new="    SELECT job_id, schema_version FROM exports_jobs\n    WHERE job_id = %(job)s AND",
+        old="WHERE job_id = %(job)s AND completion_token = %(token)s AND",
+        new="WHERE job_id = %(job)s AND",
         tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
@@ -72,17 +74,51 @@ MUTANTS = [
         new="    ) age\n    WHERE job_id = %(job)s AND",
         tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
-    COMPLETION(
+    ADOPTION(
         name="deliver other bytes than a chunk's newer row describes",
         old="SET etag = f.etag, sha256 = f.sha256,",
         new="SET etag = f.etag,",
         tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
     ),
-    COMPLETION(
+    ADOPTION(
         name="keep the sums of a job that adopted a newer file",
         old="SET rows = j.rows + n.rows - b.rows, bytes",
         new="SET rows = j.rows, bytes",
         tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
+    ),
+    ADOPTION(
+        name="let a fresh export adopt data from before its start",
+        old=" AND f.data_as_of >= ours.not_before",
+        new="",
+        tests=completion("a_fresh_export_does_not_adopt_data_from_before_its_start"),
+    ),
+    ADOPTION(
+        name="call the source again because others replace the file",
+        old="REPLACEMENTS = 50",
+        new="REPLACEMENTS = 2",
+        tests=tests_of(
+            "tests/integration/test_execution.py", "a_path_that_others_replace_again_and_again_costs_no_second_call"
+        ),
+    ),
+    BUNDLES(
+        name="leave the copies of a failed delivery",
+        old="        discard(attempt.folder)\n        raise",
+        new="        raise",
+        tests=completion("an_attempt_without_a_receipt_leaves_no_copies"),
+    ),
+    COMPLETION(
+        name="repeat a refused delivery without growing pauses",
+        old="greatest(%(delay)s, least(refused_for / 4, %(longest)s))",
+        new="%(delay)s",
+        tests=completion("the_pause_of_a_refused_delivery_grows"),
+    ),
+    RETENTION(
+        name="purge a job before its last webhook event",
+        old="        .filter(settled, finished_at__lt=before)",
+        new="        .filter(finished_at__lt=before)",
+        tests=tests_of(
+            "tests/integration/test_sweeper.py", "a_job_is_not_purged_before_the_webhook_deliveries_of_its_end_exist"
+        ),
     ),
     COMPLETION(
         name="fail a delivery because the storage refuses writes",
@@ -288,7 +324,7 @@ MUTANTS = [
         tests=idempotency("while_the_first_is_in_flight_the_second_is_409"),
     ),
     # ---- Webhooks
-    COURIER(
+    SENDER(
         name="record the success of a delivery after its lease was lost",
         old="SET status = 'delivered', token = NULL, lease_until = NULL, finished_at = clock_timestamp()\n"
         "    WHERE id = %(delivery)s AND token = %(token)s AND",
@@ -296,29 +332,29 @@ MUTANTS = [
         "    WHERE id = %(delivery)s AND",
         tests=webhooks("the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded"),
     ),
-    COURIER(
+    SENDER(
         name="record the failure of a delivery after its lease was lost",
         old="token = NULL, lease_until = NULL\n"
-        "    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM hook)\n"
+        "    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM webhook)\n"
         "    RETURNING id, webhook_id, status, type",
         new="token = NULL, lease_until = NULL\n"
-        "    WHERE id = %(delivery)s AND EXISTS (SELECT 1 FROM hook)\n"
+        "    WHERE id = %(delivery)s AND EXISTS (SELECT 1 FROM webhook)\n"
         "    RETURNING id, webhook_id, status, type",
         tests=webhooks("the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded"),
     ),
-    COURIER(
+    SENDER(
         name="send two deliveries to one webhook concurrently",
         old="WHERE NOT d.sent AND d.since IS NOT NULL AND d.busy < %(busy)s",
         new="WHERE d.since IS NOT NULL AND d.busy < %(busy)s + 9",
         tests=webhooks("users_with_the_fewest_running_deliveries_come_first"),
     ),
-    COURIER(
+    SENDER(
         name="retry a delivery that crashes its worker forever",
         old="SET token = nextval('exports_fence_seq'), attempts = d.attempts + 1,",
         new="SET token = nextval('exports_fence_seq'),",
         tests=webhooks("a_delivery_that_kills_its_workers_fails"),
     ),
-    COURIER(
+    SENDER(
         name="fail deliveries that are in progress",
         old="      AND (lease_until IS NULL OR lease_until < clock_timestamp())\n    FOR UPDATE SKIP LOCKED",
         new="    FOR UPDATE SKIP LOCKED",

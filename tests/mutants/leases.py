@@ -219,8 +219,8 @@ MUTANTS = [
     Mutant(
         name="reuse a slot while its call still runs",
         file="exports/source/database.py",
-        old="            self.may_run_on = True  # also when ending it is interrupted\n"
-        "            self.may_run_on = not self._end_call()\n",
+        old="            self.may_still_run = True  # also when ending it is interrupted\n"
+        "            self.may_still_run = not self._end_call()\n",
         new="",
         tests=tests_of("tests/chaos/test_source.py", "aborted_calls_end_before_their_slots_are_reused"),
     ),

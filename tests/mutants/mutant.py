@@ -8,7 +8,7 @@ from pathlib import Path
 class Mutant:
     """A replacement of `old`, which occurs once in `file`, by `new`. One of `tests` must fail with it.
 
-    `name` says what the mutant does, as an imperative. Tests are pytest node ids; a file means all its tests.
+    `name`: the mutant's effect, as an imperative. Tests are pytest node ids; a file means all its tests.
     """
 
     name: str

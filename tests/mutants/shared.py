@@ -17,6 +17,7 @@ runstate = partial(tests_of, "tests/integration/test_runstate.py")
 stages = partial(tests_of, "tests/integration/test_etl_stages.py")
 recovery = partial(tests_of, "tests/integration/test_etl_recovery.py")
 control = partial(tests_of, "tests/integration/test_etl_control.py")
+reissued = partial(tests_of, "tests/integration/test_reissued_ids.py")
 submission = partial(tests_of, "tests/integration/test_etl_submission.py")
 
 MUTANTS = [
@@ -70,10 +71,10 @@ MUTANTS = [
         tests=runstate("an_expired_lease_can_be_taken_and_its_holder_is_fenced_off"),
     ),
     SCRIPT(
-        name="advance a run-state under another fencing token",
-        old="if move.fence and fence ~= move.fence then",
-        new="if move.fence and fence == nil then",
-        tests=runstate("only_a_greater_fencing_token_replaces_a_run_state"),
+        name="advance a run-state under another generation",
+        old="if move.generation and generation ~= move.generation then",
+        new="if move.generation and generation == nil then",
+        tests=runstate("only_a_greater_generation_replaces_a_run_state"),
     ),
     SCRIPT(
         name="advance a run-state that has ended",
@@ -83,13 +84,13 @@ MUTANTS = [
     ),
     SCRIPT(
         name="begin a stage that another worker holds",
-        old="    if token ~= '' and lease_until > now then",
-        new="    if token ~= '' and lease_until > now + 3600 then",
+        old="local is_held = token ~= '' and lease_until > now",
+        new="local is_held = token ~= '' and lease_until > now + 3600",
         tests=runstate("one_of_many_concurrent_starts_wins"),
     ),
     SCRIPT(
         name="cancel a task that a worker has begun",
-        old="if move.unstarted and had[7] == '1' then",
+        old="if move.unstarted and had[7] == '1' and (status ~= 'llm_processing' or is_held) then",
         new="if move.unstarted and had[7] == 'x' then",
         tests=runstate("only_pending_tasks_are_cancelled"),
     ),
@@ -101,9 +102,9 @@ MUTANTS = [
     ),
     SCRIPT(
         name="replace a run-state by one of an older generation",
-        old="if fence and (fence > move.fence or (fence == move.fence and not move.again)) then",
-        new="if fence and fence == move.fence and not move.again then",
-        tests=runstate("only_a_greater_fencing_token_replaces_a_run_state"),
+        old="if generation and (generation > move.generation or (is_same and not move.again)) then",
+        new="if is_same and not move.again then",
+        tests=runstate("only_a_greater_generation_replaces_a_run_state"),
     ),
     SCRIPT(
         name="apply a repeated transition twice",
@@ -132,8 +133,8 @@ MUTANTS = [
     # ---- Documents
     PIPELINE(
         name="begin a task whose row has ended",
-        old='Task.objects.open().filter(pk=task_id).values_list("fence", flat=True)',
-        new='Task.objects.filter(pk=task_id).values_list("fence", flat=True)',
+        old='Task.objects.open().filter(pk=task_id).values_list("task_id", "uuid", "generation", named=True)',
+        new='Task.objects.filter(pk=task_id).values_list("task_id", "uuid", "generation", named=True)',
         tests=recovery("a_run_state_that_contradicts_an_ended_row_is_repaired"),
     ),
     PIPELINE(
@@ -157,9 +158,30 @@ MUTANTS = [
     ),
     OUTCOME(
         name="write the outcome of an older generation into the row",
-        old=".filter(pk=state.task_id, fence=state.fence)",
-        new=".filter(pk=state.task_id)",
+        old=".filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)",
+        new=".filter(pk=state.task_id, uuid=state.uuid)",
         tests=recovery("an_end_of_an_earlier_generation_is_not_recorded"),
+    ),
+    OUTCOME(
+        name="write the outcome of a lost document into the row with its id",
+        old=".filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)",
+        new=".filter(pk=state.task_id, generation=state.generation)",
+        tests=reissued("an_end_of_a_lost_document_is_not_recorded"),
+    ),
+    SCRIPT(
+        name="take the run-state of a lost document for that of a new one",
+        old="if move.uuid and move.uuid ~= (had[11] or '') then",
+        new="if false then",
+        tests=reissued(
+            "the_run_state_of_a_lost_document_is_replaced", "recovery_recreates_it_after_a_submission_without_redis"
+        ),
+    ),
+    Mutant(
+        name="store artifacts under a number that is issued again",
+        file="etl/pipeline/artifacts.py",
+        old='f"{owner.task_id}-{owner.uuid}" if owner.uuid else str(owner.task_id)',
+        new="str(owner.task_id)",
+        tests=reissued("the_text_of_a_lost_document_is_not_adopted"),
     ),
     OUTCOME(
         name="overwrite the row of an ended task",
@@ -169,14 +191,14 @@ MUTANTS = [
     ),
     RECOVERY(
         name="recover tasks whose first run-state is still being created",
-        old="return task.updated_at < timezone.now() - timedelta(seconds=settings.SLUICE.etl_recovery_seconds)",
-        new="return task.updated_at < timezone.now() + timedelta(seconds=settings.SLUICE.etl_recovery_seconds)",
+        old="return task.updated_at < clock.now() - timedelta(seconds=settings.SLUICE.etl_recovery_seconds)",
+        new="return task.updated_at < clock.now() + timedelta(seconds=settings.SLUICE.etl_recovery_seconds)",
         tests=recovery("recovery_waits_for_a_submission_that_creates_the_run_state"),
     ),
     RECOVERY(
-        name="recreate a run-state with its old fencing token",
-        old='.update(fence=F("fence") + 1)\n    task.fence += 1',
-        new='.update(fence=F("fence"))',
+        name="recreate a run-state with its old generation",
+        old='.update(generation=F("generation") + 1)\n    task.generation += 1',
+        new='.update(generation=F("generation"))',
         tests=recovery("a_lost_run_state_of_a_pending_task_is_recreated", "recovery_fences_off_the_previous_worker"),
     ),
     RECOVERY(
@@ -187,20 +209,27 @@ MUTANTS = [
     ),
     RECOVERY(
         name="cancel a running task whose run-state was lost",
-        old="return runstate.create(task, phase=Phase(task.phase), started=True)",
-        new="return runstate.create(task, phase=Phase(task.phase))",
+        old="return runstate.create(task, stage=Stage(task.phase), started=True)",
+        new="return runstate.create(task, stage=Stage(task.phase))",
         tests=recovery("a_task_with_a_lost_run_state_cannot_be_cancelled"),
+    ),
+    Mutant(
+        name="let the watermark of a restored database catch up with that of the bucket",
+        file="exports/maintenance/watermark.py",
+        old="if copy.number > mark.number:",
+        new="if False:",
+        tests=tests_of("tests/integration/test_watermark.py", "a_restored_database_is_noticed_until_it_is_reconciled"),
     ),
     CONTROL(
         name="let two retries both start a task",
-        old="if not again.has_ended or again.fence != ended.fence:",
+        old="if not again.has_ended or again.generation != ended.generation:",
         new="if not again:",
         tests=control("a_retry_during_another_retry_changes_nothing"),
     ),
     CONTROL(
-        name="keep the previous fencing token across a retry",
-        old="    task.fence += 1\n    task.run = task.fence",
-        new="    task.run = task.fence + 1",
+        name="keep the previous generation across a retry",
+        old="    task.generation += 1\n    task.run = task.generation",
+        new="    task.run = task.generation + 1",
         tests=control("a_worker_of_the_previous_run_is_fenced_off", "one_of_two_concurrent_retries_wins"),
     ),
     CONTROL(
@@ -208,6 +237,27 @@ MUTANTS = [
         old="    completion.record(outcome.state)\n\n\ndef why_not",
         new="\n\ndef why_not",
         tests=control("a_pending_task_is_cancelled"),
+    ),
+    Mutant(
+        name="give all tasks of a user the same turn",
+        file="etl/pipeline/turns.py",
+        old="max(rank) + 1 FROM",
+        new="max(rank) FROM",
+        tests=tests_of("tests/integration/test_document_shares.py", "three_users_take_turns_in_both_stages"),
+    ),
+    Mutant(
+        name="let another user's backlog refuse a user",
+        file="etl/pipeline/queue_limit.py",
+        old='now["open"] >= size and now["own"]',
+        new='now["open"] >= size or now["own"]',
+        tests=tests_of("tests/integration/test_document_shares.py", "another_users_backlog_does_not_refuse_a_user"),
+    ),
+    Mutant(
+        name="do not charge a document",
+        file="etl/pipeline/quotas.py",
+        old='update(documents=F("documents") + 1',
+        new='update(documents=F("documents")',
+        tests=tests_of("tests/integration/test_document_shares.py", "concurrent_submissions_cannot_overspend"),
     ),
     Mutant(
         name="let two documents take the last place in the queue",

@@ -91,7 +91,7 @@ class Machine:
     def __post_init__(self) -> None:
         subprocess.run(["sh", DOCKER / "secrets.sh", self.secrets], check=True, stdout=subprocess.DEVNULL)
         self.given = uncommented((DOCKER / ".env.example").read_text()) | self.given
-        for place in ("/var/lib/metrics", "/var/lib/beat", "/var/tmp"):  # noqa: S108  the containers'
+        for place in ("/var/lib/metrics", "/var/tmp"):  # noqa: S108  the containers'
             here = self.folder / "mounts" / place.rpartition("/")[2]
             here.mkdir(parents=True)
             self.instead[place] = str(here)

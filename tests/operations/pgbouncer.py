@@ -59,7 +59,7 @@ class PgBouncer(LocalServer):
         )  # fmt: skip
         (self.data / "pgbouncer.ini").write_text(text)
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         # It refuses to run as root.
         other = ["-u", "nobody"] if os.geteuid() == 0 else []
         return Process(

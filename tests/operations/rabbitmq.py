@@ -82,7 +82,7 @@ class RabbitMQ(LocalServer):
         erl.write_text(ERL.format(root=root, bin=runtime / "bin"))
         erl.chmod(0o700)
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         self.names = Process(
             name="epmd",
             command=[str(next(erlang().glob("erts-*/bin/epmd"))), "-address", LOOPBACK, "-port", str(self.ports[2])],

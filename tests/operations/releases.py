@@ -58,8 +58,8 @@ PATCHES = {
     ),
     "etl/pipeline/dispatch.py": ('kwargs={"task_id": task_id}', 'kwargs={"task_id": task_id, "size": 1}'),
     "etl/runstate/transitions.py": (
-        '        "phase": phase,\n',
-        '        "phase": phase,\n        "size_class": "small",\n',
+        '        "phase": stage,\n',
+        '        "phase": stage,\n        "size_class": "small",\n',
     ),
     "config/env.py": ("    export_db_slots: int", '    ahead: str = ""\n    export_db_slots: int'),
     "config/settings.py": ('        "exports.sweep": 3600,', '        "exports.look_ahead": 1, "exports.sweep": 3600,'),
@@ -81,7 +81,7 @@ class Release:
     def manage(self, *arguments: str) -> None:
         command = processes.python("manage", "manage.py", *arguments, root=self.folder, environment=self.environment())
         command.folder = self.code
-        command.finish()
+        command.run_to_completion()
 
     def environment(self) -> dict[str, str]:
         return self.site.environment(**self.variables)
@@ -123,8 +123,8 @@ class Web(processes.Web):
 
     code: Path = PROJECT
 
-    def describe(self) -> Process:
-        process = super().describe()
+    def new_process(self) -> Process:
+        process = super().new_process()
         process.folder = self.code
         return process
 

@@ -70,7 +70,7 @@ class Stunnel(LocalServer):
         )
         (self.data / "stunnel.conf").write_text(text)
 
-    def describe(self) -> Process:
+    def new_process(self) -> Process:
         return Process(
             name=self.name, command=[debian.program("stunnel4"), str(self.data / "stunnel.conf")], folder=self.data,
             log=self.root / "logs" / "stunnel.log", environment=debian.environment(),

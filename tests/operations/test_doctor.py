@@ -218,6 +218,8 @@ def test_a_database_encoding_other_than_utf8_is_reported(fresh: Any) -> None:
     ("check", "setting", "level", "words"),
     [
         ("timezone", "timezone = 'Asia/Shanghai'", "warning", "SET timezone = 'UTC'"),
+        ("defaults", "DateStyle = 'German, DMY'", "warning", "RESET DateStyle"),
+        ("defaults", "default_transaction_isolation = 'repeatable read'", "warning", "'read committed'"),
         ("writable", "default_transaction_read_only = on", "failure", "failover"),
         ("lost_clients", "client_connection_check_interval = 0", "warning", "client_connection_check_interval = '1s'"),
     ],
@@ -243,6 +245,17 @@ def test_tables_owned_by_another_role_are_reported(fresh: Any) -> None:
     level, text = examine(database.SUBJECT, "rights")
     assert level == "failure"
     assert "1 of Sluice's tables, such as exports_jobs" in text
+
+
+def test_an_invalid_index_is_reported(fresh: Any) -> None:
+    connection = fresh()
+    connection.execute("CREATE TABLE exports_chunk (n int); INSERT INTO exports_chunk VALUES (1), (1)")
+    assert passes(database.SUBJECT, "indexes")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        connection.execute("CREATE UNIQUE INDEX CONCURRENTLY of_chunk ON exports_chunk (n)")
+    level, text = examine(database.SUBJECT, "indexes")
+    assert level == "failure"
+    assert "REINDEX INDEX CONCURRENTLY of_chunk" in text
 
 
 # ---- The source -----------------------------------------------------------------------------------------------------
@@ -371,7 +384,7 @@ def test_a_bucket_without_lifecycle_rules_is_reported() -> None:
     try:
         level, text = examine(storage.SUBJECT, "lifecycle")
     finally:
-        store.complete()
+        store.provision()
     assert level == "warning"
     assert "No lifecycle rule aborts abandoned multipart uploads" in text
     assert "docs/iam/lifecycle.json" in text

@@ -51,7 +51,7 @@ def steps() -> Iterator[tuple[Block, bool]]:
 
 @pytest.mark.timeout(600)
 def test_the_first_change_guide_works_from_clone_to_passing_tests(copy: Path) -> None:
-    """C6. The guide promises ten minutes to a person. Here, each step must do what the page says."""
+    """C6. The guide promises ten minutes. Here, each step must do what the page describes."""
     ended: list[tuple[str, bool, bool]] = []
     for block, fails in steps():
         if block.title:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 from django.db import connection
@@ -22,9 +23,9 @@ from etl import runstate
 from etl.models import Task
 from etl.pipeline import artifacts
 from exports.delivery import receipts
-from exports.models import Chunk, Delivery, File, Job, Link, Receipt
+from exports.models import Chunk, Delivery, File, Job, Link, Receipt, Watermark
 from tests import rehearsal
-from tests.chaos.documents import BOTH, ocr_calls, post_calls, rehearsed_rule, settle, submit
+from tests.chaos.documents import BOTH, markdown_of, ocr_calls, post_calls, rehearsed_rule, settle, submit
 from tests.chaos.site import QUEUES, Site
 from tests.docs.blocks import blocks_of
 from tests.e2e.test_streams import Client
@@ -86,7 +87,7 @@ def recreate_database(site: Site) -> None:
         own.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
 
-def stop_all(site: Site, *, but: Process) -> None:
+def stop_all(site: Site, *, but: Process | None = None) -> None:
     """Stop all processes that can be stopped."""
     if site.web:
         site.web.stop()
@@ -285,7 +286,7 @@ def assert_unknown_objects_removed(site: Site, scenario: RestoreScenario) -> Non
 
     assert storage.head(scenario.lost_path) is None
     assert not list(storage.list_objects(f"_receipts/{scenario.lost.pk}/"))
-    assert not list(storage.list_objects(artifacts.folder(scenario.lost_task.pk)))
+    assert not list(storage.list_objects(artifacts.folder(scenario.lost_task)))
     assert storage.head(foreign), "a foreign object was deleted"
     storage.delete(foreign)
     events = [each.json["data"]["jobId"] for each in scenario.receiving.received]
@@ -293,3 +294,79 @@ def assert_unknown_objects_removed(site: Site, scenario: RestoreScenario) -> Non
     assert {job_id for job_id in events if events.count(job_id) > 1} == twice
     known = {str(pk) for pk in Delivery.objects.values_list("pk", flat=True)}
     assert set(scenario.receiving.ids[:2]) <= known, "a delivery changed its id"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_redis_lost", [False, True], ids=["with Redis", "without Redis"])
+def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lost: bool) -> None:
+    """Without `reconcile`, the id of the lost document is issued again. Redis and the bucket still have its data."""
+    site.start_web()
+    site.start_worker(BOTH)
+    create_extension(site)
+    run(site, "pg_dump")
+    lost = submit(site, "A secret of another document.")
+    settle(lost)
+    (rehearsal.folder() / f"ocr-{lost.pk}").unlink()  # or the invariants count its calls as the next document's
+    stop_all(site)
+    recreate_database(site)
+    run(site, "pg_restore")
+    if is_redis_lost:
+        site.restart_broker_empty()
+
+    site.start_web()
+    site.start_worker(BOTH)
+    again = submit(site, "Its own text.")
+    assert again.pk == lost.pk
+    settle(again)
+
+    assert markdown_of(again).endswith("Its own text.")
+    assert "secret" not in site.client.get(f"/api/v1/etl/tasks/{again.pk}/markdown").text
+    storage.delete_many([item.key for item in storage.list_objects(artifacts.folder(lost))])
+
+
+def older(site: Site) -> bool:
+    """Return the metric."""
+    assert site.web
+    return "sluice_database_older_than_bucket 1.0" in httpx2.get(f"{site.web.url}/metrics").text
+
+
+def doctor(site: Site) -> str:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "doctor"],
+        check=False, cwd=PROJECT, env=shell(site), capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_restore_without_reconcile_is_noticed(site: Site) -> None:
+    """The metric and the doctor report it until `reconcile` has run."""
+
+    def start() -> None:
+        site.start_web()
+        site.start_worker(QUEUES)
+        site.start_beat()
+
+    start()
+    wait_until(lambda: Watermark.objects.filter(number__gt=1).exists(), limit=30)
+    create_extension(site)
+    run(site, "pg_dump")
+    number = Watermark.objects.get().number
+    wait_until(lambda: Watermark.objects.get().number > number + 1, limit=30)
+    assert not older(site)
+    stop_all(site)
+    recreate_database(site)
+    run(site, "pg_restore")
+    assert "It is older than the bucket" in doctor(site)
+
+    start()
+    wait_until(lambda: older(site), limit=30)
+    assert '"database_older_than_bucket"' in site.logs()
+
+    stop_all(site)
+    assert " steps of the watermark" in run(site, "reconcile\n")
+    assert "It is as new as the bucket" in doctor(site)
+    start()
+    number = Watermark.objects.get().number
+    wait_until(lambda: Watermark.objects.get().number > number, limit=30)
+    assert not older(site)

@@ -95,53 +95,53 @@ def accepts(web: Web, path: str) -> bool:
     return httpx2.head(f"{web.url}{path}", timeout=30).status_code < 400
 
 
-def is_signed_in(browser: httpx2.Client, web: Web) -> bool:
-    return browser.get(f"{web.url}/app/account", timeout=30).status_code == 200
+def is_signed_in(session: httpx2.Client, web: Web) -> bool:
+    return session.get(f"{web.url}/app/account", timeout=30).status_code == 200
 
 
-def signed_in(user: User) -> httpx2.Client:
-    client, browser = Client(), httpx2.Client()
-    client.force_login(user)
-    browser.cookies.set("sessionid", client.cookies["sessionid"].value, domain="127.0.0.1")
-    return browser
+@pytest.fixture
+def session(alice: User) -> Iterator[httpx2.Client]:
+    """A client that is signed in to all processes."""
+    client = Client()
+    client.force_login(alice)
+    with httpx2.Client() as session:
+        session.cookies.set("sessionid", client.cookies["sessionid"].value, domain="127.0.0.1")
+        yield session
 
 
 def test_links_and_sessions_survive_the_three_rounds_in_any_order(
-    rounds: list[Web], finished: Job, token: str, alice: User
+    rounds: list[Web], finished: Job, token: str, session: httpx2.Client
 ) -> None:
     """C6. Of two successive rounds, each process accepts the signatures of the other."""
     shown = [link_at(web, finished, token) for web in rounds]
-    browser = signed_in(alice)
     for number in range(3):
         one, other = rounds[number], rounds[number + 1]
         for signing, process in ((number, other), (number + 1, one), (number, one), (number + 1, other)):
             assert accepts(process, shown[signing])
-        assert is_signed_in(browser, one)
-        assert is_signed_in(browser, other)
-        assert is_signed_in(browser, one)
+        assert is_signed_in(session, one)
+        assert is_signed_in(session, other)
+        assert is_signed_in(session, one)
 
 
 def test_signatures_of_the_old_key_are_rejected_after_the_last_round(
-    rounds: list[Web], finished: Job, token: str, alice: User
+    rounds: list[Web], finished: Job, token: str, session: httpx2.Client
 ) -> None:
     before, last = link_at(rounds[0], finished, token), rounds[3]
-    browser = signed_in(alice)
     response = httpx2.get(f"{last.url}{before}", timeout=30)
     assert response.json()["code"] == "link_invalid"
-    assert not is_signed_in(browser, last)
+    assert not is_signed_in(session, last)
     assert accepts(last, link_at(last, finished, token))  # the owner sees a new link
 
 
 def test_skipping_the_first_round_makes_old_processes_reject_new_signatures(
-    rounds: list[Web], finished: Job, token: str, alice: User
+    rounds: list[Web], finished: Job, token: str, session: httpx2.Client
 ) -> None:
     """The reason for three rounds: otherwise links are refused, and sessions end."""
     before, second = rounds[0], rounds[2]
     assert accepts(second, link_at(before, finished, token))
     assert not accepts(before, link_at(second, finished, token))
-    browser = signed_in(alice)
-    assert is_signed_in(browser, second)
-    assert not is_signed_in(browser, before)
+    assert is_signed_in(session, second)
+    assert not is_signed_in(session, before)
 
 
 @pytest.mark.parametrize("of_workers", ["old", "new"])

@@ -3,7 +3,6 @@
 import ast
 import csv
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from config.dev.stack import ports
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.postgres import SUPERUSER, program
 from config.platform import storage
-from etl.models import Task
+from etl.models import ModelUsage, Task
 from exports.core.errors import ChunkUploadFailed
 from exports.delivery import links
 from exports.jobs import actions, webhook_events
@@ -222,13 +221,12 @@ def test_beat_and_workers_are_dead(
     assert tick["name"] == "reap"
     assert tick["ago"].startswith("02:00:")
 
-    assert "No nodes replied" in operator.execute("nothing-runs", "active_queues", status=69)
+    assert "No worker consumes the queue exports" in operator.execute("nothing-runs", "manage.py doctor", status=2)
     worker = workers.start("exports", concurrency=1)
     wait_until(lambda: "ready." in worker.log.read_text())
-    printed = operator.execute("nothing-runs", "active_queues")
-    assert "worker0@" in printed
-    assert "'name': 'exports'" in printed
-    assert "maintenance" not in printed
+    printed = operator.execute("nothing-runs", "manage.py doctor", status=2)
+    assert "The queue exports has 1 worker." in printed
+    assert "No worker consumes the queue maintenance" in printed
     worker.kill()
 
     make_job(dataset, alice, 3)
@@ -269,7 +267,9 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
     old, ended = make_job(dataset, alice, 1), make_job(dataset, alice, 1)
     for job, days in ((old, 4), (ended, 2)):
         actions.cancel(job)
-        Job.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(days=days))
+        ended_at = timezone.now() - timedelta(days=days)
+        Job.objects.filter(pk=job.pk).update(finished_at=ended_at)
+        Event.objects.filter(job=job).update(at=ended_at)
     Event.objects.update(told_at=Now())
     operator.execute("disk-is-full", "repair purge")
     assert list(Job.objects.all()) == [ended]
@@ -341,14 +341,19 @@ def test_fewer_calls_of_one_dataset(operator: Operator, dataset: Dataset) -> Non
     assert Slot.objects.filter(dataset=dataset).count() == 1
 
 
-def test_no_calls_for_a_while(operator: Operator, workers: Workers) -> None:  # noqa: F811
-    exporting, other = workers.start("exports", concurrency=1), workers.start("maintenance", concurrency=1)
-    wait_until(lambda: all("ready." in worker.log.read_text() for worker in (exporting, other)))
-    name = re.findall(r"worker0@[\w.-]+", operator.execute("nothing-runs", "active_queues"))[0]
-    operator.execute("source-is-slow", "cancel_consumer")
-    assert "'name': 'exports'" not in operator.execute("nothing-runs", "active_queues")
-    operator.execute("source-is-slow", "add_consumer", WORKERS=name)
-    assert operator.execute("nothing-runs", "active_queues").count("* {'name': 'exports'") == 1
+def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dataset, alice: User) -> None:  # noqa: F811
+    """The workers of the queue are stopped, and started again."""
+    exporting = workers.start("exports", concurrency=1)
+    workers.start("bundles,maintenance", concurrency=1)
+    wait_until(lambda: "ready." in exporting.log.read_text())
+    exporting.stop()
+    job = make_job(dataset, alice, 2)
+    source_hints()
+    operator.execute("nothing-runs", "python manage.py repair reap")
+    assert set(job.chunks.values_list("status", "attempts")) == {("pending", 0)}
+
+    workers.start("exports", concurrency=1)
+    wait_until(lambda: Job.objects.get().status == "success")
 
 
 # ---- Object storage is away -----------------------------------------------------------------------------------------
@@ -427,9 +432,12 @@ def test_documents_are_stuck(operator: Operator, alice: User) -> None:
 def test_language_models_cost_too_much(operator: Operator, alice: User) -> None:
     usage = {"prompt_tokens": 900, "completion_tokens": 30, "calls": 3}
     spent, _waiting = make_row(alice), make_row(alice)
-    Task.objects.filter(pk=spent.pk).update(metadata={"postprocess": {"usage": usage}})
-    (row,) = operator.query("language-models-cost-too-much", "FROM etl_task")
-    assert (row["username"], row["rule_id"], row["tasks"]) == ("alice", str(spent.rule_id), "1")
+    spent.metadata = {"postprocess": {"usage": usage}}
+    ModelUsage.objects.record_run(spent)
+    ModelUsage.objects.create(user=alice, rule_id=0, calls=1, prompt_tokens=10, completion_tokens=5)
+    row, trial = operator.query("language-models-cost-too-much", "FROM etl_model_usage")
+    assert (trial["rule_id"], trial["calls"], trial["rule_tests"]) == ("0", "1", "1")
+    assert (row["username"], row["rule_id"], row["tasks"], row["runs"]) == ("alice", str(spent.rule_id), "1", "1")
     assert (row["calls"], row["prompt"], row["completion"]) == ("3", "900", "30")
 
 

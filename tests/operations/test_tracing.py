@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from celery import current_app
 from django.contrib.auth.models import User
 
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
+from config.ops.doctor.workers import heartbeats
 from etl.models import Task
 from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
@@ -266,11 +266,14 @@ def test_spans_hold_no_private_data(trusting: None, traced: Collector, client: C
 def test_log_lines_include_their_trace(trusting: None, traced: Collector, client: Client, workers: Workers) -> None:
     workers.start(concurrency=1)
     client.submit("A", headers=CALLERS)
-    wait_until(ended)
-    text = (workers.root / "logs" / "web.log").read_text() + workers.logs()
-    lines = [json.loads(line) for line in text.splitlines()]
-    actions = {line["action"] for line in lines if line.get("trace_id") == TRACE}
-    assert {"job_accepted", "request_finished", "chunk_done", "job_succeeded"} <= actions
+
+    def actions() -> set[str]:
+        text = (workers.root / "logs" / "web.log").read_text() + workers.logs()
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return {line["action"] for line in lines if line.get("trace_id") == TRACE}
+
+    # The row of a job that ended is there before its line.
+    wait_until(lambda: {"job_accepted", "request_finished", "chunk_done", "job_succeeded"} <= actions())
 
 
 # ---- Collector outages ----------------------------------------------------------------------------------------------
@@ -311,8 +314,7 @@ def test_an_unresponsive_collector_breaks_nothing_and_floods_no_log(
 
 def stop(worker: Process) -> None:
     """Let it end by itself: on SIGTERM while a task is just ending, Celery would sleep for 20 s."""
-    inspect = current_app.control.inspect(timeout=1)
-    wait_until(lambda: (active := inspect.active()) and not any(active.values()))
+    wait_until(lambda: (found := heartbeats()) and not any(event["active"] for event in found.values()))
     worker.ask_to_stop()
     worker.wait(45)
 

@@ -1,4 +1,4 @@
-"""One of everything that belongs to alice, and what the database says of all that belongs to anybody."""
+"""One of everything that belongs to alice, and a digest of all rows with an owner."""
 
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network

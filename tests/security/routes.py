@@ -40,7 +40,7 @@ class Route:
         return self.path.startswith("admin/")
 
     def filled(self, values: Mapping[str, Any]) -> str:
-        """Return the path with these values. Raises KeyError for a parameter that nobody thought of."""
+        """Return the path with these values. Raises KeyError for an unknown parameter."""
         path = PARAMETER.sub(lambda match: str(values[match[1] or match[2]]), self.path)
         return "/" + re.sub(r"[\^$]|\\Z", "", path)
 

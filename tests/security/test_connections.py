@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, or what nobody asked for, to a real web process over real connections."""
+"""Clients that send too much, too slowly, or unexpected data, to a real web process over real connections."""
 
 import http.client
 import json
@@ -80,7 +80,7 @@ def accepted(web: Web) -> int:
 # ---- Strangers with large bodies ------------------------------------------------------------------------------------
 @pytest.fixture
 def strangers(alice: User) -> dict[str, dict[str, str]]:
-    """Headers that let nobody in, by why."""
+    """Headers that do not authenticate, by reason."""
     gone = Client()
     gone.force_login(alice)
     ended = gone.cookies["sessionid"].value
@@ -93,7 +93,7 @@ def strangers(alice: User) -> dict[str, dict[str, str]]:
         "no token at all": {"Authorization": "Bearer"},
         "another scheme": {"Authorization": "Basic YTpi"},
         "a session that ended": {"Cookie": f"sessionid={ended}"},
-        "a session of nobody's": {"Cookie": f"sessionid={'a' * 32}"},
+        "an unknown session": {"Cookie": f"sessionid={'a' * 32}"},
         "no session": {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'},
     }
 
@@ -101,12 +101,12 @@ def strangers(alice: User) -> dict[str, dict[str, str]]:
 def test_unauthenticated_uploads_are_not_read(web: Web, strangers: dict[str, dict[str, str]]) -> None:
     """It would lie on our disk, up to ETL_MAX_FILE_BYTES of each request, before Django asked who it is from."""
     for why, headers in strangers.items():
-        status, body, told = announce(web, SUBMIT, **headers)
+        status, body, received = announce(web, SUBMIT, **headers)
         expected = "authentication_failed" if "Bearer" in headers.get("Authorization", "") else "not_authenticated"
         assert (status, json.loads(body)["code"]) == (401, expected), why
-        assert (told["www-authenticate"], told["content-type"]) == ("Bearer", "application/problem+json"), why
-        status, _, told = announce(web, PAGE, **headers)
-        assert (status, told["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), why
+        assert (received["www-authenticate"], received["content-type"]) == ("Bearer", "application/problem+json"), why
+        status, _, received = announce(web, PAGE, **headers)
+        assert (status, received["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), why
 
 
 def test_unauthenticated_uploads_get_401_even_if_the_body_is_sent(web: Web) -> None:
@@ -130,17 +130,17 @@ def test_authenticated_uploads_are_read(web: Web, alice: User, token: str) -> No
 
 @pytest.mark.slow
 def test_uploads_are_not_read_while_the_database_is_unavailable(web: Web, token: str) -> None:
-    """Whether it is a stranger's cannot be told then."""
+    """The token's owner cannot be looked up then."""
     name = connection.settings_dict["NAME"]
     with without_database(str(name)):
-        status, body, told = announce(web, SUBMIT, Authorization=f"Bearer {token}")
+        status, body, received = announce(web, SUBMIT, Authorization=f"Bearer {token}")
     assert (status, json.loads(body)["code"]) == (503, "database_unavailable")
-    assert told["retry-after"]
+    assert received["retry-after"]
 
 
 @contextmanager
 def without_database(name: str) -> Iterator[None]:
-    """Nobody can connect to the database of the tests meanwhile, and nobody is connected."""
+    """No client is connected to the database of the tests, or can connect."""
     connection.close()
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as other:
         other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
@@ -183,7 +183,7 @@ def test_long_headers_within_the_limit_are_read(web: Web) -> None:
 
 
 def test_trailers_are_not_buffered(web: Web, token: str) -> None:
-    """Trailers, which nobody reads."""
+    """Trailers, which are not read."""
     head = f"POST /exports/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
     body = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     before = memory(web)

@@ -11,7 +11,7 @@ from exports.models import Dataset
 from tests.security.conftest import State, browser_of
 from tests.security.routes import OWNED, ROUTES, UNSAFE, Route
 
-# They ask nobody who they are, and take no unsafe method.
+# They need no authentication, and accept no unsafe method.
 FOR_ALL = {"exports/<uuid:job_id>/download", "livez", "api/schema", "api/docs"}
 BY_LINK = "exports/<uuid:job_id>/download"
 

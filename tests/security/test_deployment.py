@@ -27,7 +27,7 @@ SECRETS = {
 }
 KNOWN = {
     ("tests/integration/hook.example.pem", "a private key"),  # of hook.example, for tests of TLS
-    ("exports/api/examples.py", "a webhook secret"),  # of nobody's, and where the documented API shows it
+    ("exports/api/examples.py", "a webhook secret"),  # an example, in the documented API
     ("docs/openapi.yaml", "a webhook secret"),
 }
 

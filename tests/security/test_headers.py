@@ -1,4 +1,4 @@
-"""What browsers are told with every answer, and what their cookies may be used for."""
+"""Headers of every response, and the attributes of cookies."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_cookies_are_same_site_and_secure_and_the_session_is_http_only(transacti
 
 
 def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) -> None:
-    """What somebody put into a browser before is not signed in, and what was copied is not afterwards."""
+    """A session ID that was planted before sign-in is not signed in, nor is a copied one after sign-out."""
     User.objects.create_user("carol", password=PASSWORD)
     client = Client()
     client.cookies["sessionid"] = "a" * 32

@@ -31,6 +31,7 @@ PEARLS: dict[str, Any] = SAYS | {
     "system_prompt": "Find the pearl.",
     "description": "pearl",
     "postprocess_strategy": None,
+    "require_complete": False,
 }
 
 
@@ -96,10 +97,10 @@ def test_logs_contain_no_private_data(
     secrets |= secrets_of(answer["Location"])
     for path in ("/app/documents?pearl=pearl", f"/app/documents/{task.pk}/branch?node=/pearl", "/app/pearl"):
         mine.get(path)
-    said = log.getvalue()
-    assert said.count("\n") > 20
-    assert "request_finished" in said
-    for line in said.splitlines():
+    logged = log.getvalue()
+    assert logged.count("\n") > 20
+    assert "request_finished" in logged
+    for line in logged.splitlines():
         assert "pearl" not in line.lower(), line
         for secret in secrets:
             assert secret not in line, f"{secret}: {line}"

@@ -16,7 +16,7 @@ from tests.conftest import client_of
 from tests.security.conftest import State, browser_of
 from tests.security.routes import OWNED, SAFE, STAFFS, UNSAFE, Route
 
-# A link is for whoever has it: without its token there is nothing.
+# Any client that has a link can use it: without its token there is nothing.
 BY_LINK = "exports/<uuid:job_id>/download"
 # They are there for strangers too: signing in and out, and what draws the page of it.
 OPEN_TO_ALL = {"admin/login/", "admin/logout/"}

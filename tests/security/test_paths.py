@@ -80,21 +80,21 @@ def test_download_names_cannot_inject_headers(dataset: Dataset, delivered: Recei
     answer = APIClient().head(links.path_of(Link.objects.get()))
     assert answer.status_code == 200
     assert "pearl" not in answer.cookies
-    said = answer["Content-Disposition"]
-    assert said.isascii()
-    assert said.isprintable()
-    assert said.startswith('attachment; filename="')
-    assert said.count('"') == 2
-    assert "/" not in said
+    header = answer["Content-Disposition"]
+    assert header.isascii()
+    assert header.isprintable()
+    assert header.startswith('attachment; filename="')
+    assert header.count('"') == 2
+    assert "/" not in header
 
 
 def test_document_names_cannot_inject_headers_of_results(belongings: dict[str, Any], alice: User) -> None:
     Task.objects.update(filename=EVIL)
     for part in ("markdown", "json", "original"):
         answer = browser_of(alice).get(f"/app/documents/{belongings['task_id']}/{part}")
-        said = answer["Location"] if part == "original" else answer["Content-Disposition"]
-        assert said.isascii()
-        assert said.isprintable(), part
+        header = answer["Location"] if part == "original" else answer["Content-Disposition"]
+        assert header.isascii()
+        assert header.isprintable(), part
         assert "pearl" not in answer.cookies
         if answer.streaming:
             assert list(answer)
@@ -119,7 +119,8 @@ def test_sign_out_and_admin_actions_redirect_only_within_the_site(
     pages: Client, dataset: Dataset, alice: User, there: str
 ) -> None:
     job = make_job(dataset, alice)
-    done = pages.post("/admin/exports/job/do/cancel/", {"chosen": f'[["{job.pk}", ""]]', "nonce": "x", "back": there})
+    form = {"selection": f'[["{job.pk}", ""]]', "nonce": "x", "back": there}
+    done = pages.post("/admin/exports/job/do/cancel/", form)
     assert done["Location"] == "/admin/exports/job/"
     assert pages.get(page_of(job)).status_code == 200
     left = pages.post("/app/sign-out", {"next": there})

@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from config.dev.demo import comparison, screen
-from config.dev.demo.comparison import MANIFEST, Bucket, Origin, Slice
-from config.dev.demo.promises import CheckFailed
+from config.dev.demo.checks import CheckFailed
+from config.dev.demo.comparison import MANIFEST, Bucket, Chunk, SourceFunction
 from config.dev.demo.screen import Amount
 from config.dev.stack.servers import Servers
 
-SLICES = comparison.slices(("a", "b"), date(2024, 2, 28), date(2024, 3, 1))
+CHUNKS = comparison.chunks(("a", "b"), date(2024, 2, 28), date(2024, 3, 1))
 # A line break and a quote inside a cell, NULL, and a time whose text depends on the session's time zone.
 FUNCTION = """
 CREATE SCHEMA demo_check;
@@ -32,15 +32,15 @@ $$
 
 
 @pytest.fixture
-def origin(stack_servers: Servers) -> Iterator[Origin]:
+def function(stack_servers: Servers) -> Iterator[SourceFunction]:
     url = stack_servers.postgres.url("source")
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(FUNCTION)
-        yield Origin(url=url, schema="demo_check", function="rows_for")
+        yield SourceFunction(url=url, schema="demo_check", name="rows_for")
         connection.execute("DROP SCHEMA demo_check CASCADE")
 
 
-def content_of(each: Slice) -> bytes:
+def content_of(each: Chunk) -> bytes:
     at = f"{each.day} 00:00:00+00"
     cell = f'"{each.key}\n""x"""'
     return f"k,n,at\n{cell},1,{at}\n{cell},,{at}\n{cell},3,{at}\n".encode()
@@ -51,7 +51,7 @@ class FinishedExport:
 
     def __init__(self, bucket: Bucket, archive: Path) -> None:
         self.bucket, self.archive = bucket, archive
-        self.files = {each.file_name: content_of(each) for each in SLICES}
+        self.files = {each.file_name: content_of(each) for each in CHUNKS}
         self.objects = dict(self.files)
         self.lines: list[dict[str, Any]] = [
             {
@@ -62,10 +62,10 @@ class FinishedExport:
                 "bytes": len(content_of(each)),
                 "sha256": hashlib.sha256(content_of(each)).hexdigest(),
             }
-            for each in SLICES
+            for each in CHUNKS
         ]
 
-    def compare(self, origin: Origin) -> Amount:
+    def compare(self, function: SourceFunction) -> Amount:
         with ZipFile(self.archive, "w") as zipped:
             for name, content in self.files.items():
                 zipped.writestr(name, content)
@@ -73,7 +73,7 @@ class FinishedExport:
         for name, content in self.objects.items():
             key = f"{self.bucket.base_path}/{name}"
             self.bucket.client.put_object(Bucket=self.bucket.name, Key=key, Body=content)
-        return comparison.compare(self.archive, SLICES, origin=origin, bucket=self.bucket, show=lambda _: None)
+        return comparison.compare(self.archive, CHUNKS, function=function, bucket=self.bucket, show=lambda _: None)
 
 
 @pytest.fixture
@@ -86,74 +86,74 @@ def spoiled(content: bytes) -> bytes:
     return content[:-2] + b"x" + content[-1:]
 
 
-def test_it_counts_matching_files(delivered: FinishedExport, origin: Origin) -> None:
+def test_it_counts_matching_files(delivered: FinishedExport, function: SourceFunction) -> None:
     """C5."""
     size = sum(map(len, delivered.files.values()))
-    assert delivered.compare(origin) == Amount(len(SLICES), 3 * len(SLICES), size)
+    assert delivered.compare(function) == Amount(len(CHUNKS), 3 * len(CHUNKS), size)
 
 
 def test_it_ignores_the_local_time_zone(
-    delivered: FinishedExport, origin: Origin, monkeypatch: pytest.MonkeyPatch
+    delivered: FinishedExport, function: SourceFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGTZ", "America/New_York")
     monkeypatch.setenv("PGDATESTYLE", "German")
-    assert delivered.compare(origin).done == len(SLICES)
+    assert delivered.compare(function).done == len(CHUNKS)
 
 
-def test_it_fails_on_one_changed_byte_in_the_zip(delivered: FinishedExport, origin: Origin) -> None:
+def test_it_fails_on_one_changed_byte_in_the_zip(delivered: FinishedExport, function: SourceFunction) -> None:
     name = "2024/02/29/b_20240229.csv"
     delivered.files[name] = spoiled(delivered.files[name])
     with pytest.raises(CheckFailed, match=rf"1 differences, the first:\n{name} in the zip differs from COPY"):
-        delivered.compare(origin)
+        delivered.compare(function)
 
 
-def test_it_fails_on_one_changed_byte_in_the_bucket(delivered: FinishedExport, origin: Origin) -> None:
+def test_it_fails_on_one_changed_byte_in_the_bucket(delivered: FinishedExport, function: SourceFunction) -> None:
     name = "2024/03/01/a_20240301.csv"
     delivered.objects[name] = spoiled(delivered.objects[name])
     with pytest.raises(CheckFailed, match=rf"1 differences, the first:\n{name} in the bucket differs from COPY"):
-        delivered.compare(origin)
+        delivered.compare(function)
 
 
-def test_it_fails_on_a_row_missing_from_both(delivered: FinishedExport, origin: Origin) -> None:
+def test_it_fails_on_a_row_missing_from_both(delivered: FinishedExport, function: SourceFunction) -> None:
     for contents in (delivered.files, delivered.objects):
         name, content = next(iter(contents.items()))
         contents[name] = content[: content.rindex(b'"a')]
     with pytest.raises(CheckFailed, match="2 differences"):
-        delivered.compare(origin)
+        delivered.compare(function)
 
 
-def test_it_fails_on_a_missing_object(delivered: FinishedExport, origin: Origin) -> None:
+def test_it_fails_on_a_missing_object(delivered: FinishedExport, function: SourceFunction) -> None:
     name, _ = delivered.objects.popitem()
     with pytest.raises(CheckFailed, match=f"{name} is not in the bucket"):
-        delivered.compare(origin)
+        delivered.compare(function)
 
 
 @pytest.mark.parametrize("extra", [{}, {"2024/03/02/a_20240302.csv": b"k\n"}], ids=["missing", "extra"])
 def test_it_fails_on_unexpected_files_in_the_zip(
-    delivered: FinishedExport, origin: Origin, extra: dict[str, bytes]
+    delivered: FinishedExport, function: SourceFunction, extra: dict[str, bytes]
 ) -> None:
     delivered.files.popitem()
     delivered.files.update(extra)
     with pytest.raises(CheckFailed, match="exactly the requested files"):
-        delivered.compare(origin)
+        delivered.compare(function)
 
 
 @pytest.mark.parametrize("field", ["key", "effectiveDate", "fileName", "rows", "bytes", "sha256"])
-def test_it_fails_on_a_wrong_manifest_entry(delivered: FinishedExport, origin: Origin, field: str) -> None:
+def test_it_fails_on_a_wrong_manifest_entry(delivered: FinishedExport, function: SourceFunction, field: str) -> None:
     delivered.lines[1][field] = 0
     with pytest.raises(CheckFailed, match="manifest"):
-        delivered.compare(origin)
+        delivered.compare(function)
 
 
-def test_it_fails_on_a_damaged_zip(delivered: FinishedExport, origin: Origin) -> None:
-    delivered.compare(origin)
-    first = content_of(SLICES[0])
+def test_it_fails_on_a_damaged_zip(delivered: FinishedExport, function: SourceFunction) -> None:
+    delivered.compare(function)
+    first = content_of(CHUNKS[0])
     delivered.archive.write_bytes(delivered.archive.read_bytes().replace(first, spoiled(first)))
     with pytest.raises(CheckFailed, match="the zip is damaged"):
-        comparison.compare(delivered.archive, SLICES, origin=origin, bucket=delivered.bucket, show=lambda _: None)
+        comparison.compare(delivered.archive, CHUNKS, function=function, bucket=delivered.bucket, show=lambda _: None)
 
 
-def test_progress_in_a_log_is_plain_lines_ending_with_the_total() -> None:
+def test_progress_in_a_log_is_one_plain_line_with_the_total() -> None:
     log = Console(file=io.StringIO(), highlight=False)
     with screen.progress(log, total=1095, unit="chunks") as show:
         for done in (0, 500, 1095, 1095):

@@ -22,7 +22,7 @@ def shell(tmp_path: Path, script: str, *, grace_seconds: float = 10) -> Process:
 def test_a_failure_reports_the_name_status_and_last_lines(tmp_path: Path) -> None:
     tiny = shell(tmp_path, "seq 1 50; echo no such disk; exit 3")
     with pytest.raises(StackError) as failure:
-        tiny.finish()
+        tiny.run_to_completion()
     lines = str(failure.value).splitlines()
     assert lines[0].startswith("tiny exited with status 3")
     assert lines[-1].strip() == "no such disk"

@@ -1,5 +1,6 @@
-"""A URLconf whose views fail in every way that a view of ours can, for the tests of what a client is told."""
+"""A URLconf whose views fail in every way that a view can, for the tests of error responses."""
 
+import threading
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config.platform.http import large_bodies
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.http.serializers import StrictSerializer
 
@@ -96,12 +98,29 @@ async def break_async(request: HttpRequest) -> HttpResponse:
     raise ValueError(SECRET)
 
 
+two = threading.Barrier(2)
+
+
+@csrf_exempt
+def meet(request: HttpRequest) -> HttpResponse:
+    """Wait for a second request that is processed at the same time."""
+    if "X-End-Turn" in request.headers:
+        large_bodies.end_turn(request)
+    try:
+        two.wait(timeout=float(request.headers["X-Wait-Seconds"]))
+    except threading.BrokenBarrierError:
+        two.reset()
+        return HttpResponse("alone")
+    return HttpResponse("met")
+
+
 def fail_as_page(request: HttpRequest) -> HttpResponse:
     raise Http404(SECRET)
 
 
 urlpatterns = [
     path("orders", Orders.as_view()),
+    *(path(each, meet) for each in ("exports", "api/v1/etl/rules/7/test", "app/rules/try")),
     path("guarded", Guarded.as_view()),
     path("bug", raising(ValueError(SECRET))),
     path("not-ready", raising(NotReady())),

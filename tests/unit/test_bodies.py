@@ -1,5 +1,6 @@
 """Bodies at the door, through the real ASGI handler."""
 
+import asyncio
 import json
 import tempfile
 from pathlib import Path
@@ -18,23 +19,30 @@ pytestmark = pytest.mark.urls("tests.unit.failing_views")
 ORDER = json.dumps({"items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}).encode()
 
 
-@async_to_sync
-async def post(*parts: bytes, **headers: str) -> tuple[int, dict[str, Any]]:
+def post(*parts: bytes, **headers: str) -> tuple[int, dict[str, Any]]:
+    status, _headers, body = send("/orders", *parts, **headers)
+    return status, json.loads(body)
+
+
+async def exchange(path: str, *parts: bytes, **headers: str) -> tuple[int, dict[bytes, bytes], bytes]:
     headers = {"host": "testserver", "content_type": "application/json", **headers}
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": "POST", "path": "/orders", "query_string": b"", "headers": raw}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw}
     peer: Any = ApplicationCommunicator(BoundedBody(get_asgi_application()), scope)  # type: ignore[no-untyped-call]
     for number, part in enumerate(parts, start=1):
         await peer.send_input({"type": "http.request", "body": part, "more_body": number < len(parts)})
-    start = await peer.receive_output(5)
-    body = await peer.receive_output(5)
-    await peer.wait(5)
-    return start["status"], json.loads(body["body"])
+    start = await peer.receive_output(60)
+    body = await peer.receive_output(60)
+    await peer.wait(60)
+    return start["status"], dict(start["headers"]), body["body"]
+
+
+send = async_to_sync(exchange)
 
 
 @pytest.fixture(autouse=True)
 def _bound(settings: LazySettings) -> None:
-    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+    settings.BODY_LIMIT = 100
 
 
 def test_it_reads_bodies_of_unknown_length() -> None:
@@ -54,6 +62,65 @@ def test_it_refuses_bodies_that_are_too_large(headers: dict[str, str]) -> None:
 
 def test_multipart_bodies_have_the_same_limit() -> None:
     assert post(b"x" * 120, content_type="multipart/form-data; boundary=x")[0] == 413
+
+
+KB = 1024
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/exports", 5 * KB * KB),
+        ("/exports/preview", 5 * KB * KB),
+        ("/exports/webhooks", 100),
+        ("/exports/5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10/cancel", 100),
+        ("/api/v1/etl/rules", 256 * KB),
+        ("/api/v1/etl/rules/7", 256 * KB),
+        ("/api/v1/etl/rules/7/test", 5 * KB * KB),
+        ("/api/v1/etl/rules/7/other", 100),
+        ("/api/v1/etl/uploads", 100),
+        ("/app/rules/check", KB * KB),
+        ("/app/sign-in", 100),
+        ("/admin/auth/user/", 256 * KB),
+        ("/unknown", 100),
+    ],
+)
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_each_path_has_a_limit_that_holds_before_the_body_is_read(path: str, most: int, is_declared: bool) -> None:  # noqa: FBT001
+    """B24: also of a body that comes in pieces, without a length."""
+    half = b"x" * (most // 2)
+    too_large = {"content_length": str(most + 1)} if is_declared else {}
+
+    assert send(path, half, b"x" * (most - len(half)))[0] != 413
+    status, headers, body = send(path, half, b"x" * (most + 1 - len(half)), **too_large)
+
+    assert status == 413
+    assert f"{most:,} bytes" in body.decode()
+    is_page = path.startswith(("/app/", "/admin/"))
+    assert headers[b"content-type"] == (b"text/html; charset=utf-8" if is_page else b"application/problem+json")
+
+
+@pytest.mark.parametrize("path", ["/exports", "/api/v1/etl/rules/7/test", "/app/rules/try"])
+@pytest.mark.parametrize(("size", "seconds", "expected"), [(100, "4", b"met"), (101, "0.5", b"alone")])
+def test_large_bodies_are_processed_one_at_a_time(path: str, size: int, seconds: str, expected: bytes) -> None:
+    """B24."""
+    assert met(path, size=size, x_wait_seconds=seconds) == [expected] * 2
+
+
+def test_a_request_with_a_large_body_can_end_its_turn_before_it_waits() -> None:
+    """B24."""
+    assert met("/exports", size=101, x_wait_seconds="4", x_end_turn="yes") == [b"met"] * 2
+
+
+def met(path: str, *, size: int, **headers: str) -> list[bytes]:
+    """Send two requests at the same time, and return the bodies of the responses."""
+
+    async def send_two() -> list[tuple[int, dict[bytes, bytes], bytes]]:
+        return await asyncio.gather(
+            *(exchange(path, b"x" * size, content_length=str(size), **headers) for _ in range(2))
+        )
+
+    return [body for _status, _headers, body in asyncio.run(send_two())]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves closing it to Python

@@ -12,7 +12,7 @@ from config.platform.http import metrics
 from config.platform.observability import counters
 from config.platform.observability.counters import ProcessNumber
 
-# Counts in this process and in forks of it, then says so and lives until it is told to end.
+# Counts in this process and in forks of it, then prints a line and runs until SIGTERM.
 COUNT = r"""
 import os, sys
 from config.platform.observability import counters

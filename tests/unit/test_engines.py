@@ -1,4 +1,4 @@
-"""docs/engines.md against the code, and what the settings say of engines without asking them."""
+"""docs/engines.md against the code, and the engines' settings without connections."""
 
 from pathlib import Path
 from ssl import CERT_NONE, CERT_REQUIRED
@@ -29,7 +29,7 @@ def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "options"),
+    ("given", "options"),
     [
         ({}, {"cert_reqs": CERT_REQUIRED, "server_hostname": None}),
         ({"ssl_ca_certs": "/ca"}, {"cert_reqs": CERT_REQUIRED, "ca_certs": "/ca", "server_hostname": None}),
@@ -37,8 +37,8 @@ def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
         ({"ssl_cert_reqs": CERT_NONE}, {"cert_reqs": CERT_NONE}),
     ],
 )
-def test_amqps_is_checked_unless_the_url_says_otherwise(said: dict[str, object], options: dict[str, object]) -> None:
-    assert broker.tls_options(said) == options
+def test_amqps_is_checked_unless_the_url_disables_it(given: dict[str, object], options: dict[str, object]) -> None:
+    assert broker.tls_options(given) == options
 
 
 def test_a_bare_rediss_is_checked() -> None:

@@ -1,4 +1,4 @@
-"""The settings: everything that is wrong is told at once, once, and without the values."""
+"""The settings: all errors are reported together, once each, without the values."""
 
 import os
 import subprocess
@@ -53,6 +53,10 @@ DEFAULTS = {
     "ETL_STATE_TERMINAL_TTL_SECONDS": 3600,
     "ETL_ARQ_QUEUE_NAME": "etl",
     "ETL_QUEUE_SIZE": 1000,
+    "ETL_MAX_OPEN_PER_USER": 500,
+    "ETL_DAILY_DOCUMENTS": 5000,
+    "ETL_DAILY_BYTES": 5368709120,
+    "ETL_DAILY_RULE_VERSIONS": 500,
     "ETL_WORKER_COUNT": 3,
     "ETL_TASK_TIMEOUT": 600,
     "ETL_LEASE_SECONDS": 30,
@@ -77,7 +81,7 @@ DEFAULTS = {
     "ETL_GLOBAL_RULE_ENABLED": True,
     "ETL_GLOBAL_RULE_ID": None,
     "ETL_POSTPROCESS_CHUNK_THRESHOLD_CHARS": 24_000,
-    "ETL_POSTPROCESS_CHUNK_SIZE_CHARS": 8_000,
+    "ETL_POSTPROCESS_CHUNK_SIZE_CHARS": 12_000,
     "ETL_POSTPROCESS_MAX_CHUNKS": 64,
     "ETL_POSTPROCESS_LONG_STRATEGY": "chunked-extract",
     "ETL_LLM_BASE_URL": None,
@@ -241,7 +245,7 @@ def test_it_reports_inconsistent_variables_beside_invalid_ones(read: Read) -> No
     found = problems(
         read,
         DEBUG="hunter2",
-        ALLOWED_HOSTS="",  # nobody knows whether it is needed
+        ALLOWED_HOSTS="",  # whether it is needed is unknown
         DATABASE_URL="hunter2",
         REDIS_URL="unix:///run/valkey.sock",
         S3_DOWNLOAD_ACCESS_KEY_ID="hunter2",
@@ -321,9 +325,9 @@ def test_a_command_prints_all_problems_and_no_traceback() -> None:
 
 @pytest.mark.parametrize("value", ["60", "0/min", "-1/min", "60/fortnight", "1e3/min", "60/min; 3/day", SECRET])
 def test_it_refuses_invalid_rates(read: Read, value: str) -> None:
-    told = "is not a rate such as 60/min (units: s, sec, second, min, minute, h, hour, day)"
+    message = "is not a rate such as 60/min (units: s, sec, second, min, minute, h, hour, day)"
 
-    assert problems(read, EXPORT_RATE=value) == [f"EXPORT_RATE: {told}"]
+    assert problems(read, EXPORT_RATE=value) == [f"EXPORT_RATE: {message}"]
 
 
 def test_it_accepts_rates_with_spaces_and_named_bindings(read: Read) -> None:
@@ -380,7 +384,7 @@ def test_the_final_newline_is_not_part_of_the_secret(read: Read, tmp_path: Path,
 
 @pytest.mark.parametrize("between", [",", "\n", "\r\n", ",\n"])
 def test_a_file_may_have_one_key_per_line(read: Read, tmp_path: Path, between: str) -> None:
-    """As one key they would be believed by nobody, and nothing would say so."""
+    """As one key they would verify nothing, without any error."""
     file = tmp_path / "keys"
     file.write_text(f"one-old-key{between}another\n", newline="")
 

@@ -1,6 +1,8 @@
 """JSON Schemas of users: what is refused, and where; and that nothing of it is fetched, or takes long. B17, B24."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +12,14 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from rules.schema import json_schema
 from rules.schema.json_schema import SchemaRefused, check, errors
+from rules.schema.subschemas import Parts
 
 INVOICE: dict[str, Any] = {
     "type": "object",
@@ -279,6 +283,26 @@ def test_any_json_can_be_checked_and_accepted_schemas_can_be_applied(schema: Any
         assert all(pointer == "" or pointer[0] == "/" for pointer, _ in errors(schema, instance))
 
 
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
+def test_the_most_expensive_schemas_cost_two_seconds_and_50_mib_at_most(seconds: int) -> None:
+    """B24: known ones, and those that a random search finds."""
+    command = [sys.executable, "-m", "tests.unit.costly_schemas", "3", str(seconds)]
+    found = json.loads(subprocess.check_output(command))
+    assert found["seconds"] < 2, found["slowest"]
+    assert found["mebibytes"] < 50, found["largest"]
+    assert found["schemas"] >= 8
+
+
+def test_an_anchor_is_the_name_of_one_part() -> None:
+    """B24: a validator takes one of several, and which one is not defined."""
+    part = {"$anchor": "a", "$dynamicAnchor": "a", "type": "string"}
+    assert found({"$ref": "#a", "$defs": {"x": part}}) == []
+    assert found({"$ref": "#a", "$defs": {"x": part, "y": {"$anchor": "a"}}}) == [
+        ("/json_schema/$defs/y/$anchor", "duplicate_anchor")
+    ]
+    assert found({"allOf": [{}], "$ref": "#/allOf/00"}) == [("/json_schema/$ref", "unresolved")]
+
+
 # ---- Applying -------------------------------------------------------------------------------------------------------
 
 
@@ -303,7 +327,7 @@ def test_errors_have_a_pointer_and_the_expected_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "instance", "told"),
+    ("schema", "instance", "message"),
     [
         ({"const": True}, 1, "Must be true."),
         ({"enum": ["a", None]}, "b", 'Must be one of: "a", null'),
@@ -319,11 +343,11 @@ def test_errors_have_a_pointer_and_the_expected_value() -> None:
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "The member 'b' is missing."),
     ],
 )
-def test_each_kind_of_error_has_a_text(schema: Any, instance: Any, told: str | None) -> None:
-    if told is None:
+def test_each_kind_of_error_has_a_text(schema: Any, instance: Any, message: str | None) -> None:
+    if message is None:
         assert errors({"properties": {"a": schema}}, {"a": instance}) == [("/a", "Is not allowed here.")]
     else:
-        assert errors(schema, instance) == [("", told)]
+        assert errors(schema, instance) == [("", message)]
 
 
 def test_an_unchecked_schema_is_not_applied() -> None:
@@ -337,3 +361,86 @@ def test_a_schema_is_compiled_once() -> None:
         errors({"type": "string", "title": "compiled once"}, "x")
         errors({"title": "compiled once", "type": "string"}, "y")
     assert json_schema.compiled_from.cache_info().misses == before + 1
+
+
+# ---- Extension keywords ---------------------------------------------------------------------------------------------
+def member(**schema: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"x": schema, "rows": {"type": "array", "items": {"$ref": "#/$defs/row"}}},
+    } | {"$defs": {"row": {"type": "object", "properties": {"sku": {"type": "string"}, "amount": {"type": "number"}}}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *(
+            {"type": kind, "x-merge": "first"}
+            for kind in ("string", "number", "boolean", "object", ["integer", "null"])
+        ),
+        *({"type": "array", "x-merge": name} for name in ("concat", "unique")),
+        {"type": "string", "x-merge": "concat"},
+        {"type": "string", "format": "date", "x-merge": "max"},
+        {"x-merge": "last"},
+        {"$ref": "#/$defs/row", "x-merge": "error"},
+        {"type": "array", "items": {"$ref": "#/$defs/row"}, "x-merge-key": ["sku", "amount"]},
+        {"type": "array", "items": {"type": "object", "x-merge-key": "anything"}},
+        {"type": "number", "x-sum-of": "/rows/*/amount"},
+        {"type": "number", "x-other": 5},
+    ],
+)
+def test_extension_keywords_are_accepted(schema: dict[str, Any]) -> None:
+    assert json_schema.check(member(**schema)) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"x-merge": "newest"}, "x-merge"),
+        ({"x-merge": ["first"]}, "x-merge"),
+        ({"type": "array", "x-merge": "last"}, "x-merge"),
+        ({"type": "number", "x-merge": "concat"}, "x-merge"),
+        ({"type": "string", "x-merge": "unique"}, "x-merge"),
+        ({"type": "string", "x-merge": "max"}, "x-merge"),
+        ({"$ref": "#/$defs/row", "x-merge": "max"}, "x-merge"),
+        ({"type": "array", "x-merge-key": ""}, "x-merge-key"),
+        ({"type": "array", "x-merge-key": []}, "x-merge-key"),
+        ({"type": "array", "items": {"$ref": "#/$defs/row"}, "x-merge-key": "ean"}, "x-merge-key"),
+        ({"type": "number", "x-sum-of": "rows"}, "x-sum-of"),
+        ({"type": "number", "x-sum-of": "/rows/*/price"}, "x-sum-of"),
+        ({"type": "number", "x-sum-of": "/rows"}, "x-sum-of"),
+        ({"type": "boolean", "x-sum-of": "/rows/*/amount"}, "x-sum-of"),
+        ({"x-require-complete": True}, "x-require-complete"),
+    ],
+)
+def test_wrong_uses_of_extension_keywords_are_refused(schema: dict[str, Any], pointer: str) -> None:
+    """B42: they had no effect, and their user never knew."""
+    [error] = json_schema.check(member(**schema))
+    assert (error.pointer, error.code) == (f"/json_schema/properties/x/{pointer}", "invalid_extension")
+    assert json_schema.errors(member(**schema), {}) == []  # a rule that was saved before still applies
+
+
+SHIPPED = Path(json_schema.__file__).parents[1] / "loading" / "shipped"
+KNOWN = {
+    *("$schema", "title", "description", "type", "properties", "required", "additionalProperties", "items", "enum"),
+    *("format", "pattern", "$ref", "$defs", "x-merge", "x-merge-key", "x-sum-of"),
+}
+
+
+@pytest.mark.parametrize("name", ["invoice", "receipt", "contract-summary"])
+def test_shipped_rules_have_only_known_keywords(name: str) -> None:
+    """A comma in a description without quotes made a keyword of its second half."""
+    schema = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())["json_schema"]
+    assert json_schema.check(schema) == []
+    for part in Parts(schema).parts.values():
+        assert set(part.schema) <= KNOWN
+
+
+def test_a_line_of_an_invoice_needs_no_description() -> None:
+    """The rule's prompt orders null for what the document does not say, and its schema refused that."""
+    schema = yaml.safe_load((SHIPPED / "invoice.yaml").read_text())["json_schema"]
+    line = dict.fromkeys(schema["properties"]["lines"]["items"]["required"])
+    invoice = dict.fromkeys(schema["required"]) | {"lines": [line], "taxes": []}
+    party = dict.fromkeys(("name", "address", "tax_id"))
+    invoice |= {"seller": party, "buyer": party, "payment": dict.fromkeys(("iban", "bic", "reference", "terms"))}
+    assert json_schema.errors(schema, invoice) == []

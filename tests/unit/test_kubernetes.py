@@ -37,7 +37,7 @@ LONG = {"-A": "--app", "-Q": "--queues", "-c": "--concurrency", "-n": "--hostnam
 
 
 def settings_of(*places: str) -> dict[str, str]:
-    """Return what these files of settings say; later ones win, as in an overlay."""
+    """Return the settings of these files; later ones override, as in an overlay."""
     text = "\n".join((FOLDER / place / "settings.env").read_text() for place in places)
     return dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
 
@@ -142,12 +142,12 @@ def test_every_queue_is_served_by_one_deployment_and_none_serves_another() -> No
 
 
 def test_the_workers_are_those_of_the_local_stack(tmp_path: Path) -> None:
-    assert {name.removeprefix("worker-") for name in WORKERS} == processes.WORKERS.keys()
+    assert {name.removeprefix("worker-") for name in WORKERS} == set(processes.WORKERS)
     for name in WORKERS:
         short, command = name.removeprefix("worker-"), command_of(name)
         local = processes.worker(
             short,
-            queues=processes.queues_of(short, {}),
+            queues=processes.queue_of(short, {}),
             concurrency=int(option(command, "--concurrency")),
             root=tmp_path,
             environment={},
@@ -168,7 +168,7 @@ def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
     assert DEPLOYMENTS["beat"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
-# ---- What workers count -----------------------------------------------------------------------------------------
+# ---- Metrics of workers -----------------------------------------------------------------------------------------
 COUNT = """
 import sys
 from config.platform.observability import counters
@@ -210,10 +210,10 @@ def test_the_metrics_container_sums_over_all_processes_of_the_pod(counted: Proce
         subprocess.run([sys.executable, "-c", COUNT, amount], env=environment, cwd=manifests.PROJECT, check=True)
     (folder / "counter_7.db").touch()  # made this moment
     files = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    told = scrape(counted)
+    scraped = scrape(counted)
 
-    assert 'sluice_test_events_total{kind="good"} 5.0' in told
-    assert 'sluice_test_seconds_bucket{le="10.0"} 2.0' in told
+    assert 'sluice_test_events_total{kind="good"} 5.0' in scraped
+    assert 'sluice_test_seconds_bucket{le="10.0"} 2.0' in scraped
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == files  # its mount is read-only
 
 

@@ -67,6 +67,17 @@ def test_rows_with_common_columns_are_a_table() -> None:
     )
 
 
+def test_a_line_that_continues_a_cell_may_begin_before_it() -> None:
+    """Centered cells: before, the page could not be read."""
+    boxes = [
+        *row(50, (50, "Item"), (250, "Count"), (350, "Price")),
+        *row(70, (60, "Brackets"), (260, "12"), (350, "3.15")),
+        *row(84, (45, "made of steel")),
+        *row(104, (60, "Cables"), (260, "1"), (350, "9.00")),
+    ]
+    assert "| Brackets made of steel | 12 | 3.15 |" in to_markdown(boxes)
+
+
 def test_an_empty_cell_stays_empty() -> None:
     boxes = [
         *row(50, (50, "Item"), (250, "Count"), (350, "Price")),
@@ -116,3 +127,33 @@ def test_overprinted_words_are_read_once() -> None:
 
 def test_an_empty_page_has_no_text() -> None:
     assert to_markdown([]) == ""
+
+
+def test_a_hyphen_at_the_end_of_a_line_is_removed_if_the_document_has_the_word() -> None:
+    boxes = lines("the warranty covers all of these long words, the war-", "ranty of all.")
+    assert to_markdown(boxes).endswith("the warranty of all.")
+
+
+def test_right_to_left_lines_are_in_logical_order() -> None:
+    """Hebrew: the first word is on the right. Numbers of several words stay from left to right."""
+    boxes = [*row(50, (300, "שלום"), (272, "עולם"), (236, "12 345")), *row(64, (300, "שורה"), (271, "שנייה"))]
+    assert to_markdown(boxes, width=500) == "שלום עולם 12 345\nשורה שנייה"
+
+
+def test_words_in_another_script_stay_in_their_order() -> None:
+    boxes = row(50, (300, "שלוםשלום"), (240, "Hello world"), (192, "עולםעולם"))
+    assert to_markdown(boxes, width=500) == "שלוםשלום Hello world עולםעולם"
+    line = "An English line with the words"
+    assert to_markdown(row(50, (50, line), (215, "עולם"), (240, "שלום"))) == f"{line} שלום עולם"
+
+
+def test_cells_of_several_lines_do_not_tear_a_table() -> None:
+    """Amounts are beside the middle of cells of two lines."""
+    boxes = [
+        *row(50, (50, "Item"), (250, "Count"), (350, "Price")),
+        *row(70, (50, "Brackets of hard")), *row(76, (250, "12"), (350, "3.15")), *row(82, (50, "steel")),
+        *row(100, (50, "Cables of pure")), *row(106, (250, "1"), (350, "9.00")), *row(112, (50, "copper")),
+    ]  # fmt: skip
+    text = to_markdown(boxes)
+    assert "| Brackets of hard steel | 12 | 3.15 |" in text
+    assert "| Cables of pure copper | 1 | 9.00 |" in text

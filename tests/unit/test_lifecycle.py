@@ -88,9 +88,9 @@ def test_every_state_is_in_the_diagram_or_listed_as_unused(part: Part) -> None:
 
 @each_part
 def test_the_table_matches_the_diagram(part: Part) -> None:
-    told = {arrow for row in part.rows for arrow in product(row.before, row.after)}
+    arrows = {arrow for row in part.rows for arrow in product(row.before, row.after)}
 
-    assert told == {arrow for arrow in part.drawn if arrow[0] != "[*]"}
+    assert arrows == {arrow for arrow in part.drawn if arrow[0] != "[*]"}
     assert [after for before, after in part.drawn if before == "[*]"] == [part.model().status]
 
 
@@ -144,24 +144,24 @@ def test_every_task_state_is_in_the_diagram() -> None:
 
 
 def test_the_task_table_matches_the_diagram() -> None:
-    told = {arrow for row in TASK_ROWS for arrow in product(row.before, row.after)}
+    arrows = {arrow for row in TASK_ROWS for arrow in product(row.before, row.after)}
 
-    assert told == {arrow for arrow in TASK_DRAWN if arrow[0] != "[*]"}
+    assert arrows == {arrow for arrow in TASK_DRAWN if arrow[0] != "[*]"}
     assert [after for before, after in TASK_DRAWN if before == "[*]"] == [Task().status]
 
 
 def test_run_state_transitions_are_those_of_the_table() -> None:
     """B3, B4. What a move may also leave as it was is no arrow."""
-    told = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
+    arrows = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
 
-    assert told == {
+    assert arrows == {
         name: (frozenset(map(str, arrow.before)) - {arrow.after}, frozenset({str(arrow.after)}))
         for name, arrow in ARROWS.items()
     }
 
 
 def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
-    """B3: only a person's retry does, in the row and with a greater fence."""
+    """B3: only a person's retry does, in the row and with a greater generation."""
     rank = re.search(r"RANK = \{(.*?)\}", (PACKAGE.parent / "etl" / "runstate" / "script.lua").read_text())
     assert rank
     order = {name: int(number) for name, number in re.findall(r"(\w+) = (\d)", rank[1])}

@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -154,3 +155,140 @@ def test_pages_are_found_by_number() -> None:
     text = text_of("One", "", "Three")
     assert [text.page(number) for number in (1, 2, 3, 4)] == ["One", "", "Three", ""]
     assert text.pages == (PageSpan(number=1, start=18, end=21), PageSpan(number=3, start=41, end=46))
+
+
+# ---- Items of several lines -----------------------------------------------------------------------------------------
+def named(number: int) -> list[str]:
+    return [f"Article {number:04d} {'bolts and nuts ' * (number % 3)}", f"Quantity {number} pcs", f"Amount {number}.50"]
+
+
+def plain_lines(number: int) -> list[str]:
+    return [f"{WORDS[number % 7]} steel item-{number:04d}", f"{number} x 3.40", f"{number}.50 EUR"]
+
+
+def indented(number: int) -> list[str]:
+    more = [f"    galvanized, lot {number}"] * (number % 3 + 1)
+    return [f"{WORDS[number % 7]} item-{number:04d} {number}.50", *more]
+
+
+def numbered(number: int) -> list[str]:
+    more = [f"{WORDS[number % 7]} with washers", f"{WORDS[number % 5]} on request"][: number % 3]
+    return [f"{number}. {WORDS[number % 7]} item-{number:04d} {number}.50", *more]
+
+
+def bulleted(number: int) -> list[str]:
+    return [f"- {WORDS[number % 7]} item-{number:04d}", *["and so forth for this one"] * (number % 4)]
+
+
+WORDS = ["Bolt", "Nut", "Washer", "Screw", "Rivet", "Hinge", "Clamp"]
+FORMS = [named, plain_lines, indented, numbered, bulleted]
+
+
+@pytest.mark.parametrize("item_of", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("per_page", [10_000, 23])
+@pytest.mark.parametrize("size", [700, 2_000, 8_000])
+def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size: int) -> None:
+    """B42: rows of three lines without empty lines came out as halves at the borders of pieces."""
+    items = [item_of(number) for number in range(1, 501)]
+    texts = ["\n".join(items[at]) for at in range(500)]
+    pages = [
+        f"ACME Ltd, statement 4711\n\n{chr(10).join(texts[at : at + per_page])}\n\nPage {at // per_page + 1}"
+        for at in range(0, 500, per_page)
+    ]
+    pieces = pieces_of(*pages, size=size)
+
+    assert len(pieces) > 1
+    whole = [text for text in texts if sum(text in piece.text for piece in pieces) == 1]
+    assert whole == texts
+
+
+def test_items_over_the_end_of_a_page_are_not_split() -> None:
+    lines = [line for number in range(1, 301) for line in named(number)]
+    pages = [
+        f"ACME Ltd, statement 4711\n\n{chr(10).join(lines[at : at + 50])}\n\nPage {at // 50 + 1}"
+        for at in range(0, len(lines), 50)  # 50 is no multiple of three: the page ends within an item
+    ]
+    pieces = pieces_of(*pages, size=3_000)
+
+    for number in range(1, 301):
+        assert sum(all(line in piece.text for line in named(number)) for piece in pieces) == 1, number
+
+
+def test_lines_of_both_sides_are_shown_where_an_item_may_go_on() -> None:
+    sentences = [f"Sentence {WORDS[n % 7]} number-{n:03d} of the text." for n in range(90)]
+    pieces = pieces_of(" ".join(sentences), size=800)
+
+    for piece, following in pairwise(pieces):
+        assert (
+            f"\n[this piece ends here; for reading only, the beginning of the next one:]\n{piece.after}" in piece.shown
+        )
+        assert following.shown.startswith("[for reading only, the end of the piece before this one:]\n")
+        assert f"\n{following.before}\n[this piece begins here:]\n" in following.shown
+        assert following.text.startswith(piece.after[:50])
+        assert piece.text.strip().endswith(following.before[-50:])
+        assert len(piece.after) <= 100
+    assert (pieces[0].before, pieces[-1].after) == ("", "")
+
+
+def test_nothing_more_is_shown_at_borders_that_are_sure() -> None:
+    page = "\n\n".join(f"## Part {number}\n\n{'word ' * 20}" for number in range(8))
+    for pieces in (pieces_of(page), pieces_of(f"Intro.\n\n{TABLE}")):
+        assert len(pieces) > 3
+        assert not any(piece.before or piece.after for piece in pieces)
+
+
+# ---- Tables over pages ----------------------------------------------------------------------------------------------
+def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
+    """A reader that takes the names of columns from the head above a row, and drops rows without one."""
+    found = []
+    for piece in pieces:
+        head: list[str] = []
+        lines = piece.shown.split("\n")
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            values = [cell.strip() for cell in line.strip("| ").split("|")]
+            if line.startswith("|") and following.startswith("|--"):
+                head = values
+            elif line.startswith("|") and not line.startswith("|--") and head:
+                found.append(dict(zip(head, values, strict=True)))
+    return found
+
+
+@pytest.mark.parametrize("size", [600, 1_500, 3_000])
+def test_the_head_of_a_table_goes_with_every_piece_over_pages(size: int) -> None:
+    """B42: the search for the head ended at the page marker, so six of seven pieces had rows without names."""
+    rows = [f"| A-{number} | {number} | {number}.50 |" for number in range(240)]
+    head = ["| article | quantity | amount |", "|---|---|---|"]
+    pages = [
+        "\n".join(
+            ["ACME Ltd", "Statement 4711", "", *(head if at == 0 else []), *rows[at : at + 30], "", "Page 1 of 8"]
+        )
+        for at in range(0, 240, 30)
+    ]
+
+    found = read_table(pieces_of(*pages, size=size))
+
+    assert found == [{"article": f"A-{n}", "quantity": f"{n}", "amount": f"{n}.50"} for n in range(240)]
+
+
+def test_a_first_row_that_was_taken_for_a_head_gets_the_head_of_the_table() -> None:
+    first = f"| article | amount |\n|---|---|\n{chr(10).join(f'| A{n} | {n}.50 |' for n in range(20))}"
+    second = f"| A20 | 20.50 |\n|---|---|\n{chr(10).join(f'| A{n} | {n}.50 |' for n in range(21, 40))}"
+    pieces = pieces_of(first, second, size=400)
+
+    leads = [piece.lead.split("\n")[0] for piece in pieces[1:]]
+    assert leads == ["| article | amount |"] * len(leads)
+
+
+def test_another_table_gets_no_head_of_the_one_before() -> None:
+    other = "\n".join(["| name | city | code |", "|---|---|---|", *(f"| N{n} | C | 7 |" for n in range(9))])
+    rows = read_table(pieces_of(TABLE, f"{other}\n\n{'Words. ' * 40}", size=400))
+    assert [row["name"] for row in rows if "name" in row] == [f"N{n}" for n in range(9)]
+    assert len(rows) == 30 + 9
+
+
+def test_rows_that_continue_cells_stay_with_their_row() -> None:
+    rows = [f"| {n} | first line {n} | {n}.50 |\n|  | second line {n} |  |" for n in range(60)]
+    pieces = pieces_of("\n".join(["| n | what | amount |", "|---|---|---|", *rows]), size=400)
+    assert len(pieces) > 5
+    for row in rows:
+        assert sum(row in piece.text for piece in pieces) == 1

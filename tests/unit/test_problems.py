@@ -1,6 +1,7 @@
-"""What clients are told when something fails."""
+"""Error responses."""
 
 import json
+import time
 from io import BytesIO
 from typing import Any
 
@@ -11,8 +12,8 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.test import AsyncClient, Client
 
-from config.platform.http.parsers import read
-from config.platform.http.problems import MAX_ERRORS, BodyTooLarge, input_errors
+from config.platform.http.parsers import load, read
+from config.platform.http.problems import MAX_ERRORS, BadInput, BodyTooLarge, input_errors
 from tests.unit import failing_views
 
 pytestmark = pytest.mark.urls("tests.unit.failing_views")
@@ -248,13 +249,33 @@ def test_it_refuses_bodies_that_declare_too_much(client: Client, settings: LazyS
     assert (response.status_code, problem(response)["code"]) == (413, "body_too_large")
 
 
-def test_it_stops_reading_bodies_that_declare_too_little(settings: LazySettings) -> None:
+def test_it_stops_reading_a_body_above_the_limit(settings: LazySettings) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
     stream = BytesIO(b"x" * 1000)
 
     with pytest.raises(BodyTooLarge):
-        read(stream, declared=10)
+        read(stream)
     assert stream.tell() == 101
+
+
+def test_it_names_a_hundred_places_of_nul_and_never_all(client: Client) -> None:
+    """B24: the pointers to all of them would take hundreds of gigabytes."""
+    body = b'{"' + b"n" * 1_000_000 + b'": [' + b'"\\u0000",' * 100_000 + b"1]}"
+    with pytest.raises(BadInput) as refused:
+        load(body)
+    assert len(refused.value.errors) == 100
+    assert {error.pointer for error in refused.value.errors} == {"/" + "n" * 299}
+
+
+@pytest.mark.parametrize("value", [b"[],", b"{},", b"1,", b'"a",'])
+def test_it_refuses_megabytes_of_small_values_before_it_reads_them(value: bytes) -> None:
+    """B24: a body of 4.8 MB took seconds, in which the process answered nothing else."""
+    body = b'{"a": [' + value * (4_800_000 // len(value)) + b"1]}"
+    began = time.thread_time()
+    with pytest.raises(BadInput) as refused:
+        load(body)
+    assert time.thread_time() - began < 0.2
+    assert [error.code for error in refused.value.errors] == ["too_many_values"]
 
 
 def test_it_refuses_other_media_types(client: Client) -> None:

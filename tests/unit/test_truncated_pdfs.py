@@ -5,9 +5,9 @@ import io
 import pytest
 
 from etl.core.errors import FileCorrupt
+from etl.providers.local.layout import to_markdown
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf, find_catalog, has_xref_table
-from etl.providers.local.reading import join_parts
 from tests.samples import hostile
 from tests.unit.test_documents import least_of_three
 
@@ -34,7 +34,9 @@ def texts(content: bytes) -> tuple[bool, list[str]]:
     pdf = Pdf(io.BytesIO(content), LIMITS)
     try:
         pages = [pdf.page(number) for number in range(len(pdf))]
-        return pdf.is_truncated, [join_parts(page.parts, page.body, page.width) for page in pages]
+        return pdf.is_truncated, [
+            to_markdown([box for part in page.parts for box in part.boxes], body=page.body) for page in pages
+        ]
     finally:
         pdf.close()
 

@@ -9,7 +9,7 @@ from config.platform.http.outbound import retry_after
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"),
+    ("value", "seconds"),
     [
         ("7", 7),
         (" 7 ", 7),
@@ -31,9 +31,9 @@ from config.platform.http.outbound import retry_after
         (None, None),
     ],
 )
-def test_retry_after_is_a_bounded_number_of_seconds_or_none(told: str | None, seconds: float | None) -> None:
+def test_retry_after_is_a_bounded_number_of_seconds_or_none(value: str | None, seconds: float | None) -> None:
     """B14, B18."""
-    assert retry_after.seconds(told, limit=60) == seconds
+    assert retry_after.seconds(value, limit=60) == seconds
 
 
 def test_retry_after_accepts_dates() -> None:

@@ -120,9 +120,9 @@ def a_job_has_the_schema_of_its_time(history: History) -> Found:
             most = max((each["schema"] for each in its if each["began"] < accepted["ended"]), default=0)
             if len(schemas) != 1 or not least <= schemas[0] <= most:
                 yield f"a file of job {line['job']} has the schema {schemas}, not {least} to {most}", [accepted, line]
-        told = line.get("manifest", {}).get("schemaVersion", schemas[0])
-        if [told] != schemas:
-            yield f"a file of job {line['job']} has the schema {schemas}, its manifest {told}", [line]
+        declared = line.get("manifest", {}).get("schemaVersion", schemas[0])
+        if [declared] != schemas:
+            yield f"a file of job {line['job']} has the schema {schemas}, its manifest {declared}", [line]
 
 
 @rule

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import merge
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tests.chaos.history.record import Line
@@ -61,11 +63,23 @@ class History:
         self.answers = [line for line in lines if line["kind"] == "answer"]
         self.actions = [line for line in lines if line["kind"] == "action"]
 
+    # Indexes, because rules look up kinds and operations once per line of the record.
+    @cached_property
+    def kinds(self) -> dict[str, list[Line]]:
+        return grouped(self.lines, "kind")
+
+    @cached_property
+    def operations(self) -> dict[str, list[Line]]:
+        return grouped(self.answers, "op")
+
     def of(self, kind: str) -> list[Line]:
-        return [line for line in self.lines if line["kind"] == kind]
+        return self.kinds.get(kind, [])
 
     def op(self, *ops: str, status: int | None = None) -> list[Line]:
-        return [line for line in self.answers if line["op"] in ops and status in (None, line["status"])]
+        """Return the answers of these operations in the order of their beginnings."""
+        found = [self.operations.get(op, []) for op in ops]
+        lines = found[0] if len(found) == 1 else merge(*found, key=itemgetter("began"))
+        return [line for line in lines if status in (None, line["status"])]
 
     def about(self, job: str | None) -> list[Line]:
         """Return the lines about a job, for an excerpt."""
@@ -141,6 +155,13 @@ class History:
                 total += max(0.0, end - max(line["began"], covered))
                 covered = max(covered, end)
         return total
+
+
+def grouped(lines: list[Line], name: str) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        found[line[name]].append(line)
+    return dict(found)
 
 
 def uncertain(line: Line) -> bool:

@@ -5,36 +5,36 @@ import io
 import pytest
 from rich.console import Console
 
-from config.dev.demo import papers
-from config.dev.demo.promises import CheckFailed
+from config.dev.demo import conversion
+from config.dev.demo.checks import CheckFailed
 
-TRUTH = "Invoice 2024-17\nWidget 12 3.50\n合计 42.00\n"
+TEXT = "Invoice 2024-17\nWidget 12 3.50\n合计 42.00\n"
 
 
 def test_markdown_syntax_does_not_count() -> None:
     markdown = "<!-- page: 1 -->\n# Invoice 2024-17\n\n| Widget | 12 | 3.50 |\n| --- | --- | --- |\n\n合计 42.00"
 
-    assert papers.similarity(TRUTH, markdown) == 1
+    assert conversion.similarity(TEXT, markdown) == 1
 
 
 def test_a_missing_line_counts() -> None:
-    assert papers.similarity(TRUTH, "Invoice 2024-17\nWidget 12 3.50") < 0.9
+    assert conversion.similarity(TEXT, "Invoice 2024-17\nWidget 12 3.50") < 0.9
 
 
 def test_misread_letters_count() -> None:
-    assert papers.similarity(TRUTH, TRUTH.replace("2024", "2O2A")) < 0.95
+    assert conversion.similarity(TEXT, TEXT.replace("2024", "2O2A")) < 0.95
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_an_incomplete_task_reports_why(status: str) -> None:
     error = {"code": "file_corrupt", "stage": "ocr", "detail": "The file is damaged."} if status == "failed" else None
     with pytest.raises(CheckFailed, match=f"a.pdf ended as {status}"):
-        papers.require_completed({"filename": "a.pdf", "status": status, "error": error})
+        conversion.require_completed({"filename": "a.pdf", "status": status, "error": error})
 
 
 def test_an_excerpt_quotes_a_document_verbatim() -> None:
     console = Console(file=io.StringIO(), highlight=False)
-    console.print(papers.excerpt("[bold]not markup[/]\n" + "\n".join("abc" * 7)))
+    console.print(conversion.excerpt("[bold]not markup[/]\n" + "\n".join("abc" * 7)))
 
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue().splitlines()

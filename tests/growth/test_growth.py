@@ -1,0 +1,95 @@
+"""The same work in an installation and in one of a tenth of its size: no more is read, and it takes no longer than a
+bound.
+
+Reads are counted in blocks, which do not depend on how busy the machine is; times are those of the server. Both sizes
+have the same work to do, as `tests/growth/rows.py` makes it. TIMES=5 makes five times as many rows.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.test import APIClient
+
+from config.platform.admin import lists
+from tests.cleaning import one
+from tests.conftest import client_of
+from tests.growth import cases, rows
+from tests.growth.cases import Case
+from tests.integration.plans import blocks_of, drawn, plans_of
+
+JOBS = 200_000
+TIMES = int(os.environ.get("TIMES", "1"))
+TENTH = 10
+ROUNDS = 3
+# Trees of indexes become a level higher, and blocks of a larger table hold fewer of the rows that belong together.
+GROWTH, SLACK = 2.5, 500
+REPORT = Path(__file__).parents[2] / ".local" / "growth.txt"
+
+
+class Cost(NamedTuple):
+    blocks: int
+    milliseconds: float  # of all statements, by the server
+    plans: str
+
+
+def cost_of(case: Case) -> Cost:
+    """Measure once, and again if it takes too long, because the machine may stall."""
+    costs: list[Cost] = []
+    while len(costs) < ROUNDS and min((cost.milliseconds for cost in costs), default=case.most) >= case.most:
+        plans = plans_of(case.work, case.before)
+        shown = "\n".join("\n".join([" ".join(text.split())[:300], *drawn(plan)]) for text, plan in plans)
+        blocks = sum(blocks_of(plan) for _, plan in plans)
+        costs.append(Cost(blocks, sum(plan["Execution Time"] for _, plan in plans), shown))
+    return min(costs, key=lambda cost: cost.milliseconds)
+
+
+def measure(jobs: int) -> list[tuple[str, Case, Cost]]:
+    began = time.monotonic()
+    one(f"TRUNCATE {', '.join(rows.TABLES)} RESTART IDENTITY CASCADE")  # so that IDs are the same in both sizes
+    alice = User.objects.create_user("alice")
+    staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
+    made = rows.make(rows.Size(jobs=jobs), alice=alice, staff=staff)
+    print(f"\n{jobs:,} exports, made in {time.monotonic() - began:.0f} s: {rows.counts()}")  # noqa: T201
+    api: APIClient = client_of(alice)
+    me, pages = Client(), Client()
+    me.force_login(alice)
+    pages.force_login(staff)
+    found = [(name, case, cost_of(case)) for name, case in cases.all_of(made, api, me, pages)]
+    print(f"{len(found)} measured after {time.monotonic() - began:.0f} s")  # noqa: T201
+    return found
+
+
+def faults(name: str, most: float, small: Cost, large: Cost) -> str:
+    wrong = []
+    if large.blocks > GROWTH * small.blocks + SLACK:
+        wrong.append(f"reads {large.blocks:,} blocks, and {small.blocks:,} in a tenth")
+    if large.milliseconds > most:
+        wrong.append(f"takes {large.milliseconds:.0f} ms, and not {most:.0f}")
+    return f"{name}: {'; '.join(wrong)}\n{large.plans}" if wrong else ""
+
+
+def table(measured: list[tuple[str, Cost, Cost]]) -> str:
+    lines = [f"{'ms':>8} {'in a tenth':>10} {'blocks':>8} {'in a tenth':>10}"]
+    lines += [
+        f"{large.milliseconds:8.1f} {small.milliseconds:10.1f} {large.blocks:8,} {small.blocks:10,} {name}"
+        for name, small, large in measured
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.timeout(3600)
+def test_nothing_grows_faster_than_its_work(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "SEARCHED", JOBS * TIMES // TENTH // 2)  # so that both sizes have more rows
+    tenth = measure(JOBS * TIMES // TENTH)
+    whole = measure(JOBS * TIMES)
+    pairs = [(name, case, small, large) for (name, case, large), (_, _, small) in zip(whole, tenth, strict=True)]
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(table([(name, small, large) for name, _, small, large in pairs]))
+
+    wrong = [found for name, case, small, large in pairs if (found := faults(name, case.most, small, large))]
+    assert not wrong, "\n\n".join(["", *wrong])

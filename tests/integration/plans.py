@@ -1,0 +1,86 @@
+"""The plans by which Postgres runs the statements of a piece of work."""
+
+from collections.abc import Callable, Iterator
+from re import findall, sub
+from typing import Any
+
+from django.db import connection, transaction
+
+from config.platform.db import sql
+from tests.integration import million
+
+BOUND_AS = {int: "bigint", bool: "boolean"}  # by PreparingCursor; the rest is left to the server
+VALUE = r"%\((\w+)\)s"
+
+Plan = dict[str, Any]
+
+
+def plans_of(work: Callable[[Any], object], before: Callable[[], Any] = lambda: None) -> list[tuple[str, Plan]]:
+    """Do the work with what `before` returns. Return its statements and how Postgres ran each; then undo all."""
+    found: list[tuple[str, Plan]] = []
+
+    def look(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
+        if statement.split(maxsplit=1)[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH"):
+            found.extend((statement, plan) for plan in ways_of(statement, values))
+        return execute(statement, values, many, context)
+
+    with transaction.atomic():
+        million.run("SET LOCAL jit = off")
+        million.run("SET LOCAL max_parallel_workers_per_gather = 0")
+        given = before()
+        with connection.execute_wrapper(look):
+            work(given)
+        transaction.set_rollback(True)
+    return found
+
+
+def ways_of(statement: str, values: Any) -> Iterator[Plan]:
+    """Run a statement and undo it; one that connections plan once also by the plan that they keep for all values.
+
+    By a cursor of psycopg's, which is not instrumented.
+    """
+    with connection.connection.cursor() as cursor:
+        yield explained(cursor, statement, values)
+        if isinstance(statement, sql.PreparedStatement):
+            names = list(dict.fromkeys(findall(VALUE, statement)))
+            types = ", ".join(BOUND_AS.get(type(values[name]), "unknown") for name in names)
+            text = sub(VALUE, lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
+            cursor.execute(f"PREPARE kept ({types}) AS {text}")
+            cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            yield explained(cursor, f"EXECUTE kept ({', '.join(f'%({name})s' for name in names)})", values)
+            cursor.execute("DEALLOCATE kept")
+
+
+def explained(cursor: Any, statement: str, values: Any) -> Plan:
+    cursor.execute("SAVEPOINT unexplained")
+    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", values)
+    ((found,),) = cursor.fetchall()
+    cursor.execute("ROLLBACK TO SAVEPOINT unexplained")
+    cursor.execute("RELEASE SAVEPOINT unexplained")
+    plan: Plan = {**found[0]["Plan"], "Execution Time": found[0]["Execution Time"]}
+    return plan
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def rows_of(node: Plan) -> int:
+    read = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    rows: float = sum(node.get(name, 0) for name in read)
+    loops: float = node["Actual Loops"]
+    return round(rows * loops)
+
+
+def drawn(plan: Plan, depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a plan that is to be read."""
+    facts = [str(plan[name]) for name in ("Node Type", "Index Name", "Relation Name", "CTE Name") if name in plan]
+    yield f"{'  ' * depth}{' '.join(facts)}: {rows_of(plan):,} rows, {blocks_of(plan):,} blocks"
+    for child in plan.get("Plans", []):
+        yield from drawn(child, depth + 1)
+
+
+def blocks_of(node: Plan) -> int:
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])

@@ -1,0 +1,146 @@
+"""Attempts of post-processing: one that gets further than the one before costs nothing (B42). Real strategies against a
+scripted model server, and the stages in this process."""
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+
+from etl.core.states import Stage
+from etl.models import Task
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
+from tests.integration.llm_factories import configure, forget
+from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"parts": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["parts"],
+}
+PIECES = 6
+TEXT = "\n\n".join(f"# Part {number}\n\n{'word ' * 50}" for number in range(1, PIECES + 1))
+
+
+@pytest.fixture
+def models(settings: LazySettings, rehearsed: Change) -> Iterator[ModelServer]:
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
+    with openai_server.running() as server:
+        configure(
+            settings,
+            server,
+            etl_postprocess_chunk_threshold_chars=500,
+            etl_postprocess_chunk_size_chars=300,
+            etl_postprocess_parallel=1,
+            etl_postprocess_max_attempts=2,
+        )
+        yield server
+        forget(server)
+
+
+def part_of(request: Request) -> int:
+    found = re.search(r"^# Part (\d+)$", request.message("user"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def task_of(user: User) -> Task:
+    task = make_task(user, TEXT, rule=make_rule(user, mode="llm", json_schema=SCHEMA))
+    run(task, Stage.OCR)
+    return task
+
+
+def run_to_the_end(task: Task, *, most: int = 20) -> int:
+    """Run the stage whenever it is due. Return how often."""
+    for number in range(1, most + 1):
+        run_when_due(task, Stage.POSTPROCESS)
+        if row_of(task).status in ("completed", "failed"):
+            return number
+    raise AssertionError("the stage does not end")
+
+
+def test_attempts_that_get_further_are_not_counted(models: ModelServer, alice: User) -> None:
+    """Three transient errors anywhere in a document failed it, though each attempt got further."""
+    refused: set[int] = set()
+
+    def answer(request: Request) -> Reply:
+        part = part_of(request)
+        if part not in refused:
+            refused.add(part)
+            return problem(503)
+        return gives({"parts": [part]})
+
+    models.always(answer)
+    task = task_of(alice)
+    run_to_the_end(task)
+
+    row = row_of(task)
+    assert row.status == "completed", row.error
+    assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 2}  # the first got nowhere
+    asked = [part_of(request) for request in models.requests]
+    assert asked == [part for part in range(1, PIECES + 1) for _ in range(2)]
+
+
+def test_attempts_that_get_nowhere_are_counted(models: ModelServer, alice: User) -> None:
+    models.always(lambda request: problem(503) if part_of(request) == 3 else gives({"parts": [1]}))
+    task = task_of(alice)
+
+    assert run_to_the_end(task) == 3  # the first got to the third part
+
+    row = row_of(task)
+    assert row.error is not None
+    assert (row.status, row.error["code"]) == ("failed", "llm_unavailable")
+    assert row.metadata["attempts"]["postprocess"] == 2
+
+
+def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, alice: User, rehearsed: Change) -> None:
+    """Each run had its time limit, and the third one failed with `timeout`."""
+
+    def answer(request: Request) -> Reply:
+        models.stopped.wait(1)
+        return gives({"parts": [part_of(request)]})
+
+    models.always(answer)
+    task = task_of(alice)
+    importlib.import_module("openai")  # the first call imports it, which takes a second
+    rehearsed(etl_task_timeout=2.5)
+    runs = run_to_the_end(task)
+
+    row = row_of(task)
+    assert row.status == "completed", row.error
+    assert runs > 2  # the maximum of attempts
+    assert seen(task).attempts["postprocess"] < runs
+
+
+def test_a_model_that_is_too_slow_for_one_call_fails(models: ModelServer, alice: User, rehearsed: Change) -> None:
+    def answer(request: Request) -> Reply:
+        models.stopped.wait(30)
+        return gives({})
+
+    models.always(answer)
+    task = task_of(alice)
+    rehearsed(etl_task_timeout=0.5)
+
+    assert run_to_the_end(task) == 2
+
+    row = row_of(task)
+    assert row.error is not None
+    assert row.error["code"] == "timeout"
+
+
+def test_calls_in_threads_are_counted_and_stored(models: ModelServer, alice: User, rehearsed: Any) -> None:
+    rehearsed(etl_postprocess_parallel=4)
+    models.always(lambda request: gives({"parts": [part_of(request)]}))
+    task = task_of(alice)
+    run_to_the_end(task)
+
+    row = row_of(task)
+    assert row.status == "completed", row.error
+    assert row.result is not None
+    assert row.result["data"]["parts"] == list(range(1, PIECES + 1))
+    assert row.metadata["postprocess"]["usage"]["calls"] == len(models.requests) == PIECES
+    assert seen(task).usage["calls"] == PIECES

@@ -1,0 +1,62 @@
+"""Connections to the main database, whatever the defaults of its role are, and its clock."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+
+from config.platform.db import clock
+from config.platform.db.base import DatabaseWrapper
+
+DEFAULTS = {"DateStyle": "German, DMY", "IntervalStyle": "iso_8601", "default_transaction_isolation": "repeatable read"}
+
+
+def new_session() -> None:
+    cast("DatabaseWrapper", connection).pool.drain()
+    connection.close()
+
+
+def set_defaults(*, action: str) -> None:
+    with connection.cursor() as cursor:
+        for name, value in DEFAULTS.items():
+            cursor.execute(f"ALTER ROLE CURRENT_USER {action.format(name=name, value=value)}")
+    new_session()
+
+
+@pytest.fixture
+def _unusual_defaults(transactional_db: None) -> Iterator[None]:
+    set_defaults(action="SET {name} = '{value}'")
+    yield
+    set_defaults(action="RESET {name}")
+
+
+@pytest.mark.usefixtures("_unusual_defaults")
+def test_defaults_of_the_role_do_not_matter() -> None:
+    user = User.objects.create(username="alice", last_login=datetime(2026, 2, 3, 4, 5, tzinfo=UTC))
+    assert User.objects.get(pk=user.pk).last_login == datetime(2026, 2, 3, 4, 5, tzinfo=UTC)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT interval '90 minutes', current_setting('transaction_isolation')")
+        assert cursor.fetchone() == (timedelta(minutes=90), "read committed")
+
+
+def test_sessions_have_a_name(transactional_db: None) -> None:
+    new_session()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('application_name')")
+        assert cursor.fetchone() == ("sluice",)
+
+
+def test_the_clock_is_that_of_the_database(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_session()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        (at,) = cast("Any", cursor.fetchone())
+    assert abs(clock.now() - at) < timedelta(seconds=5)
+
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert abs(clock.now() - at - timedelta(seconds=60)) < timedelta(seconds=5)

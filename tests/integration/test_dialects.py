@@ -1,0 +1,73 @@
+"""Replies of model servers, as their public documentation describes them: one file in `tests/dialects` for each server.
+
+An exchange has the `status` and the `body` of a response, and its `outcome`: `data`, or the code of the error. `calls`:
+how many calls that takes, if it is not one. `document: long`: the document has pages of text. `warning`: its code.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.core.errors import EtlError
+from etl.postprocessors.base import Processed
+from etl.postprocessors.llm import Llm
+from tests.integration import openai_server
+from tests.integration.llm_factories import PAPER, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.openai_server import ModelServer, Reply, gives
+
+FOLDER = Path(__file__).parents[1] / "dialects"
+SERVERS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
+EXCHANGES = {f"{server['server']}: {each['name']}": each for server in SERVERS for each in server["exchanges"]}
+TOO_LONG = {name: each for name, each in EXCHANGES.items() if each["outcome"] == "document_too_long"}
+GOOD = {"number": "INV-2024-17", "total": 1234.5}
+LONG = f"{PAPER}\n\n" + "The quick brown fox jumps over the lazy dog near the river bank. " * 350
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        configure(settings, server)
+        yield server
+        forget(server)
+
+
+def reply(exchange: dict[str, Any]) -> Reply:
+    return Reply(exchange["body"], status=exchange["status"], headers=exchange.get("headers", {}))
+
+
+def process(exchange: dict[str, Any], **options: Any) -> Processed:
+    text = LONG if exchange.get("document") == "long" else PAPER
+    return Llm().process(ocr_of(text), rule_of(strategy="direct-json"), **options)
+
+
+def test_every_file_names_its_source() -> None:
+    assert len(SERVERS) >= 14
+    assert all(each.startswith("https://") for server in SERVERS for each in server["documentation"])
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES.keys())
+def test_each_reply_has_its_meaning(models: ModelServer, exchange: dict[str, Any]) -> None:
+    models.always(reply(exchange))
+    context = context_of()
+
+    if exchange["outcome"] == "data":
+        assert process(exchange, context=context).data == GOOD
+    else:
+        with pytest.raises(EtlError) as caught:
+            process(exchange, context=context)
+        assert caught.value.code == exchange["outcome"]
+    assert len(models.requests) == exchange.get("calls", 1)
+    assert ("prompt_truncated" in codes(context)) == (exchange.get("warning") == "prompt_truncated")
+
+
+@pytest.mark.parametrize("exchange", TOO_LONG.values(), ids=TOO_LONG.keys())
+def test_a_prompt_that_is_too_long_leads_to_pieces(models: ModelServer, exchange: dict[str, Any]) -> None:
+    models.will(reply(exchange))
+    models.always(gives(GOOD))
+
+    result = Llm().process(ocr_of(PAPER), rule_of(), context=context_of())
+
+    assert (result.data, result.strategy) == (GOOD, "chunked-extract")

@@ -1,0 +1,400 @@
+"""B44: users take turns in the queue of documents, and each has a quota."""
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from config.platform import storage
+from etl import runstate
+from etl.core.states import Stage
+from etl.maintenance import cleanup
+from etl.models import Allowance, Task, Upload, Usage
+from etl.pipeline import actions, execution, queue_limit, quotas, turns
+from rules.models import Rule
+from tests import rehearsal
+from tests.conftest import client_of
+from tests.integration.etl_factories import make_row, make_rule, make_task
+from tests.integration.etl_rehearsal import row_of, run, seen
+from tests.integration.test_etl_submission import TEXT, change, documents, plain, send  # noqa: F401 - plain is a fixture
+from tests.integration.test_etl_uploads import UPLOADS, ask, submit, uploaded
+from tests.integration.test_leases import in_threads
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+
+MEBIBYTE = 1024**2
+
+
+@pytest.fixture
+def rule(alice: User) -> Rule:
+    return make_rule(alice)
+
+
+# ---- Turns ----------------------------------------------------------------------------------------------------------
+def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
+    """Have a worker receive these messages one by one, and return the tasks that it runs."""
+    order: list[int] = []
+    known = {task.pk: seen(task).attempts[stage] for task in Task.objects.all()}
+    for message in messages:
+        execution.run_next(stage, task_id=message.pk)
+        now = {pk: seen(row_of_pk(pk)).attempts[stage] for pk in known}
+        order += [pk for pk in now if now[pk] > known[pk]]
+        known = now
+    return order
+
+
+def row_of_pk(pk: int) -> Task:
+    return Task.objects.get(pk=pk)
+
+
+def test_a_retry_from_post_processing_moves_no_other_user_behind_the_backlog(
+    alice: User, bob: User, rule: Rule
+) -> None:
+    ready = make_task(alice, rule=rule)
+    run(ready)
+    backlog = [make_task(alice, rule=rule) for _ in range(20)]
+    again = actions.retry(task=row_of(ready), from_stage=Stage.POSTPROCESS)
+    assert execution.run_next(Stage.POSTPROCESS, task_id=again.pk) is not None
+    assert row_of(again).status == "completed"
+
+    theirs = make_task(bob, rule=rule)
+    order = order_of([*backlog, theirs])
+    assert order.index(theirs.pk) <= 1, f"bob's only document is number {order.index(theirs.pk) + 1} of {len(order)}"
+
+
+def test_a_users_document_is_next_although_another_users_backlog_came_first(alice: User, bob: User, rule: Rule) -> None:
+    """The messages are those of the backlog: the row decides what a worker runs."""
+    backlog = [make_task(alice, rule=rule) for _ in range(6)]
+    for task in backlog[:2]:
+        run(task)
+    mine = [make_task(bob, rule=rule) for _ in range(2)]
+
+    assert order_of(backlog[2:]) == [mine[0].pk, backlog[2].pk, mine[1].pk, backlog[3].pk]
+    assert order_of(mine) == [backlog[4].pk, backlog[5].pk]
+
+
+def test_three_users_take_turns_in_both_stages(alice: User, bob: User, rule: Rule) -> None:
+    carol = User.objects.create_user("carol")
+    all_of = {user: [make_task(user, rule=rule) for _ in range(3)] for user in (alice, bob, carol)}
+    backlog = [task for own in all_of.values() for task in own]
+    expected = [all_of[user][n].pk for n in range(3) for user in (alice, bob, carol)]
+
+    assert order_of(backlog) == expected
+    assert order_of(backlog, Stage.POSTPROCESS) == expected
+
+
+def test_single_documents_one_after_another_do_not_starve_a_backlog(alice: User, bob: User, rule: Rule) -> None:
+    backlog = [make_task(alice, rule=rule) for _ in range(8)]
+    for _ in range(4):
+        run(make_task(bob, rule=rule))
+    late = make_task(bob, rule=rule)
+
+    assert order_of(backlog[:6]) == [task.pk for task in backlog[:5]] + [late.pk]
+
+
+def test_cancelled_documents_move_no_other_user_back(alice: User, bob: User, rule: Rule) -> None:
+    """Neither its owner: the last rank is that of the last task which is not cancelled."""
+    backlog = [make_task(alice, rule=rule) for _ in range(5)]
+    for task in backlog[2:]:
+        actions.cancel(task=task)
+    theirs = make_task(bob, rule=rule)
+    assert turns.next_rank(alice.pk) == 2
+    assert order_of([backlog[0], backlog[1]]) == [backlog[0].pk, theirs.pk]
+
+
+def test_a_retry_waits_behind_its_owners_documents_and_beside_those_of_others(
+    alice: User, bob: User, rule: Rule
+) -> None:
+    failed = make_task(alice, "raise FileCorrupt", rule=rule)
+    run(failed)
+    own = [make_task(alice, rule=rule) for _ in range(2)]
+    actions.retry(task=row_of(failed), from_stage=Stage.OCR)
+    theirs = make_task(bob, rule=rule)
+    messages = [*own, failed, theirs]
+    order = order_of(messages)
+    assert order.index(theirs.pk) < order.index(own[1].pk)
+    assert order[-1] == failed.pk
+
+
+def test_a_document_that_waits_for_its_next_attempt_or_is_held_is_passed_over(
+    alice: User, bob: User, rule: Rule
+) -> None:
+    waiting = make_task(alice, "raise ProviderUnavailable", rule=rule)
+    held = make_task(alice, rule=rule)
+    run(waiting, Stage.OCR)
+    assert runstate.start(held.pk, stage=Stage.OCR).moved
+    theirs = make_task(bob, rule=rule)
+    assert order_of([held, held]) == [theirs.pk]
+
+
+def test_a_message_runs_its_own_task_if_those_before_it_are_not_due(
+    alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bounded number of open tasks is looked at for each message."""
+    monkeypatch.setattr(turns, "BATCH", 2)
+    monkeypatch.setattr(turns, "BATCHES", 2)
+    held = [make_task(alice, rule=rule) for _ in range(4)]
+    for task in held:
+        assert runstate.start(task.pk, stage=Stage.OCR).moved
+    last = make_task(alice, rule=rule)
+    assert order_of([last]) == [last.pk]
+    assert order_of([last]) == []
+
+
+def test_more_open_tasks_than_a_batch_are_looked_at(alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "BATCH", 2)
+    made = [make_task(alice, rule=rule) for _ in range(5)]
+    for task in made[:4]:
+        assert runstate.start(task.pk, stage=Stage.OCR).moved
+    assert order_of([made[0]]) == [made[4].pk]
+
+
+def test_looking_for_a_task_changes_no_run_state(alice: User, rule: Rule) -> None:
+    task = make_task(alice, rule=rule)
+    before = dict(runstate.script.redis()[0].hgetall(runstate.key_of(task.pk)))
+    assert [turn.task_id for turn in turns.waiting(Stage.OCR)] == [task.pk]
+    assert list(turns.waiting(Stage.POSTPROCESS)) == []
+    assert runstate.script.redis()[0].hgetall(runstate.key_of(task.pk)) == before
+
+
+def test_workers_that_find_the_same_task_run_it_once(alice: User, bob: User, rule: Rule) -> None:
+    made = [make_task(user, rule=rule) for user in (alice, bob) for _ in range(6)]
+    in_threads(4, lambda n: [execution.run_next(Stage.OCR, task_id=task.pk) for task in made[n::4]])
+    assert [len(rehearsal.calls(f"ocr-{task.pk}")) for task in made] == [1] * 12
+
+
+def test_turns_are_found_by_indexes(alice: User, rule: Rule) -> None:
+    """With many ended tasks in the table: neither a start nor a submission reads them."""
+    row = make_row(alice, rule=rule)
+    copied = {name: getattr(row, name) for name in COPIED}
+    error = {"code": "ocr_failed"}
+    Task.objects.bulk_create(Task(**copied, rank=n, status="failed", error=error) for n in range(3000))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE etl_task")
+        open_ones = Task.objects.open().order_by("rank", "task_id").values_list("rank", "task_id", "generation")
+        assert "etl_task_turn" in open_ones[:50].explain()
+        cursor.execute(f"EXPLAIN {turns.NEXT_RANK}", {"user": alice.pk})
+        plan = str(cursor.fetchall())
+    assert "etl_task_last_turn" in plan
+    assert "etl_task_past_turn" in plan
+    assert "Seq Scan" not in plan
+
+
+COPIED = ("user_id", "rule_id", "rule_version", "kind", "size", "document_key")
+
+
+# ---- Room in the queue ----------------------------------------------------------------------------------------------
+def test_another_users_backlog_does_not_refuse_a_user(
+    alice: User,
+    bob: User,
+    rule: Rule,
+    settings: LazySettings,
+    plain: Rule,  # noqa: F811
+) -> None:
+    """B44: A full queue refuses only users who have their share of it."""
+    change(settings, etl_queue_size=10)
+    for _ in range(10):
+        make_row(alice, rule=rule)
+    assert refusal(send(client_of(alice))) == (503, "queue_full")
+
+    responses = [send(client_of(bob)) for _ in range(6)]
+    assert [response.status_code for response in responses] == [202] * 5 + [503]
+    failed = make_task(bob, "raise FileCorrupt", rule=rule)
+    run(failed)
+    actions.cancel(task=Task.objects.open().filter(user=bob).latest("pk"))
+    actions.retry(task=row_of(failed), from_stage=Stage.OCR)
+    with pytest.raises(queue_limit.QueueFull):
+        queue_limit.check(user_id=bob.pk, size=1)
+
+
+def refusal(response: Any) -> tuple[int, str]:
+    return response.status_code, response.json()["code"]
+
+
+# ---- Quotas ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def quota(settings: LazySettings, plain: Rule) -> Callable[..., None]:  # noqa: F811
+    """Limits of a user."""
+
+    def set_limits(**limits: int) -> None:
+        change(settings, **limits)
+
+    return set_limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "detail"),
+    [
+        ({"etl_max_open_per_user": 2}, "2 unfinished documents"),
+        ({"etl_daily_documents": 2}, "all 2 documents of today"),
+        ({"etl_daily_bytes": 2 * len(TEXT) + 1}, f"This needs {len(TEXT)} bytes, and 1 of today's"),
+    ],
+)
+def test_a_user_beyond_the_quota_is_refused_and_nothing_is_stored(
+    alice: User, bob: User, quota: Callable[..., None], limits: dict[str, int], detail: str
+) -> None:
+    quota(**limits)
+    api = client_of(alice)
+    assert [send(api).status_code for _ in range(2)] == [202, 202]
+    before, used = documents(), usage(alice)
+    response = send(api)
+
+    assert refusal(response) == (429, "quota_exceeded")
+    assert detail in response.json()["detail"]
+    assert response["Content-Type"] == "application/problem+json"
+    assert 0 < int(response["Retry-After"]) <= 86_400
+    assert (documents(), usage(alice)) == (before, used)
+    assert Task.objects.count() == 2
+    assert send(client_of(bob)).status_code == 202
+
+
+def usage(user: User) -> tuple[int, int]:
+    found = Usage.objects.filter(user=user).values_list("documents", "bytes").first()
+    return found or (0, 0)
+
+
+def test_concurrent_submissions_cannot_overspend(alice: User, quota: Callable[..., None]) -> None:
+    """B44."""
+    quota(etl_daily_documents=3)
+    clients = [client_of(alice) for _ in range(8)]
+    responses = in_threads(8, lambda n: send(clients[n]))
+    assert sorted(response.status_code for response in responses) == [202] * 3 + [429] * 5
+    assert usage(alice) == (3, 3 * len(TEXT))
+    assert sorted(documents()) == sorted(Task.objects.values_list("document_key", flat=True))
+
+
+def test_a_repeat_is_free_and_a_retry_counts_as_a_document(
+    api: APIClient, alice: User, quota: Callable[..., None]
+) -> None:
+    """B44: retries were free, and each stored another Markdown or called the model again, without a limit."""
+    quota(etl_daily_documents=2, etl_daily_bytes=len(TEXT))
+    first, again = send(api, key="k1"), send(api, key="k1")
+    assert (first.status_code, again.status_code, again["Idempotency-Replayed"]) == (202, 202, "true")
+    task = Task.objects.get()
+    run(task)
+    retries = []
+    for stage in ("ocr", "postprocess"):
+        retries.append(api.post(f"/api/v1/etl/tasks/{task.pk}/retry", {"from_stage": stage}))
+        run(row_of(task))
+    assert [response.status_code for response in retries] == [202, 429]
+    assert retries[1].json()["code"] == "quota_exceeded"
+    assert row_of(task).status == "completed"
+    assert usage(alice) == (2, len(TEXT))
+
+
+def test_concurrent_repeats_are_charged_once(alice: User, quota: Callable[..., None]) -> None:
+    quota()
+    clients = [client_of(alice) for _ in range(6)]
+    responses = in_threads(6, lambda n: send(clients[n], key="k1"))
+    assert {response.status_code for response in responses} <= {202, 409}
+    assert usage(alice) == (1, len(TEXT))
+
+
+def test_a_retry_takes_an_open_place(alice: User, quota: Callable[..., None], rule: Rule) -> None:
+    quota(etl_max_open_per_user=1)
+    ended = make_task(alice, rule=rule)
+    run(ended)
+    make_task(alice, rule=rule)
+    with pytest.raises(quotas.QuotaExceeded):
+        actions.retry(task=row_of(ended), from_stage=Stage.OCR)
+    assert row_of(ended).status == "completed"
+
+
+def test_staff_set_other_limits_for_a_user(alice: User, quota: Callable[..., None]) -> None:
+    quota(etl_daily_documents=0)
+    Allowance.objects.create(user=alice, daily_documents=1)
+    api = client_of(alice)
+    assert [send(api).status_code for _ in range(2)] == [202, 429]
+
+
+def test_a_new_day_starts_with_the_whole_quota(alice: User, quota: Callable[..., None]) -> None:
+    quota(etl_daily_documents=1)
+    api = client_of(alice)
+    assert [send(api).status_code for _ in range(2)] == [202, 429]
+    Usage.objects.update(day=date(2026, 1, 1))
+    assert send(api).status_code == 202
+
+
+def test_a_user_reads_the_limits_and_their_usage(alice: User, api: APIClient, quota: Callable[..., None]) -> None:
+    quota(etl_daily_documents=5, etl_daily_bytes=10_000, etl_max_open_per_user=3)
+    assert send(api).status_code == 202
+    ask(api)
+    body = api.get("/api/v1/etl/limits").json()
+    used = 2 * len(TEXT)
+    assert body["documents_per_day"].pop("resets_at").endswith("00:00:00Z")
+    assert body["bytes_per_day"].pop("resets_at").endswith("00:00:00Z")
+    assert body["documents_per_day"] == {"limit": 5, "used": 2, "remaining": 3}
+    assert body["bytes_per_day"] == {"limit": 10_000, "used": used, "remaining": 10_000 - used}
+    assert body["open_tasks"] == {"limit": 3, "used": 2, "remaining": 1}
+    browser = Client()
+    browser.force_login(alice)
+    assert "Left today: 3 of 5 documents" in browser.get("/app/documents").content.decode()
+
+
+# ---- Uploads --------------------------------------------------------------------------------------------------------
+def offer(api: APIClient, size: int = 50 * MEBIBYTE) -> Any:
+    return api.post(UPLOADS, {"filename": "a.txt", "content_type": "text/plain", "size": size})
+
+
+@pytest.mark.parametrize(
+    ("limits", "granted"),
+    [({"etl_daily_bytes": 500 * MEBIBYTE}, 10), ({"etl_daily_documents": 7}, 7), ({"etl_max_open_per_user": 6}, 6)],
+)
+def test_open_upload_urls_count(
+    alice: User, bob: User, quota: Callable[..., None], limits: dict[str, int], granted: int
+) -> None:
+    """B44."""
+    quota(**limits)
+    api = client_of(alice)
+    responses = [offer(api) for _ in range(12)]
+    assert [response.status_code for response in responses] == [201] * granted + [429] * (12 - granted)
+    assert refusal(responses[-1]) == (429, "quota_exceeded")
+    assert Upload.objects.count() == granted
+    assert offer(client_of(bob)).status_code == 201
+
+
+def test_concurrent_upload_urls_cannot_overspend(alice: User, quota: Callable[..., None]) -> None:
+    quota(etl_daily_bytes=150 * MEBIBYTE)
+    clients = [client_of(alice) for _ in range(8)]
+    assert sorted(in_threads(8, lambda n: offer(clients[n]).status_code)) == [201] * 3 + [429] * 5
+
+
+def test_an_expired_upload_url_gives_its_share_back(alice: User, quota: Callable[..., None]) -> None:
+    quota(etl_daily_documents=1)
+    api = client_of(alice)
+    assert [offer(api).status_code for _ in range(2)] == [201, 429]
+    Upload.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert offer(api).status_code == 201
+    Upload.objects.update(expires_at=timezone.now() - timedelta(days=2))
+    cleanup.sweep()
+    assert not Upload.objects.exists()
+
+
+def test_a_submitted_upload_is_charged_once(api: APIClient, alice: User, quota: Callable[..., None]) -> None:
+    """Its share becomes the submission's. Another submission of the same upload is charged like any other."""
+    quota(etl_daily_documents=2)
+    key = uploaded(api)
+    assert offer(api).status_code == 201
+    assert offer(api).status_code == 429
+    assert submit(api, key).status_code == 202
+    assert (usage(alice), Upload.objects.filter(file_key=key).exists()) == ((1, len(TEXT)), False)
+    assert refusal(submit(api, key)) == (429, "quota_exceeded")
+
+
+def test_a_refused_submission_keeps_its_upload(api: APIClient, alice: User, quota: Callable[..., None]) -> None:
+    quota(etl_daily_documents=2)
+    key = uploaded(api)
+    quota(etl_daily_documents=0)
+    assert refusal(submit(api, key)) == (429, "quota_exceeded")
+    assert (documents(), usage(alice)) == ([], (0, 0))
+    assert storage.head(key) is not None
+    assert Upload.objects.filter(file_key=key).exists()
+    quota(etl_daily_documents=1)
+    assert submit(api, key).status_code == 202

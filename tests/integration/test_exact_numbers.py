@@ -1,0 +1,197 @@
+"""Numbers stay as the model wrote them, digit for digit and in order, everywhere and for ever (B43)."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from rest_framework.test import APIClient
+
+from config.platform import storage
+from etl.api import event_stream, lookup
+from etl.core.states import Stage
+from etl.models import Task
+from etl.pipeline import actions
+from tests.broker import valkey
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run
+from tests.integration.llm_factories import configure, forget
+from tests.integration.openai_server import ModelServer, gives, says
+
+NUMBERS = (
+    *("90071992547409.93", "0.1234567890123456789", "1e-400", "1e22", "1E+22", "-0.0", "-0", "12.50", "0.10"),
+    *("12345678901234567890", "-9223372036854775809", "1e308", "0.30000000000000004", "7", "9007199254740993"),
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"zebra": {"type": "array", "items": {"type": "number"}}, "apple": {"type": "string"}},
+    "required": ["zebra", "apple"],
+}
+# Members in an order that jsonb would change.
+DATA = f'{{"zebra":[{",".join(NUMBERS)}],"apple":"x"}}'
+TEXT = "An invoice with numbers."
+
+
+@pytest.fixture
+def models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
+    with openai_server.running() as server:
+        configure(settings, server)
+        server.always(says(f'{{"data": {DATA}}}'))
+        yield server
+        forget(server)
+
+
+@pytest.fixture
+def task(alice: User, models: ModelServer) -> Task:
+    made = make_task(alice, TEXT, rule=make_rule(alice, mode="llm", json_schema=SCHEMA))
+    run(made)
+    assert row_of(made).status == "completed", row_of(made).error
+    return made
+
+
+def compact(text: str) -> str:
+    """Return JSON without the white space between its values. The texts of these tests contain no strings with any."""
+    return "".join(text.split())
+
+
+def test_the_artifact_has_every_digit(task: Task) -> None:
+    key = row_of(task).last_result["output_s3_key"]
+    assert DATA in b"".join(storage.read(key)).decode()
+
+
+def test_the_row_has_every_digit_and_the_order(task: Task) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT last_result::text FROM etl_task WHERE task_id = %s", [task.pk])
+        assert DATA in cursor.fetchone()[0]
+
+
+def test_the_api_has_every_digit_at_once_and_later(task: Task, api: APIClient) -> None:
+    """B43."""
+    at_once = api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
+    valkey().flushall()  # as an hour later, when the run-state has expired
+    later = api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
+
+    assert DATA in at_once
+    assert DATA in later
+    result = '"result":'
+    assert (
+        at_once.partition(result)[2].partition('"previous_result"')[0]
+        == later.partition(result)[2].partition('"previous_result"')[0]
+    )
+
+
+def test_the_event_stream_has_every_digit(task: Task) -> None:
+    start = event_stream.begin(lookup.known([task.pk])[task.pk], "")
+    assert start
+    assert DATA in start.opening.decode()
+
+
+def test_pages_and_downloads_have_every_digit(task: Task, alice: User, client: Client) -> None:
+    client.force_login(alice)
+    tree = client.get(f"/app/documents/{task.pk}").content.decode()
+    text = client.get(f"/app/documents/{task.pk}?json=raw").content.decode()
+    download = client.get(f"/app/documents/{task.pk}/json").content.decode()
+
+    assert all(f'<bdi class="value number">{number}</bdi>' in tree for number in NUMBERS)
+    assert compact(download) == DATA
+    assert compact(DATA.replace('"', "&quot;")) in compact(text)
+
+
+def test_a_test_of_a_rule_has_every_digit(models: ModelServer, alice: User, api: APIClient) -> None:
+    rule = make_rule(alice, mode="llm", json_schema=SCHEMA)
+    response = api.post(f"/api/v1/etl/rules/{rule.pk}/test", {"markdown": TEXT})
+    assert DATA in response.content.decode()
+
+
+def test_a_result_of_an_earlier_release_is_shown(task: Task, api: APIClient) -> None:
+    """Such a release writes only `result`, also after a retry of a task that this one completed."""
+    Task.objects.filter(pk=task.pk).update(run=2, generation=2, result={"data": {"old": 1}})
+    valkey().flushall()
+
+    assert api.get(f"/api/v1/etl/tasks/{task.pk}").json()["result"] == {"data": {"old": 1}}
+
+
+def test_an_earlier_release_can_read_the_result(task: Task) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT result::text FROM etl_task WHERE task_id = %s", [task.pk])
+        data = json.loads(cursor.fetchone()[0])["data"]
+    assert [float(each) for each in data["zebra"]] == [float(number) for number in NUMBERS]
+
+
+def test_a_retry_from_stored_responses_has_every_digit(task: Task, api: APIClient) -> None:
+    actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
+    run(task, Stage.POSTPROCESS)
+    assert DATA in api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
+
+
+# ---- Validation -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("schema", "fitting", "other"),
+    [
+        ({"multipleOf": 0.01}, "90071992547409.93", "90071992547409.935"),
+        ({"exclusiveMinimum": 0}, "1e-400", "-0.0"),
+        ({"minimum": 90071992547409.5}, "90071992547409.5", "90071992547409.499"),
+        ({"maximum": 0.1}, "0.1", "0.1000000000000000000001"),
+        ({"type": "integer"}, "1e22", "0.1234567890123456789"),
+        ({"enum": [0.1]}, "0.10", "0.1000000000000000055511151231257827"),
+    ],
+)
+def test_schemas_apply_to_the_exact_number(
+    models: ModelServer, alice: User, schema: dict[str, Any], fitting: str, other: str
+) -> None:
+    rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": "number"} | schema}})
+    models.will(*[says(f'{{"data": {{"total": {other}}}}}')] * 2, says(f'{{"data": {{"total": {fitting}}}}}'))
+    made = make_task(alice, TEXT, rule=rule)
+
+    run(made)
+
+    assert len(models.requests) == 3
+    assert str(row_of(made).last_result["data"]["total"]) == fitting
+
+
+# ---- Numbers that cannot be stored ----------------------------------------------------------------------------------
+TOO_LONG = "1." + "3" * 120
+REASONS = {
+    TOO_LONG: "The number has more than 100 digits.",
+    "1e309": "The number is larger than 1.8e308, which other programs read as infinity.",
+    "1e-501": "The number has more than 500 decimal places.",
+    "1e-99999999999999999999": "The exponent of the number has more than 4 digits.",
+    "9" * 5_000: "The number has more than 100 digits.",
+}
+
+
+@pytest.mark.parametrize(("number", "reason"), REASONS.items(), ids=lambda text: text[:12])
+def test_it_is_requested_as_a_string(models: ModelServer, alice: User, number: str, reason: str) -> None:
+    """B43."""
+    models.will(says(f'{{"data": {{"total": {number}}}}}'))
+    models.always(gives({"total": number}))
+    rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": ["number", "string"]}}})
+    made = make_task(alice, TEXT, rule=rule)
+
+    run(made)
+
+    row = row_of(made)
+    assert f"- /total: {reason} Write it as a string, with all its digits." in models.requests[1].messages[3]["content"]
+    assert row.last_result["data"] == {"total": number}
+    [warning] = [each for each in row.metadata["warnings"] if each["code"] == "number_unrepresentable"]
+    assert reason in warning["detail"]
+
+
+def test_the_reason_is_reported_if_the_schema_allows_no_string(models: ModelServer, alice: User) -> None:
+    models.will(says(f'{{"data": {{"total": {TOO_LONG}}}}}'))
+    models.always(gives({"total": TOO_LONG}))
+    rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": "number"}}})
+    made = make_task(alice, TEXT, rule=rule)
+
+    run(made)
+
+    error = row_of(made).error or {}
+    assert error["code"] == "number_unrepresentable"
+    assert error["detail"] == (
+        "/total: The number has more than 100 digits. Allow a string there in the rule's schema."
+    )

@@ -1,0 +1,641 @@
+"""Long documents with a scripted reader: no row is lost, doubled, or changed without a warning that names it (B42).
+
+The reader answers from nothing but the request. What it does wrong is scripted: rows without a member, forgotten rows
+when it is asked again, conflicts, and slow or failing calls.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from etl.core.errors import Fenced, LlmUnavailable, SchemaInvalid
+from etl.core.stage_context import StageContext, Usage
+from etl.postprocessors.base import Processed
+from etl.postprocessors.llm import Llm
+from tests.integration import openai_server
+from tests.integration.llm_factories import Notebook, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem, says
+
+ROW = {
+    "type": "object",
+    "properties": {"sku": {"type": "string"}, "amount": {"type": "number"}},
+    "required": ["sku", "amount"],
+    "additionalProperties": False,
+}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"total": {"type": ["number", "null"]}, "lines": {"type": "array", "items": ROW}},
+    "required": ["lines"],
+    "additionalProperties": False,
+}
+LINE = re.compile(r"^\| (A-\d+) \| ([\d.]+) \|$", re.MULTILINE)
+HEAD = "| article | amount |\n|---|---|\n"
+
+
+def pages_of(rows: int, *, per_page: int = 50) -> list[str]:
+    """A statement of this many rows."""
+    lines = [f"| A-{number} | {number}.50 |\n" for number in range(rows)]
+    return [HEAD + "".join(lines[at : at + per_page]) for at in range(0, rows, per_page)]
+
+
+def rows_of(request: Request) -> list[dict[str, Any]]:
+    """The rows in the document's text, as a careful reader takes them."""
+    user = request.message("user")
+    text = user.split(user.split("\n")[1])[2]
+    return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text)]
+
+
+ALL = [{"sku": f"A-{number}", "amount": number + 0.5} for number in range(500)]
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        configure(
+            settings,
+            server,
+            etl_postprocess_chunk_threshold_chars=1_000,
+            etl_postprocess_chunk_size_chars=1_500,
+            etl_postprocess_parallel=1,
+        )
+        yield server
+        forget(server)
+
+
+def process(
+    rows: int = 500, *, schema: dict[str, Any] = SCHEMA, context: StageContext | None = None, **rule: Any
+) -> Processed:
+    return Llm().process(ocr_of(*pages_of(rows)), rule_of(schema, **rule), context=context or context_of(seconds=120))
+
+
+def warning(context: StageContext, code: str) -> str:
+    [found] = [each for each in context.warnings if each.code == code]
+    return found.detail
+
+
+def is_again(request: Request) -> bool:
+    return len(request.messages) > 2 or "an earlier answer got wrong" in request.message("system")
+
+
+# ---- Items that do not fit ------------------------------------------------------------------------------------------
+def without_sku(rows: list[dict[str, Any]], *numbers: int) -> list[dict[str, Any]]:
+    bad = {f"A-{number}" for number in numbers}
+    return [{"amount": row["amount"]} if row["sku"] in bad else row for row in rows]
+
+
+def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer) -> None:
+    """One of 500 rows without a required member made one call of all data, whose answer of ten rows was taken."""
+
+    def answer(request: Request) -> Reply:
+        if is_again(request):
+            return gives({"lines": [{"sku": "A-237", "amount": 237.5}]})
+        return gives({"lines": without_sku(rows_of(request), 237)})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+
+    assert process(context=context).data["lines"] == ALL
+
+    [again] = [request for request in models.requests if is_again(request)]
+    assert "Give exactly 1 items of /lines," in again.message("system")
+    assert "- an item: The member 'sku' is missing." in again.message("user")
+    assert [row["sku"] for row in rows_of(again)] == ["A-237"]
+    assert "The response had 50 items before and 50 after." in warning(context, "repaired")
+
+
+def text_of(request: Request) -> str:
+    """The text between the markers."""
+    user = request.message("user")
+    return user.split(user.split("\n")[1])[2].strip()
+
+
+@pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
+def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, strategy: str) -> None:
+    """Each correction sent the whole piece again, or in one call the whole document."""
+
+    def answer(request: Request) -> Reply:
+        rows = rows_of(request)
+        quotes = {f"/lines/{at}/amount": {"page": 1, "quote": f"{row['sku']} |"} for at, row in enumerate(rows)}
+        return gives({"lines": rows if is_again(request) else without_sku(rows, 37, 237, 238)}, quotes)
+
+    models.always(answer)
+    assert process(strategy=strategy).data["lines"] == ALL
+
+    [again] = [request for request in models.requests if is_again(request)]  # one for all pieces
+    head = "[a table goes on; its head, for reading only:]\n| article | amount |\n|---|---|\n"
+    if strategy == "direct-json":
+        assert text_of(again) == (
+            f"<!-- page: 1 -->\n{head}| A-37 | 37.50 |\n<!-- page: 5 -->\n| A-237 | 237.50 |\n| A-238 | 238.50 |"
+        )
+    assert [row["sku"] for row in rows_of(again)] == ["A-37", "A-237", "A-238"]
+    assert len(text_of(again)) < 400
+    assert "Give exactly 3 items of /lines," in again.message("system")
+    assert again.message("user").count("The member 'sku' is missing.") == 1
+
+
+def test_rows_that_were_read_again_in_vain_are_shown_with_their_values(models: ModelServer) -> None:
+    def answer(request: Request) -> Reply:
+        if len(request.messages) > 2:
+            return gives({"lines": rows_of(request)})
+        return gives({"lines": [] if is_again(request) else without_sku(rows_of(request), 37, 237)})
+
+    models.always(answer)
+    assert process(strategy="direct-json").data["lines"] == ALL
+
+    again = models.requests[-1]
+    assert json.loads(again.messages[2]["content"]) == {"data": {"lines": [{"amount": 37.5}, {"amount": 237.5}]}}
+    assert "- /lines needs 2 corrected items: no more, and no fewer." in again.messages[3]["content"]
+    assert "- /lines/0, /lines/1: The member 'sku' is missing." in again.messages[3]["content"]
+
+
+def test_items_that_differ_only_in_what_is_missing_are_not_mixed_up(models: ModelServer) -> None:
+    """The correction of an item without its number showed only values that another item of the piece has, too."""
+    page = HEAD + "".join(f"| A-{number} | 7.50 |\n" for number in range(60))
+
+    def answer(request: Request) -> Reply:
+        rows = rows_of(request)
+        quotes = {f"/lines/{at}/amount": {"page": 1, "quote": f"{row['sku']} | 7.50"} for at, row in enumerate(rows)}
+        return gives({"lines": rows[:1] if is_again(request) else without_sku(rows, 41)}, quotes)
+
+    models.always(answer)
+    result = Llm().process(ocr_of(page), rule_of(SCHEMA, strategy="direct-json"), context=context_of(seconds=120))
+    assert result.data["lines"] == [{"sku": f"A-{number}", "amount": 7.5} for number in range(60)]
+
+
+def test_what_cannot_be_found_is_corrected_with_the_whole_text(models: ModelServer) -> None:
+    def answer(request: Request) -> Reply:
+        rows = rows_of(request)
+        return gives({"lines": rows if is_again(request) else [*rows[:7], {}, *rows[8:]]})
+
+    models.always(answer)
+    assert process(100, strategy="direct-json").data["lines"] == ALL[:100]
+    assert text_of(models.requests[1]) == text_of(models.requests[0])
+
+
+def test_a_required_value_that_no_piece_gave_is_looked_for_once(models: ModelServer) -> None:
+    """The task failed with all its good rows."""
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
+
+    def answer(request: Request) -> Reply:
+        is_asked = "were not found so far: /total." in request.message("system")
+        return gives({"total": 12.5}) if is_asked else gives({"lines": rows_of(request)})
+
+    models.always(answer)
+    assert process(schema=schema).data == {"total": 12.5, "lines": ALL}
+    last = models.requests[-1]
+    assert "| A-0 |" in text_of(last)
+    assert "| A-499 |" in text_of(last)
+    assert len(text_of(last)) < 8_200
+
+
+def test_other_members_of_the_reply_about_a_missing_value_are_not_asked_for_again(models: ModelServer) -> None:
+    """A reply with the value and with rows that do not fit was requested again, and its value was lost."""
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
+
+    def answer(request: Request) -> Reply:
+        is_asked = "were not found so far: /total." in request.message("system")
+        return gives({"total": 12.5, "lines": [{}] * 30}) if is_asked else gives({"lines": rows_of(request)})
+
+    models.always(answer)
+    assert process(schema=schema).data == {"total": 12.5, "lines": ALL}
+    assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
+
+
+def test_a_value_that_is_not_found_at_the_edges_is_looked_for_in_more_text(models: ModelServer, settings: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_size_chars": 8_000})
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
+    sizes: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        if "were not found so far: /total." not in request.message("system"):
+            return gives({"lines": rows_of(request)})
+        sizes.append(len(text_of(request)))
+        return gives({"total": 12.5} if len(sizes) > 1 else {"total": None})
+
+    models.always(answer)
+    assert process(1_000, schema=schema).data["total"] == 12.5
+    assert sizes[0] < 4_200
+    assert sizes[0] < sizes[1] < 12_200
+
+
+def test_a_required_value_that_is_not_found_fails_with_its_name(models: ModelServer) -> None:
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
+    models.always(lambda request: gives({"lines": rows_of(request)}))
+    with pytest.raises(SchemaInvalid, match="'total' is missing"):
+        process(schema=schema)
+    assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
+
+
+@pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
+def test_a_correction_may_be_the_whole_response(models: ModelServer, strategy: str) -> None:
+    models.always(lambda r: gives({"lines": rows_of(r) if is_again(r) else without_sku(rows_of(r), 237)}))
+    assert process(strategy=strategy).data["lines"] == ALL
+
+
+@pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
+@pytest.mark.parametrize("given", [[], [{"sku": "A-1", "amount": 1}] * 7], ids=["nothing", "other items"])
+def test_a_correction_that_loses_items_is_refused(models: ModelServer, strategy: str, given: list[Any]) -> None:
+    models.always(lambda r: gives({"lines": given if is_again(r) else without_sku(rows_of(r), 237, 238)}))
+    context = context_of(seconds=120)
+
+    result = process(context=context, strategy=strategy)
+
+    assert result.data["lines"] == [row for row in ALL if row["sku"] not in ("A-237", "A-238")]
+    pages = "pages 1 to 10" if strategy == "direct-json" else "page 5"
+    assert f"2 items do not fit the schema and were left out ({pages}" in warning(context, "items_rejected")
+    assert "The member 'sku' is missing." in warning(context, "items_rejected")
+    assert sum(map(is_again, models.requests)) == 2
+
+
+def test_rejected_items_are_named_by_their_own_pages(models: ModelServer) -> None:
+    """In one call of a whole document, "pages 1 to 10" names nothing."""
+
+    def answer(request: Request) -> Reply:
+        rows = without_sku(rows_of(request), 7, 237)
+        evidence = {f"/lines/{at}/amount": {"page": at // 50 + 1, "quote": f"{at}.50"} for at in range(500)}
+        return gives({"lines": [] if is_again(request) else rows}, evidence)
+
+    models.always(answer)
+    context = context_of(seconds=120)
+    process(context=context, strategy="direct-json")
+    assert "2 items do not fit the schema and were left out (pages 1, 5)." in warning(context, "items_rejected")
+
+
+def test_a_rule_may_require_all_items(models: ModelServer) -> None:
+    models.always(lambda r: gives({"lines": without_sku(rows_of(r), 237)}))
+    with pytest.raises(SchemaInvalid):
+        process(require_complete=True)
+
+
+def test_a_response_that_is_not_shown_whole_is_not_shown_at_all(models: ModelServer) -> None:
+    """A second ask showed the first 40,000 of 59,000 characters, and 336 of 500 rows came back."""
+    models.will(says(json.dumps({"data": {"lines": ALL}}, indent=8)[:-1]), lambda r: gives({"lines": rows_of(r)}))
+
+    assert process(strategy="direct-json").data["lines"] == ALL
+
+    shown = models.requests[1].messages[2]["content"]
+    assert re.fullmatch(r"\(an answer of \d{5} characters, which is not repeated here\)", shown)
+
+
+def test_values_outside_of_lists_are_corrected_without_the_lists(models: ModelServer) -> None:
+    def answer(request: Request) -> Reply:
+        return gives({"total": 7}) if is_again(request) else gives({"total": "7", "lines": rows_of(request)})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+
+    data = process(200, context=context, strategy="direct-json").data
+
+    assert data == {"total": 7, "lines": ALL[:200]}
+    assert json.loads(models.requests[1].messages[2]["content"]) == {"data": {"total": "7"}}
+    assert "/total. The response had 200 items before and 200 after." in warning(context, "repaired")
+
+
+def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) -> None:
+    """A correction is shown the lines of the wrong value alone. The other values that it does not find there were
+    replaced by null, and the task failed."""
+    names = ("opening", "closing", "number")
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], **{name: {"type": "number"} for name in names}}}
+    schema["required"] = [*names, "lines"]
+    document = ocr_of(*pages_of(200), "Opening balance: 12.25\n\nClosing balance: 99.75")
+
+    def answer(request: Request) -> Reply:
+        if is_again(request):
+            return gives({"opening": 12.25, "closing": None, "number": 7})
+        return gives({"opening": "12.25 EUR", "closing": 99.75, "lines": rows_of(request)})
+
+    models.always(answer)
+    data = Llm().process(document, rule_of(schema, strategy="direct-json"), context=context_of(seconds=120)).data
+    assert data == {"opening": 12.25, "closing": 99.75, "number": 7, "lines": ALL[:200]}
+
+
+def test_the_pieces_are_checked_with_whole_items(models: ModelServer) -> None:
+    models.always(lambda r: gives({"lines": rows_of(r)}))
+    process(100)
+    system = models.requests[0].message("system")
+    shown = json.loads(system.partition("JSON Schema:\n```json\n")[2].partition("\n```")[0])
+    assert "required" not in shown
+    assert shown["properties"]["lines"]["items"] == ROW
+
+
+def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: ModelServer) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "first": {"$ref": "#/$defs/row"},
+            "lines": {"type": "array", "items": {"$ref": "#/$defs/row"}},
+        },
+        "$defs": {"row": ROW},
+    }
+    models.always(lambda r: gives({"first": {"sku": None}, "lines": without_sku(rows_of(r), 7)}))
+    context = context_of(seconds=120)
+
+    data = process(100, schema=schema, context=context).data
+
+    assert data["lines"] == [row for row in ALL[:100] if row["sku"] != "A-7"]
+    assert "items_rejected" in codes(context)
+
+
+# ---- Conflicts ------------------------------------------------------------------------------------------------------
+def totals(*values: Any) -> Any:
+    """A reader that gives the total of each piece in turn, and chooses the last place when it is asked."""
+
+    def answer(request: Request) -> Reply:
+        piece = re.search(r"piece (\d+) of", request.message("user"))
+        if not piece:
+            return gives({"total": values[-1]})
+        at = int(piece[1]) - 1
+        return gives({"total": values[at] if at < len(values) else None, "lines": rows_of(request)})
+
+    return answer
+
+
+def with_total(**keywords: Any) -> dict[str, Any]:
+    return {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": ["number", "null"], **keywords}}}
+
+
+def test_the_model_is_asked_once_about_values_that_differ(models: ModelServer) -> None:
+    """The sum that was carried forward, of the first piece that had one, became the total."""
+    models.always(totals(117017.0, 1006573.25))
+    context = context_of(seconds=120)
+
+    result = process(100, context=context)
+
+    assert result.data["total"] == 1006573.25
+    [asked] = [request for request in models.requests if "piece" not in request.message("user").split("\n")[0]]
+    assert "Values of /total:\n- 117017.0 (page 1)\n- 1006573.25 (page 2)" in asked.message("user")
+    assert warning(context, "merge_conflict").endswith("/total: page 1, page 2. The model chose one.")
+
+
+def test_the_places_of_values_that_differ_are_shown(models: ModelServer) -> None:
+    models.always(totals(3.5, 55.5))
+    process(100)
+    data = models.requests[-1].message("user")
+    assert "<!-- page: 1 -->\n\n" in data
+    assert "| A-3 | 3.50 |" in data
+    assert "<!-- page: 2 -->\n\n" in data
+    assert "| A-55 | 55.50 |" in data
+
+
+@pytest.mark.parametrize(("policy", "total"), [("first", 117.0), ("last", 30.0), ("max", 1006.25)])
+def test_a_rule_chooses_between_values_that_differ(models: ModelServer, policy: str, total: float) -> None:
+    models.always(totals(117.0, 1006.25, 30.0))
+    context = context_of(seconds=120)
+
+    assert process(200, schema=with_total(**{"x-merge": policy}), context=context).data["total"] == total
+
+    assert "merge_conflict" not in codes(context)
+    assert all("piece" in request.message("user") for request in models.requests)
+
+
+def test_a_rule_may_refuse_values_that_differ(models: ModelServer) -> None:
+    models.always(totals(117.0, 1006.25))
+    with pytest.raises(SchemaInvalid, match=r"/total \(page 1, page 2\)"):
+        process(100, schema=with_total(**{"x-merge": "error"}))
+
+
+def test_an_object_of_two_places_is_put_to_the_model(models: ModelServer) -> None:
+    firm = {"type": "object", "properties": {"name": {"type": "string"}, "tax": {"type": "string"}}}
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "firm": firm}}
+    firms = {1: {"name": "ACME"}, 2: {"name": "Beta", "tax": "DE1"}}
+
+    def answer(request: Request) -> Reply:
+        piece = re.search(r"piece (\d+) of", request.message("user"))
+        if not piece:
+            return gives({"firm": {"name": "ACME", "tax": None}})
+        return gives({"firm": firms.get(int(piece[1])), "lines": rows_of(request)})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+
+    assert process(100, schema=schema, context=context).data["firm"] == {"name": "ACME"}
+    assert "/firm" in warning(context, "merge_conflict")
+
+
+# ---- Sums -----------------------------------------------------------------------------------------------------------
+SUMMED = with_total(**{"x-sum-of": "/lines/*/amount", "x-merge": "last"})
+
+
+def test_a_total_that_differs_from_its_sum_is_reported(models: ModelServer) -> None:
+    models.always(lambda r: gives({"total": 4999.99, "lines": rows_of(r)}))
+    context = context_of(seconds=120)
+    process(100, schema=SUMMED, context=context)
+    assert warning(context, "sum_differs") == "/total is 4999.99, but the sum of /lines/*/amount is 5000.0."
+
+
+def test_sums_are_exact(models: ModelServer) -> None:
+    """As binary fractions, 0.1 + 0.2 is not 0.3."""
+    amounts = [{"sku": str(n), "amount": 0.1} for n in range(30)]
+    models.always(gives({"total": 3, "lines": amounts}))
+    context = context_of(seconds=120)
+    process(5, schema=SUMMED, context=context)
+    assert "sum_differs" not in codes(context)
+
+
+def test_totals_of_groups_are_compared_with_their_own_amounts(models: ModelServer) -> None:
+    group = {
+        "type": "object",
+        "properties": {
+            "sum": {"type": "number", "x-sum-of": "/groups/*/amounts/*"},
+            "amounts": {"type": "array", "items": {"type": "number"}},
+        },
+    }
+    schema = {"type": "object", "properties": {"groups": {"type": "array", "items": group}}}
+    models.always(gives({"groups": [{"sum": 3, "amounts": [1, 2]}, {"sum": 8, "amounts": [3, 4]}]}))
+    context = context_of(seconds=120)
+    process(5, schema=schema, context=context)
+    assert warning(context, "sum_differs").startswith("/groups/1/sum is 8, but the sum")
+
+
+# ---- Notes ----------------------------------------------------------------------------------------------------------
+def notes_of(request: Request) -> Reply:
+    rows = rows_of(request)
+    return says("\n".join([*(f"{row['sku']} {row['amount']}" for row in rows), f"items of /lines: {len(rows)}"]))
+
+
+def noted(request: Request) -> list[dict[str, Any]]:
+    found = re.findall(r"^(A-\d+) ([\d.]+)$", request.message("user"), re.MULTILINE)
+    return [{"sku": sku, "amount": float(amount)} for sku, amount in found]
+
+
+def test_rows_that_are_lost_when_notes_are_combined_are_noticed(models: ModelServer, settings: Any) -> None:
+    """The combination was taken as it came, also with half of the rows."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_threshold_chars": 100_000})
+
+    def answer(request: Request) -> Reply:
+        if "piece" in request.message("user").split("\n")[1 - 1]:
+            return notes_of(request)
+        rows = noted(request)
+        return gives({"lines": rows if is_again(request) else rows[::2]})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+
+    assert process(100, context=context, strategy="chunked-summarize").data["lines"] == ALL[:100]
+    assert "Must have at least 100 items, as in the notes, and has 50." in models.requests[-1].messages[3]["content"]
+    assert "items_uncounted" not in codes(context)
+
+
+def test_a_combination_that_keeps_losing_rows_fails(models: ModelServer) -> None:
+    models.always(
+        lambda r: notes_of(r) if "piece" in r.message("user").split("\n")[0] else gives({"lines": noted(r)[::2]})
+    )
+    with pytest.raises(SchemaInvalid, match="/lines"):
+        process(60, strategy="chunked-summarize")
+
+
+def test_notes_that_do_not_count_are_reported(models: ModelServer) -> None:
+    models.always(lambda r: says("Notes") if "piece" in r.message("user").split("\n")[0] else gives({"lines": []}))
+    context = context_of(seconds=120)
+    process(60, context=context, strategy="chunked-summarize")
+    assert "/lines" in warning(context, "items_uncounted")
+
+
+# ---- Shared corrections ---------------------------------------------------------------------------------------------
+def spoiled(request: Request, *, every: int) -> list[dict[str, Any]]:
+    """Every such row has no amount."""
+    rows = rows_of(request)
+    return [row if int(row["sku"][2:]) % every else {"sku": row["sku"]} for row in rows]
+
+
+@pytest.mark.parametrize(("every", "sizes"), [(50, [10]), (4, [100, 25])], ids=["few", "many"])
+def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every: int, sizes: list[int]) -> None:
+    models.always(lambda r: gives({"lines": rows_of(r) if is_again(r) else spoiled(r, every=every)}))
+    assert process().data["lines"] == ALL
+    again = [request for request in models.requests if is_again(request)]
+    assert [len(rows_of(request)) for request in again] == sizes
+    assert [item["sku"] for request in again for item in rows_of(request)] == [
+        f"A-{number}" for number in range(0, 500, every)
+    ]
+
+
+class Killed(BaseException):
+    """The worker process ended."""
+
+
+def test_a_worker_that_is_killed_between_shared_corrections_pays_for_none_twice(models: ModelServer) -> None:
+    """Killed after each response. The next run takes the paid ones from the cache, and the result is the same."""
+
+    def dies(_usage: Usage) -> None:
+        raise Killed
+
+    def answer(request: Request) -> Reply:
+        if not is_again(request):
+            return gives({"lines": spoiled(request, every=4)})
+        rows = rows_of(request)
+        is_refused = rows[0]["sku"] == "A-400" and len(request.messages) == 2
+        return gives({"lines": rows[:7] if is_refused else rows})
+
+    models.always(answer)
+    undisturbed = process()
+    calls = len(models.requests)
+    models.requests.clear()
+    notebook = Notebook()
+    for _ in range(calls):
+        with pytest.raises(Killed):
+            process(context=context_of(seconds=120, response_cache=notebook, on_usage=dies))
+    context = context_of(seconds=120, response_cache=notebook, on_usage=dies)
+
+    assert process(context=context) == undisturbed
+    assert undisturbed.data["lines"] == ALL
+    assert len(models.requests) == calls
+    assert context.usage.calls == calls
+    assert context.paid.calls == 0
+
+
+# ---- Several calls at a time ----------------------------------------------------------------------------------------
+class Crowd:
+    """A server that counts the calls that it answers at the same time."""
+
+    def __init__(self, seconds: float = 0.2) -> None:
+        self.seconds, self.now, self.most = seconds, 0, 0
+        self.lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Reply:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self.seconds)
+        with self.lock:
+            self.now -= 1
+        return gives({"lines": rows_of(request)})
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": parallel})
+    crowd = Crowd()
+    models.always(crowd)
+    seen: list[int] = []
+    context = context_of(seconds=120, on_progress=lambda done, _total: seen.append(done))
+
+    assert process(context=context).data["lines"] == ALL
+
+    assert crowd.most == parallel
+    assert context.usage.calls == len(models.requests)
+    assert seen == sorted(seen)
+
+
+def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 4})
+
+    def answer(request: Request) -> Reply:
+        rows = rows_of(request)
+        time.sleep(0.3 if rows[0]["sku"] < "A-3" else 0)
+        return gives({"lines": [{"amount": 1}, *rows[1:]]})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+    process(context=context)
+    pages = [each.page for each in context.warnings if each.code == "items_rejected"]
+    assert len(pages) > 5
+    assert pages == sorted(page for page in pages if page)
+
+
+def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, settings: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 3})
+    failing = threading.Event()
+    failing.set()
+
+    def answer(request: Request) -> Reply:
+        if "piece 2 of" in request.message("user") and failing.is_set():
+            return problem(503)
+        time.sleep(0.3)
+        return gives({"lines": rows_of(request)})
+
+    models.always(answer)
+    notebook = Notebook()
+    with pytest.raises(LlmUnavailable):
+        process(context=context_of(seconds=120, response_cache=notebook))
+    first = len(models.requests)
+    assert first < 8  # no call was started after the failure
+    failing.clear()
+
+    context = context_of(seconds=120, response_cache=notebook)
+    assert process(context=context).data["lines"] == ALL
+
+    asked = [re.search(r"piece \d+ of", request.message("user")) for request in models.requests]
+    names = [found.group() for found in asked if found]
+    assert {name for name in names if names.count(name) > 1} == {"piece 2 of"}
+
+
+def test_a_cancelled_run_does_not_wait_for_its_calls(models: ModelServer, settings: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 3})
+    context = context_of(seconds=120)
+
+    def answer(request: Request) -> Reply:
+        if "piece 1 of" not in request.message("user"):
+            context.lease_lost.set()
+            models.stopped.wait(60)
+        return gives({"lines": rows_of(request)})
+
+    models.always(answer)
+    began = time.monotonic()
+    with pytest.raises(Fenced):
+        process(context=context)
+    assert time.monotonic() - began < 9  # a call may take 10 s

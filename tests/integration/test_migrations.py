@@ -1,0 +1,164 @@
+"""Migrations on databases of their own: each is repeated from every point at which it may end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+
+from config.platform.db import repeatable
+
+APPS = ("etl", "exports", "rules")
+OURS = sorted(key for key in MigrationLoader(None).graph.nodes if key[0] in APPS)
+Node = tuple[str, str]
+
+SCHEMA = """
+WITH public_class AS (SELECT * FROM pg_class WHERE relnamespace = 'public'::regnamespace)
+SELECT format('%s.%s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull)
+FROM pg_attribute a JOIN public_class c ON c.oid = a.attrelid WHERE a.attnum > 0 AND NOT a.attisdropped
+UNION ALL SELECT format('%s %s %s', relname, relkind, reloptions) FROM public_class
+UNION ALL SELECT format('%s %s', o.conname, pg_get_constraintdef(o.oid))
+FROM pg_constraint o JOIN public_class c ON c.oid = o.conrelid
+UNION ALL SELECT format('%s valid: %s', pg_get_indexdef(i.indexrelid), i.indisvalid)
+FROM pg_index i JOIN public_class c ON c.oid = i.indexrelid
+UNION ALL SELECT format('%s.%s', app, name) FROM django_migrations
+"""
+
+
+class Killed(BaseException):
+    """The process ended."""
+
+
+class Databases:
+    """Databases beside the test database, and connections to them."""
+
+    def __init__(self) -> None:
+        self.server = self.session("postgres")
+        self.names: list[str] = []
+
+    def session(self, name: str) -> psycopg.Connection[Any]:
+        parameters = {**connection.get_connection_params(), "dbname": name, "cursor_factory": None}
+        return psycopg.connect(**parameters, autocommit=True)
+
+    def make(self, template: str = "template0") -> str:
+        name = f"{connection.settings_dict['NAME']}_m{len(self.names)}"
+        self.names.append(name)
+        self.server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return name
+
+    def drop(self, name: str) -> None:
+        """Delete a database. Not with FORCE: that refuses to end an autovacuum worker, for which this waits."""
+        self.server.execute(f'DROP DATABASE IF EXISTS "{name}"')
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Any]:
+        """A connection of Django to this database, by its name as the alias: the record of migrations asks for that."""
+        connections.databases[name] = {**connection.settings_dict, "NAME": name, "OPTIONS": {}}
+        try:
+            yield connections[name]
+        finally:
+            connections[name].close()
+            del connections[name], connections.databases[name]
+
+    def migrate(self, name: str, target: Node, wrap: Callable[..., Any] | None = None) -> None:
+        with self.open(name) as wrapper:
+            executor = MigrationExecutor(wrapper)
+            if target in executor.loader.applied_migrations:
+                return  # Django would roll back those after it
+            plan = executor.migration_plan([target])
+            if wrap is None:
+                executor.migrate([target], plan)
+            else:
+                with wrapper.execute_wrapper(wrap):
+                    executor.migrate([target], plan)
+
+    def schema(self, name: str) -> list[str]:
+        with self.open(name) as wrapper, wrapper.cursor() as cursor:
+            cursor.execute(SCHEMA)
+            return sorted(text for (text,) in cursor.fetchall())
+
+
+@pytest.fixture
+def databases(django_db_setup: None, django_db_blocker: Any) -> Iterator[Databases]:
+    with django_db_blocker.unblock():
+        made = Databases()
+        yield made
+        for name in made.names:
+            made.drop(name)
+        made.server.close()
+
+
+def kill_at(number: int) -> Callable[..., Any]:
+    """Return a wrapper that closes the connection before the statement of this number, and ends the process."""
+    numbers = count()
+
+    def execute(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        if next(numbers) == number:
+            context["connection"].connection.close()
+            raise Killed
+        return run(sql, params, many, context)
+
+    return execute
+
+
+def states_before(node: Node) -> list[Node]:
+    return [parent.key for parent in MigrationLoader(None).graph.node_map[node].parents]
+
+
+def test_every_migration_is_repeatable() -> None:
+    graph = MigrationLoader(None).graph
+    assert [key for key in OURS if not isinstance(graph.nodes[key], repeatable.Migration)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", OURS, ids=".".join)
+def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Databases, node: Node) -> None:
+    before = databases.make()
+    for parent in states_before(node):
+        databases.migrate(before, parent)
+    done = databases.make(before)
+    databases.migrate(done, node)
+    states = databases.schema(before), databases.schema(done)
+    name, kills = databases.make(before), 0
+    for number in count():
+        try:
+            databases.migrate(name, node, kill_at(number))
+            break
+        except Killed:
+            kills += 1
+        if (left := databases.schema(name)) != states[0]:  # else the next round repeats it from here
+            databases.migrate(name, node)
+            assert databases.schema(name) == states[1], f"after an end at statement {number}: {left}"
+            databases.drop(name)
+            name = databases.make(before)
+    assert databases.schema(name) == states[1]
+    assert kills
+
+
+def test_an_index_is_built_again_after_a_lock_timeout(databases: Databases) -> None:
+    """A dump that is open while the index is built leaves it invalid, as the steps of docs/upgrade.md set a timeout."""
+    name, node = databases.make(), ("exports", "0004_reusable_of_job")
+    databases.migrate(name, ("exports", "0003_events_quotas_webhooks"))
+    with databases.session(name) as dump:
+        dump.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        dump.execute("SELECT FROM exports_chunk")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            databases.migrate(name, node, impatient)
+    assert len(invalid(databases.schema(name))) == 1
+    databases.migrate(name, node)
+    assert invalid(databases.schema(name)) == []
+
+
+def invalid(schema: list[str]) -> list[str]:
+    return [text for text in schema if text.endswith("valid: f")]
+
+
+def impatient(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    if str(sql).startswith("CREATE INDEX CONCURRENTLY"):
+        run("SET lock_timeout = '200ms'", None, False, context)
+    return run(sql, params, many, context)

@@ -1,0 +1,245 @@
+"""Office documents, web pages, books, mails, and tables in the local provider's sandbox (B12, B28)."""
+
+import io
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from etl.core import errors
+from etl.core.errors import EtlError
+from etl.core.formats import DocumentFormat
+from etl.core.stage_context import StageContext
+from etl.providers.base import Document, OCRResult
+from etl.providers.local import LocalProvider
+from etl.providers.local.office import reading
+from etl.providers.local.pages import DocumentLimits
+from tests import samples
+from tests.samples import hostile, hostile_office
+
+SAMPLES = Path(samples.__file__).parent / "office"
+TABLE = "| Item | Quantity | Amount |\n| --- | --- | --- |\n| Steel brackets, 40 mm | 120 | 378.00 |"
+Maker = Callable[[bytes, DocumentFormat], Document]
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[LocalProvider]:
+    made = LocalProvider()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Maker:
+    def make(content: bytes, kind: DocumentFormat) -> Document:
+        path = tmp_path / f"17.{kind}"
+        path.write_bytes(content)
+        return samples.document(path, kind)
+
+    return make
+
+
+def convert(provider: LocalProvider, document: Document) -> tuple[OCRResult, list[tuple[str, int | None]]]:
+    context = StageContext(seconds=120)
+    result = provider.convert(document, context=context)
+    return result, [(warning.code, warning.page) for warning in context.warnings]
+
+
+def read(provider: LocalProvider, name: str) -> tuple[list[str], list[tuple[str, int | None]]]:
+    """Return the pages of a sample, and its warnings."""
+    result, warnings = convert(provider, samples.document(SAMPLES / name))
+    return [result.markdown[page.start : page.end] for page in result.pages], warnings
+
+
+# ---- Formats --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["invoice.docx", "invoice.odt", "invoice.epub", "invoice.html"])
+def test_headings_tables_and_lists_keep_their_structure(provider: LocalProvider, name: str) -> None:
+    """B28"""
+    text = "\n\n".join(read(provider, name)[0])
+    assert "# Invoice EX-2024-0117" in text
+    assert "# Goods and services" in text
+    assert TABLE in text
+    assert "1. Payment within thirty days.\n2. Interest for late payment:\n" in text
+    assert "- 8 % above the base rate" in text
+    assert "PO-7788" in text
+
+
+def test_word_pages_are_those_that_word_recorded(provider: LocalProvider) -> None:
+    pages, warnings = read(provider, "contract.docx")
+    assert len(pages) == 3
+    assert pages[0].startswith("Example Trading Ltd, 12 Sample Street\n\n# Contract\n\n# Parties")
+    assert "1. First point\n2. Second point\n- A remark" in pages[0]
+    assert pages[1].startswith("# Price\n\n| Item | Quantity | Amount |")
+    assert "| Sum |  | 378.00 |" in pages[1]
+    assert pages[2].endswith("IBAN DE02 1203 0000 0000 2020 51")
+    assert warnings == [("hidden_text", 2)]
+
+
+def test_a_sheet_is_a_page_with_displayed_values_and_names_what_is_hidden(provider: LocalProvider) -> None:
+    pages, warnings = read(provider, "ledger.xlsx")
+    assert pages[0].startswith("## Ledger\n\nHidden rows: 3. Hidden columns: D.\n\n| Date | Account | Amount |")
+    assert "| 29.02.2024 | Sales | 1,234.50 € | 19.0% | 9:05 AM |" in pages[0]
+    assert "|  | Total | -88,913.70 € |  |  |" in pages[0]  # the cached value of a formula
+    assert pages[1] == "## Rates (hidden sheet)\n\n| Rate | Value |\n| --- | --- |\n| VAT | 0.19 |"
+    assert warnings == [("hidden_text", 1), ("hidden_text", 2)]
+
+
+def test_a_slide_is_a_page_with_its_title_and_notes(provider: LocalProvider) -> None:
+    pages, _ = read(provider, "review.pptx")
+    assert (
+        pages[1]
+        == "# Revenue\n\n- North: 1,204\n- South: 980\n\n### Speaker notes\n\nMention the delayed order of March."
+    )
+    assert pages[2].startswith("# Figures\n\n| Quarter | Revenue |")
+
+
+def test_sheets_of_opendocument_are_pages(provider: LocalProvider) -> None:
+    pages, _ = read(provider, "stock.ods")
+    assert pages[0] == "## Stock\n\n| Article | Units |\n| --- | --- |\n| Bolt | 120 |\n| Nut | 250 |"
+
+
+def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(provider: LocalProvider, made: Maker) -> None:
+    mail = (
+        b"From: =?utf-8?q?J=C3=BCrgen?= <j@example.com>\r\nTo: a@example.com\r\nSubject: Bill\r\nMIME-Version: 1.0\r\n"
+        b'Content-Type: multipart/mixed; boundary="b"\r\n\r\n--b\r\nContent-Type: text/html; charset=iso-8859-1\r\n\r\n'
+        b"<p style='display:none'>preheader</p><table><tr><th>Item<th>Price<tr><td>Caf\xe9<td>2</table>\r\n"
+        b"--b\r\nContent-Type: application/pdf\r\nContent-Disposition: attachment; filename=bill.pdf\r\n\r\n"
+        b"%PDF\r\n--b--\r\n"
+    )
+    result, warnings = convert(provider, made(mail, DocumentFormat.EML))
+    assert "From: Jürgen <j@example.com>\n\nTo: a@example.com\n\nSubject: Bill" in result.markdown
+    assert "| Item | Price |\n| --- | --- |\n| Café | 2 |" in result.markdown
+    assert "Attachment: bill.pdf (4 bytes)" in result.markdown
+    assert "preheader" not in result.markdown
+    assert warnings == [("attachment_not_read", 1), ("hidden_text", 1)]
+
+
+def test_delimited_text_is_a_table(provider: LocalProvider, made: Maker) -> None:
+    text = 'Datum;Konto;Betrag\n29.02.2024;"Erlöse; Inland";1.234,50 €\n'
+    result, _ = convert(provider, made(text.encode("cp1252"), DocumentFormat.CSV))
+    assert (
+        "| Datum | Konto | Betrag |\n| --- | --- | --- |\n| 29.02.2024 | Erlöse; Inland | 1.234,50 € |"
+        in result.markdown
+    )
+
+
+def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, made: Maker) -> None:
+    """The first byte of every Telugu character is that of a form feed."""
+    pages = ["ఇన్వాయిస్ సంఖ్య " * 100, "మొత్తం"]
+    result, _ = convert(provider, made("\f".join(pages).encode("utf-16"), DocumentFormat.TEXT))
+    assert [result.markdown[page.start : page.end].strip() for page in result.pages] == [page.strip() for page in pages]
+
+
+def test_a_damaged_sheet_has_a_warning_and_the_others_are_read(provider: LocalProvider, made: Maker) -> None:
+    content = (SAMPLES / "ledger.xlsx").read_bytes()
+    broken = replaced(content, "xl/worksheets/sheet2.xml", b"<worksheet><sheetData><row>")
+    with capture_logs() as logs:
+        result, warnings = convert(provider, made(broken, DocumentFormat.XLSX))
+    assert "Sales" in result.markdown
+    assert ("page_failed", 2) in warnings
+    assert [(log["event"], log["page"]) for log in logs if log["log_level"] == "error"] == [("page_unreadable", 2)]
+
+
+def replaced(content: bytes, name: str, part: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return hostile.zipped(*((each, part if each == name else archive.read(each)) for each in archive.namelist()))
+
+
+# ---- Bombs ----------------------------------------------------------------------------------------------------------
+SPACE = hostile_office.paragraph(b" " * 60_000_000)
+NESTED = 100_000
+MANY = tuple((f"word/media/{n}", b"") for n in range(20_001))
+REPEATED = (
+    b'<table:table-row table:number-rows-repeated="1048576"><table:table-cell table:number-columns-repeated="16384">'
+)
+CELL = b"<text:p>x</text:p></table:table-cell></table:table-row>"
+STRING = b'<row r="1">' + b'<c t="s"><v>0</v></c>' * 2_000 + b"</row>"
+MIME = b"From: a@b.c\nDate: x\n" + b"".join(
+    b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(3_000)
+)
+UTF_16 = '<?xml version="1.0" encoding="UTF-16"?><!DOCTYPE d [<!ENTITY x SYSTEM "file:///etc/passwd">]><d>&x;</d>'
+PASSWD = b'<!DOCTYPE d [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
+BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
+    ("a part of 60 MB", hostile_office.docx(SPACE), DocumentFormat.DOCX, errors.FileTooLarge),
+    ("20,000 parts", hostile_office.docx(b"", parts=MANY), DocumentFormat.DOCX, errors.TooManyParts),
+    ("a billion laughs", hostile_office.docx(hostile_office.paragraph(b"&e12;"), before=hostile_office.laughs()),
+     DocumentFormat.DOCX, errors.FileCorrupt),
+    ("an external entity", hostile_office.docx(hostile_office.paragraph(b"&x;"), before=PASSWD), DocumentFormat.DOCX,
+     errors.FileCorrupt),
+    ("an external entity in UTF-16", replaced(hostile_office.docx(b""), "word/document.xml", UTF_16.encode("utf-16")),
+     DocumentFormat.DOCX, errors.FileCorrupt),
+    ("deep XML", hostile_office.docx(b"<w:sdt>" * NESTED + b"</w:sdt>" * NESTED), DocumentFormat.DOCX,
+     errors.FileCorrupt),
+    ("deep HTML", b"<html>" + b"<div>" * NESTED + b"text", DocumentFormat.HTML, errors.TooDeep),
+    ("a deep mail", MIME, DocumentFormat.EML, errors.FileCorrupt),
+    ("a string shown 2,000 times", hostile_office.xlsx(STRING, strings=b"x" * 1_000_000), DocumentFormat.XLSX,
+     errors.TooMuchText),
+    ("repeated cells", hostile_office.ods(REPEATED + CELL), DocumentFormat.ODS, errors.FileTooLarge),
+    ("spans", b"<html><table>" + b"<tr>" + b"<td colspan=1000 rowspan=1000>x" * 3_000, DocumentFormat.HTML,
+     errors.TooManyCells),
+    ("600 sheets", hostile_office.xlsx(b"", sheets=600), DocumentFormat.XLSX, errors.TooManyPages),
+    ("600 chapters", hostile_office.epub(600), DocumentFormat.EPUB, errors.TooManyPages),
+    ("a password", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(2_000), DocumentFormat.DOCX, errors.FileEncrypted),
+    ("no zip", b"PK\x03\x04" + b"junk" * 99, DocumentFormat.ODT, errors.FileCorrupt),
+    ("no parts", hostile.zipped(("a", b"")), DocumentFormat.PPTX, errors.FileCorrupt),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
+def test_bombs_are_refused_and_the_next_document_is_read(
+    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
+) -> None:
+    """B28"""
+    with pytest.raises(EtlError) as caught:
+        convert(provider, made(content, kind))
+    assert isinstance(caught.value, error)
+    assert not caught.value.transient
+    assert "Quantity" in read(provider, "invoice.docx")[0][0]
+
+
+def test_a_limit_is_told_in_numbers(provider: LocalProvider, made: Maker) -> None:
+    with pytest.raises(errors.TooManyPages) as caught:
+        convert(provider, made(hostile_office.xlsx(b"", sheets=600), DocumentFormat.XLSX))
+    assert caught.value.detail == "The document has 600 pages; the limit is 500."
+
+
+def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
+    """Pictures, links, styles, and relationships of documents lead nowhere."""
+    asked: list[str] = []
+
+    class Peer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    server = HTTPServer(("127.0.0.1", 0), Peer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}/"
+    page = (
+        f'<html><link rel=stylesheet href="{url}css"><img src="{url}img"><a href="{url}a">text</a><iframe src="{url}">'
+    )
+    external = hostile_office.relations(("r9", "styles", f"{url}styles"), ("r8", "image", f"{url}i"), external=True)
+    word = hostile_office.docx(hostile_office.paragraph(b"text"), parts=(("word/_rels/document.xml.rels", external),))
+    try:
+        assert "text" in convert(provider, made(page.encode(), DocumentFormat.HTML))[0].markdown
+        assert "text" in convert(provider, made(word, DocumentFormat.DOCX))[0].markdown
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert asked == []
+
+
+class BrokenFile(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        raise RuntimeError
+
+
+def test_an_unexpected_error_of_a_document_names_its_class_and_place() -> None:
+    limits = DocumentLimits(pages=5, pixels=1, text=1_000)
+    messages = list(reading.read(DocumentFormat.CSV, BrokenFile(), limits, describe=lambda error: type(error).__name__))
+    assert messages == [{"error": "FileCorrupt", "reason": "RuntimeError"}]

@@ -1,0 +1,110 @@
+"""The beginning of a prompt is what model servers cache: the calls of a task share as much of it as possible."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from etl.postprocessors.llm import Llm
+from rules.library.content import RuleContent
+from tests.integration import openai_server
+from tests.integration.llm_factories import INVOICE, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.openai_server import ModelServer, Request, gives, problem, says
+
+LONG_RULE = "Read the amounts in the column on the right. " * 1_700  # 77 kB, with the schema 80 kB
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        # The larger the pieces, the smaller the share of what all calls have in common.
+        configure(settings, server, etl_postprocess_chunk_size_chars=8_000)
+        server.always(gives({"number": "INV-2024-17", "total": 1234.5}))
+        yield server
+        forget(server)
+
+
+def sent(request: Request) -> str:
+    """Return the text of a request as a server concatenates it."""
+    return "".join(f"<{each['role']}>{each['content']}" for each in request.messages)
+
+
+def common_start(one: str, other: str) -> str:
+    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]
+
+
+def shares(requests: list[Request]) -> list[float]:
+    """Return the share of each request, except the first, that an earlier one began with."""
+    texts = [sent(request) for request in requests]
+    return [
+        max(len(common_start(text, earlier)) for earlier in texts[:number]) / len(text)
+        for number, text in enumerate(texts)
+        if number
+    ]
+
+
+def pages(count: int) -> list[str]:
+    return ["\n\n".join(f"Row {page}-{row}: INV-2024-17, 1,234.50 EUR" for row in range(150)) for page in range(count)]
+
+
+def process(rule: RuleContent, *, count: int = 6, **changes: Any) -> None:
+    Llm().process(ocr_of(*pages(count)), rule, context=context_of(**changes))
+
+
+@pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
+def test_calls_of_a_task_begin_alike(models: ModelServer, strategy: str) -> None:
+    if strategy == "chunked-summarize":
+        models.always(lambda request: gives({"number": "I", "total": 1}) if request.form else says("Notes."))
+
+    process(rule_of(INVOICE, system_prompt=LONG_RULE, strategy=strategy))
+
+    found = shares(models.requests)
+    assert len(found) >= 5
+    assert min(found) >= 0.9
+
+
+def test_only_the_document_and_what_is_about_it_differs(models: ModelServer) -> None:
+    """Without a long rule, too, everything before the marker is the same."""
+    process(rule_of(INVOICE, strategy="chunked-extract"))
+
+    first, second = (sent(request) for request in models.requests[:2])
+    marker = models.requests[1].message("user").split("\n")[1]
+    before_marker = second.index(marker)
+    assert common_start(first, second)[:before_marker] == second[:before_marker]
+    assert second[before_marker + len(marker) :].startswith("<user>")
+
+
+def test_servers_without_a_system_role_can_cache_it_too(models: ModelServer) -> None:
+    models.always(
+        lambda request: (
+            problem(400, "System role not supported")
+            if request.message("system")
+            else gives({"number": "INV-2024-17", "total": 1234.5})
+        )
+    )
+
+    process(rule_of(INVOICE, system_prompt=LONG_RULE, strategy="chunked-extract"))
+
+    assert min(shares(models.requests[1:])) >= 0.9
+
+
+def test_a_corrective_retry_continues_the_same_conversation(models: ModelServer) -> None:
+    models.will(says("Sorry?"))
+
+    process(rule_of(INVOICE, strategy="direct-json"))
+
+    first, second = models.requests
+    assert sent(second).startswith(sent(first))
+
+
+def test_other_runs_share_all_but_the_marker(models: ModelServer) -> None:
+    for secret in (b"one", b"two"):
+        process(rule_of(INVOICE, system_prompt=LONG_RULE, strategy="direct-json"), count=1, secret=secret)
+
+    [share] = shares(models.requests)
+    assert share >= 0.9
+    assert json.dumps(models.requests[0].body["response_format"]) == json.dumps(
+        models.requests[1].body["response_format"]
+    )

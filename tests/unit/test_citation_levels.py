@@ -1,0 +1,363 @@
+"""Levels of citations for signs, parts of numbers, scales, and other notations (B31).
+
+A value that differs from the document is never `exact` or `normalized`. A value that is in the document in one meaning
+is not `not_found`. Ordinary values stay certain.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.unit.test_citations import SURE, citations
+
+# ---- A sign that is not read: the value is the amount without it ----------------------------------------------------
+SIGNS = {
+    # in the characters beside the number
+    "triangle": "営業利益 △500.00",
+    "bar": "残高 ―500.00",
+    "em dash": "Balance —500.00",
+    "superscript minus": "Balance ⁻500.00",
+    "modifier minus": "Balance ˗500.00",
+    "entity": "Balance &minus;500.00",
+    # after white space, as accounting formats have it
+    "two spaces": "Balance -  500.00",
+    "spaces in a cell": "| Balance | -   500.00 |",
+    "tab": "Balance -\t500.00",
+    "thin space": "Balance -\u2009 500.00",
+    "spaces in parentheses": "| Balance | $ (  500.00) |",
+    "space before the end": "| Balance | (500.00  ) |",
+    "space before a minus at the end": "Balance 500.00 -",
+    # in a cell of its own, as in statements from spreadsheets
+    "minus in a cell": "| Balance | - | 500.00 |",
+    "parenthesis in the next cell": "| Balance | $ | (500.00 | ) |",
+    "parentheses in cells": "| Balance | ( | 500.00 | ) |",
+    # behind markup
+    "bold digits": "Balance -**500.00**",
+    "bold minus": "Balance **-** 500.00",
+    "bold digits in parentheses": "Balance (**500.00**)",
+    "bold tag": "Balance -<b>500.00</b>",
+    "bold tag in a cell": "<table><tr><td>Balance</td><td>- <b>500.00</b></td></tr></table>",
+    "tags in parentheses": "Balance (<b>500.00</b>)",
+    "escaped parentheses": r"Balance \(500.00\)",
+    "footnote in parentheses": "Balance (500.00¹)",
+    "footnote tag in parentheses": "Balance (500.00<sup>1</sup>)",
+    "asterisk in parentheses": "Balance (500.00 *)",
+    "asterisk after a minus": "Balance 500.00-*",
+    # a currency or word that is not in a list
+    "minus and KES": "Balance -KES 500.00",
+    "minus and KSh": "Balance -KSh 500.00",
+    "minus and CA$": "Balance -CA$500.00",
+    "minus and TL": "Bakiye -TL 500.00",
+    "KES in parentheses": "Balance (KES 500.00)",
+    "KES at the end in parentheses": "Balance (500.00 KES)",
+    "word in parentheses": "Balance (500.00 credit)",
+    "minus as a word": "Balance minus 500.00",
+    "CR before": "Balance CR 500.00",
+    "debit after": "Saldo 500.00 Soll",
+    "credit in parentheses after": "Balance 500.00 (CR)",
+    "wide parentheses": "残高 （500.00）",
+    "square brackets": "Balance [500.00]",
+    "angle brackets": "Balance <500.00>",
+    "quotation marks": 'Balance -"500.00"',
+    "minus and Rp": "Balance -Rp500.00",
+    "minus after a currency": "Balance 500.00 EUR -",
+    "minus before a cell with a currency": "| Balance | - | EUR | 500.00 |",
+    "minus in the next cell": "| Balance | 500.00 | - |",
+    "minus in a cell of HTML": "<table><tr><td>Balance</td><td>-</td><td>500.00</td></tr></table>",
+    "plus or minus": "Balance ±500.00",
+    "less than": "Balance <500.00",
+}
+
+
+@pytest.mark.parametrize("text", SIGNS.values(), ids=SIGNS)
+@pytest.mark.parametrize("how", ["quoted", "searched"])
+def test_a_number_without_its_sign_is_not_sure(text: str, how: str) -> None:
+    [found] = citations({"balance": 500}, {"/balance": text} if how == "quoted" else {}, pages=[text]).values()
+    assert found["match"] not in SURE
+
+
+TEXTS_WITH_SIGN = {
+    "minus": ("EUR 12.50", "Sum -EUR 12.50"),
+    "minus and space": ("EUR 12.50", "Sum - EUR 12.50"),
+    "parentheses": ("EUR 12.50", "Sum (EUR 12.50)"),
+    "dollar": ("$12.50", "Sum -$12.50"),
+    "dollar in parentheses": ("$12.50", "Sum ($12.50)"),
+    "minus at the end": ("€ 12,50", "Summe € 12,50-"),
+    "credit": ("€ 12,50", "Summe € 12,50 CR"),
+    "triangle": ("12.50", "合計 △12.50"),
+    "markup": ("12.50", "Sum (**12.50**)"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), TEXTS_WITH_SIGN.values(), ids=TEXTS_WITH_SIGN)
+def test_an_amount_as_text_without_its_sign_is_not_sure(value: str, text: str) -> None:
+    [found] = citations({"sum": value}, {"/sum": text}, pages=[text]).values()
+    assert found["match"] not in SURE
+
+
+# ---- Part of a number -----------------------------------------------------------------------------------------------
+PARTS: dict[str, tuple[Any, str]] = {
+    "groups with a space, and a currency": ("500 EUR", "Balance 12 500 EUR"),
+    "groups with a space, decimals, and a currency": ("500,00 EUR", "Solde 12 500,00 EUR"),
+    "scale after a currency": ("USD 100", "Sum USD 100 million"),
+    "scale": ("12.50", "Sum 12.50 Mio."),
+    "six-per-em space": (500, "Price 1\u2006500.00"),
+    "punctuation space": (500, "Price 1\u2008500.00"),
+    "mathematical space": (500, "Price 1\u205f500.00"),
+    "ideographic space": (500, "Price 1\u3000500.00"),
+    "middle dot": (500, "Price 1·500,00"),
+    "acute accent": (500, "Price 1´500.00"),
+    "grave accent": (500, "Price 1`500.00"),
+    "prime": (500, "Price 1′500.00"),
+    "entity of a space": (500, "Price 1&nbsp;500.00"),
+    "entity of an apostrophe": (500, "Price 1&#39;500.00"),
+    "bold digits": (500, "Price 1<b>500.00</b>"),
+    "cut digits": (500, "Price 500.00…"),
+    "article and quantity": ("471112", "4711 12 pcs of screws"),
+}
+
+
+QUOTED: dict[str, tuple[Any, str]] = {
+    "raised cents": (12, "Preis 12⁵⁰ €"),
+    "cents in a tag": (12, "Preis 12<sup>50</sup> €"),
+    "fraction after a space": (1, "Hours 1 ½"),
+    "common fraction": (1, "Hours 1 1/2"),
+    "power of ten": (Decimal("1.2"), "Factor 1.2×10³"),
+    "power of ten in ASCII": (500, "Balance 500.00 * 10^6"),
+    "dozen": (500, "Balance 500 dozen"),
+    "basis points": (500, "Rate 500 basis points"),
+    "scale in parentheses": (500, "Balance (in thousands) 500.00"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), PARTS.values(), ids=PARTS)
+def test_a_part_of_a_number_is_not_sure(value: Any, text: str) -> None:
+    [found] = citations({"value": value}, {}, pages=[text]).values()
+    assert found["match"] not in SURE
+
+
+@pytest.mark.parametrize(("value", "text"), QUOTED.values(), ids=QUOTED)
+def test_a_part_of_a_quoted_number_is_not_sure(value: Any, text: str) -> None:
+    [found] = citations({"value": value}, {"/value": text}, pages=[text]).values()
+    assert found["match"] not in SURE
+
+
+def test_a_part_of_a_number_at_a_page_break_is_not_sure() -> None:
+    """`by_page_break` looks for the value in the words of the quote, without the bounds of numbers."""
+    quote = "The amount due 1 500.00 to be paid by the buyer"
+    pages = ["The amount due 1 500.00", "to be paid by the buyer"]
+    [found] = citations({"due": "500.00"}, {"/due": quote}, pages=pages).values()
+    assert found["match"] not in SURE
+
+
+# ---- Scales ---------------------------------------------------------------------------------------------------------
+SCALES = {
+    "Japanese million": (500, "売上高 500百万円", 500_000_000),
+    "Korean": (5, "매출 5억원", 500_000_000),
+    "Chinese thousand": (3, "收入 3千元", 3_000),
+    "MM": (5, "Revenue $5 MM", 5_000_000),
+    "Mill.": (5, "Umsatz 5 Mill. €", 5_000_000),
+    "Russian": (5, "Итого 5 миллионов рублей", 5_000_000),
+    "Arabic": (5, "المبلغ 5 مليون ريال", 5_000_000),
+    "Hindi": (5, "कुल 5 करोड़ रुपये", 50_000_000),
+    "Polish": (5, "Razem 5 tys. zł", 5_000),
+    "Turkish": (5, "Toplam 5 milyon TL", 5_000_000),
+    "Indonesian": (5, "Total 5 juta rupiah", 5_000_000),
+    "Vietnamese": (5, "Tổng 5 triệu đồng", 5_000_000),
+    "Thai": (5, "รวม 5 ล้านบาท", 5_000_000),
+    "after a currency": (500, "Betrag 500 € Mio.", 500_000_000),
+    "after a code": (500, "Sum 500 EUR million", 500_000_000),
+    "before the number": (500, "Betrag Mio. € 500", 500_000_000),
+    "before, in English": (500, "Sum USD million 500", 500_000_000),
+    "in the next line": (500, "a cap of 500\nmillion euros", 500_000_000),
+    "bold": (500, "a cap of 500 **million** euros", 500_000_000),
+}
+
+
+@pytest.mark.parametrize(("value", "text", "_whole"), SCALES.values(), ids=SCALES)
+def test_a_number_without_its_scale_is_not_sure(value: int, text: str, _whole: int) -> None:
+    """`5` by `5 Mio.` is `ambiguous`; by these it is `exact`."""
+    [found] = citations({"value": value}, {"/value": text}, pages=[text]).values()
+    assert found["match"] not in SURE
+
+
+@pytest.mark.parametrize(("_value", "text", "whole"), SCALES.values(), ids=SCALES)
+def test_a_number_with_its_scale_is_found(_value: int, text: str, whole: int) -> None:
+    [found] = citations({"value": whole}, {"/value": text}, pages=[text]).values()
+    assert found["match"] != "not_found"
+
+
+# ---- Notations ------------------------------------------------------------------------------------------------------
+CONVENTIONS = {
+    "number of a section": "§ 3.2 der AGB gilt.\n\nGesamt: 1.234 EUR",
+    "headings and a time": "1.1 Gegenstand\n\n1.2 Preis\n\nDer Preis beträgt 1.234 EUR und ist um 10.30 Uhr fällig.",
+    "version": "Version 1.75\n\nDer Preis beträgt 1.234 EUR und ist zu zahlen.",
+}
+
+
+@pytest.mark.parametrize("text", CONVENTIONS.values(), ids=CONVENTIONS)
+def test_numbers_of_sections_do_not_decide_the_decimal_mark(text: str) -> None:
+    """1.234 EUR of a German document was 1.234 for sure, and 1234 was not found."""
+    found = citations({"wrong": Decimal("1.234"), "true": 1234}, {}, pages=[text])
+    assert found["/wrong"]["match"] not in SURE
+    assert found["/true"]["match"] != "not_found"
+
+
+DATES = {
+    "street": "Invoice date 03/04/2024\nCasa de la Cruz LLC, Los Angeles, CA\nEl Camino Real 12\nAmount due USD 12.50",
+    "bank": "Invoice date 03/04/2024\nBanco de la Nación, Calle de la Paz, Los Angeles\nAmount due USD 12.50",
+    "code": "Invoice date 03/04/2024\nLot 25-04-12\nAmount due USD 12.50",
+}
+
+
+@pytest.mark.parametrize("text", DATES.values(), ids=DATES)
+def test_names_and_codes_do_not_decide_the_order_of_dates(text: str) -> None:
+    [found] = citations({"date": "2024-04-03"}, {"/date": "03/04/2024"}, pages=[text]).values()
+    assert found["match"] == "ambiguous"
+
+
+TIMES = {
+    "within another time": ("2024-03-04T10:00:00", "Signed 2024-03-04 22:10:00"),
+    "afternoon": ("2024-03-04T10:00:00", "Signed 2024-03-04 10:00 PM"),
+    "seconds": ("2024-03-04T10:00:59", "Signed 2024-03-04 10:00:01"),
+    "zone": ("2024-03-04T10:00:00+05:00", "Signed 2024-03-04 10:00 UTC"),
+    "midnight": ("2024-03-04T00:00:00", "Signed 2024-03-04 17:30"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), TIMES.values(), ids=TIMES)
+def test_another_time_of_the_day_is_not_sure(value: str, text: str) -> None:
+    [found] = citations({"signed": value}, {"/signed": text}, pages=[text]).values()
+    assert found["match"] not in SURE
+
+
+TRUE: dict[str, tuple[Any, str]] = {
+    "triangle": (-500, "営業利益 △500"),
+    "fraction after a space": (Decimal("1.5"), "Hours 1 ½"),
+    "Prozent": (Decimal("0.19"), "Satz 19 Prozent"),
+    "percent before": (Decimal("0.19"), "KDV %19"),
+    "Czech": ("2024-03-14", "Datum: 14. března 2024"),
+    "Turkish": ("2024-03-14", "Tarih: 14 Mart 2024"),
+    "Russian": ("2024-03-14", "Дата: 14 марта 2024 г."),
+    "Ukrainian": ("2024-03-14", "Дата: 14 березня 2024"),
+    "Finnish": ("2024-03-14", "14. maaliskuuta 2024"),
+    "Hungarian": ("2024-03-14", "Kelt: 2024. március 14."),
+    "Romanian": ("2024-03-14", "14 martie 2024"),
+    "Greek": ("2024-03-14", "14 Μαρτίου 2024"),
+    "Arabic": ("2024-03-14", "التاريخ ١٤ مارس ٢٠٢٤"),
+    "Hebrew": ("2024-03-14", "תאריך 14 במרץ 2024"),
+    "Indonesian": ("2024-03-14", "Tanggal 14 Maret 2024"),
+    "Vietnamese": ("2024-03-14", "Hà Nội, ngày 14 tháng 3 năm 2024"),
+    "Japanese era": ("2024-03-14", "発行日 令和6年3月14日"),
+    "Chinese numerals": ("2024-03-14", "日期 二〇二四年三月十四日"),
+    "Roman month": ("2024-03-14", "Date 14/III/2024"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), TRUE.values(), ids=TRUE)
+def test_a_value_in_another_notation_is_found(value: Any, text: str) -> None:
+    [found] = citations({"value": value}, {"/value": text}, pages=[text]).values()
+    assert found["match"] != "not_found"
+
+
+# ---- Ordinary values ------------------------------------------------------------------------------------------------
+TABLE = """\
+| Item | Qty | Discount | Note | Amount |
+|---|---|---|---|---|
+| Desk | 2 | - | new | 199.00 |
+| Lamp | 1 | 5.00 | - | 31.50 |
+| Chair | 3 | - | - | 189.00 |"""
+ORDINARY = {
+    "dash for no discount": (199, TABLE),
+    "dash for no note": (Decimal("31.5"), TABLE),
+    "two dashes": (189, TABLE),
+    "column without values": (199, "| Item | Discount | Amount |\n|---|---|---|\n| Desk | - | 199.00 |"),
+    "list": (12, "- 12 apples"),
+    "list with amounts": (Decimal("12.5"), "- EUR 12.50 for rent"),
+    "dash in the text": (500, "INV - Office rent 500.00 monthly"),
+    "number of items": (3, "see the annex (3 items)"),
+    "remark in parentheses": (Decimal("12.5"), "Total (incl. VAT): 12.50"),
+    "bold": (Decimal("12.5"), "Price: **EUR 12.50**"),
+    "currency in a cell": (Decimal("12.5"), "| Rent | $ | 12.50 |"),
+    "unknown currency": (Decimal("1250.5"), "KES 1,250.50"),
+    "price of a unit": (Decimal("12.5"), "12.50/month"),
+    "dots": (Decimal("12.5"), "Subtotal......12.50"),
+    "equation": (Decimal("37.5"), "3 × 12.50 = 37.50"),
+    "label of a side": (500, "Haben: 500,00 EUR"),
+    "street": (5, "5 Main Street"),
+    "unit": (5, "5 mm"),
+    "Japanese": (500, "500円（税込）"),
+    "copyright": (2024, "Copyright ©2024 ACME"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), ORDINARY.values(), ids=ORDINARY)
+def test_an_ordinary_value_is_sure(value: Any, text: str) -> None:
+    [found] = citations({"value": value}, {"/value": text.splitlines()[-1]}, pages=[text]).values()
+    [searched] = citations({"value": value}, {}, pages=[text]).values()
+    assert {found["match"], searched["match"]} & set(SURE)
+
+
+ORDINARY_DATES = {
+    "time": ("2024-03-04T22:10:00", "Signed 2024-03-04 22:10:00"),
+    "afternoon": ("2024-03-04T22:10:00", "Signed 2024-03-04 10:10 PM"),
+    "German time": ("2024-03-04T22:10:00", "Unterzeichnet am 04.03.2024 um 22:10 Uhr"),
+    "zone": ("2024-03-04T22:10:00Z", "Signed 2024-03-04 22:10 UTC"),
+    "order by the name of a month": ("2024-04-03", "Bestellt: 28 März 2024\nGeliefert: 03/04/2024"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), ORDINARY_DATES.values(), ids=ORDINARY_DATES)
+def test_a_time_or_date_with_one_meaning_is_sure(value: str, text: str) -> None:
+    [found] = citations({"value": value}, {"/value": text.splitlines()[-1]}, pages=[text]).values()
+    assert found["match"] == "normalized"
+
+
+def test_the_name_of_a_month_with_two_meanings_is_ambiguous() -> None:
+    """Listopad is October in Croatian, and November in Czech and Polish."""
+    for day in ("2024-10-05", "2024-11-05"):
+        [found] = citations({"date": day}, {}, pages=["5. listopada 2024"]).values()
+        assert found["match"] == "ambiguous"
+
+
+# ---- Columns and rows -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("net", "gross", "is_sure"), [(10, 19, True), (19, 10, False)])
+def test_the_head_of_another_column_makes_a_number_ambiguous(net: int, gross: int, *, is_sure: bool) -> None:
+    text = "| sku | Net | Gross |\n|---|---:|---:|\n" + "".join(
+        f"| A-{n} | {n}10.00 | {n}19.00 |\n" for n in range(1, 6)
+    )
+    lines = [{"sku": f"A-{n}", "net": n * 100 + net, "gross": n * 100 + gross} for n in range(1, 6)]
+    found = citations({"lines": lines}, {}, pages=[text])
+    for pointer, citation in found.items():
+        assert citation["match"] in SURE if is_sure or pointer.endswith("sku") else citation["match"] == "ambiguous"
+
+
+def test_the_same_number_in_another_column_of_the_row_does_not_matter() -> None:
+    text = "| No | Amount |\n|---|---|\n" + "".join(f"| {n} | {2 if n == 2 else n * 10} |\n" for n in range(1, 6))
+    lines = [{"no": n, "amount": 2 if n == 2 else n * 10} for n in range(1, 6)]
+    found = citations({"lines": lines}, {}, pages=[text])
+    assert all(found[f"/lines/{n}/amount"]["match"] == "exact" for n in range(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "level"),
+    [
+        ("total", "Total carried forward 117,017.00", "ambiguous"),
+        ("total", "| Übertrag | 117,017.00 |", "ambiguous"),
+        ("carried_forward", "Total carried forward 117,017.00", "normalized"),
+        ("total", "Grand total 117,017.00", "normalized"),
+    ],
+)
+def test_a_total_carried_forward_is_not_the_total(name: str, text: str, level: str) -> None:
+    [found] = citations({name: 117_017}, {f"/{name}": text}, pages=[text]).values()
+    assert found["match"] == level
+
+
+# ---- Items that share a row -----------------------------------------------------------------------------------------
+def test_one_row_does_not_prove_two_items() -> None:
+    """A model that gives a row twice has both items `exact`, by the same row, without a warning."""
+    text = "| sku | amount |\n|---|---|\n" + "".join(f"| A-{n} | {n}.50 |\n" for n in range(10))
+    lines = [{"sku": f"A-{n}", "amount": n + 0.5} for n in (*range(10), 0)]
+    found = citations({"lines": lines}, {}, pages=[text])
+    assert {found["/lines/0/sku"]["match"], found["/lines/10/sku"]["match"]} - set(SURE)

@@ -1,0 +1,56 @@
+"""Excerpts of a text for corrections."""
+
+from etl.postprocessors.excerpts import Excerpts, Shown
+
+TABLE = """\
+<!-- page: 1 -->
+| Number | Name | Price |
+| --- | --- | --- |
+| A1 | Hinge | 1.00 |
+|  | galvanized |  |
+| A2 | Filter | 2.00 |
+<!-- page: 2 -->
+| A3 | Bench | 3.00 |
+|  | oak |  |
+| A4 | Lamp | 4.00 |
+"""
+
+
+def shown_of(excerpts: Excerpts, unit: int) -> str:
+    shown = Shown()
+    shown.add(excerpts, [unit])
+    return shown.text
+
+
+def test_a_row_is_shown_with_the_rows_that_continue_its_cells() -> None:
+    """Without the second line of its cell, a correction takes the first line for the whole text."""
+    excerpts = Excerpts(TABLE, first_page=1)
+    unit = excerpts.find({"number": "A3", "price": 3}, [])
+    assert unit is not None
+    assert shown_of(excerpts, unit).splitlines()[-2:] == ["| A3 | Bench | 3.00 |", "|  | oak |  |"]
+
+
+def test_an_excerpt_has_its_page_and_the_head_of_its_table() -> None:
+    excerpts = Excerpts(TABLE, first_page=1)
+    unit = excerpts.find({"number": "A3", "price": 3}, [])
+    assert unit is not None
+    shown = shown_of(excerpts, unit)
+    assert "<!-- page: 2 -->" in shown
+    assert "| Number | Name | Price |" in shown
+    assert "Filter" not in shown
+
+
+def test_a_row_that_the_document_repeats_is_found_by_all_of_its_words() -> None:
+    """Each word of the row is frequent, so no word showed its place, and the whole text was sent again."""
+    rows = "".join(
+        f"| B1 | Hinge | 7.00 |\n| B2 | Hinge | 7.00 |\n| C{number} | Hinge | 9.00 |\n" for number in range(5)
+    )
+    excerpts = Excerpts(f"<!-- page: 1 -->\n| Number | Name | Price |\n| --- | --- | --- |\n{rows}", first_page=1)
+    unit = excerpts.find({"number": "B2", "name": "Hinge", "price": "7 EUR"}, [])
+    assert unit is not None
+    assert shown_of(excerpts, unit).splitlines()[-1] == "| B2 | Hinge | 7.00 |"
+    assert excerpts.find({"name": "Hinge"}, []) is None
+
+
+def test_a_value_that_is_not_in_the_text_has_no_excerpt() -> None:
+    assert Excerpts(TABLE, first_page=1).find({"number": "Z9"}, []) is None

@@ -1,0 +1,69 @@
+"""The headings and groups that rows belong to, also if these are in the text before a piece or an excerpt."""
+
+import pytest
+
+from etl.postprocessors.excerpts import Excerpts, Shown
+from etl.postprocessors.groups import TextAbove
+
+HEAD = "| region | account | amount |\n|---|---|---|\n"
+TABLES = {
+    "one cell": (
+        f"{HEAD}| North | | |\n| | 7 | 1.00 |\n| x | 8 | 2.00 |\n| x | 8 | 3.00 |\n",
+        "| x | 8 | 3",
+        ["North"],
+    ),
+    "the next group": (f"{HEAD}| North | | |\n| x | 7 | 1.00 |\n| South | | |\n| x | 8 | 2.00 |\n", "| South", []),
+    "two empty cells": (f"{HEAD}| North | 7 | 1.00 |\n| | | 2.00 |\n| | | 3.00 |\n", "| | | 3", ["North | 7"]),
+    "an empty row": (f"{HEAD}| North | 7 | 1.00 |\n| | | |\n| | | 3.00 |\n", "| | | |", []),
+    "no group": (f"{HEAD}| North | 7 | 1.00 |\n| South | 8 | 2.00 |\n", "| South", []),
+}
+HTML = "<table><tr><th>region</th><th>account</th><th>amount</th></tr>"
+OPEN = f"{HTML}<tr><td rowspan=3>North</td><td rowspan='2'>7</td><td>1</td></tr><tr><td>2</td></tr><tr><td>8</td><td>3"
+HTML_TABLES = {
+    "open cells": (OPEN, "<tr><td>2", ["<td>North</td><td>7</td>"]),
+    "a closed cell": (f"{OPEN}</td></tr>", "<tr><td>8", ["<td>North</td>"]),
+    "one cell": (f"{HTML}<tr><td colspan=3>North</td></tr><tr><td>x</td><td>7</td></tr>", "<tr><td>x", ["North"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "groups"),
+    [*TABLES.values(), *HTML_TABLES.values()],
+    ids=[*TABLES, *(f"html: {name}" for name in HTML_TABLES)],
+)
+def test_it_finds_the_groups_of_a_row(text: str, row: str, groups: list[str]) -> None:
+    place = text.index(row)
+    above = TextAbove(text)
+    assert above.lead(place, len(text))[0] == place
+    found = list(above.groups(place))
+    assert len(found) == len(groups)
+    assert all(group in line for group, line in zip(groups, found, strict=True))
+
+
+def test_the_head_of_a_table_may_have_several_rows() -> None:
+    head = "<tr><th colspan=2>2024</th></tr><tr><th>account</th><th>amount</th></tr>"
+    text = f"<table>{head}<tr><th>7</th><td>1</td></tr><tr><th>8</th><td>2</td></tr></table>"
+    place = text.index("<tr><th>8")
+    assert TextAbove(text).lead(place, len(text)) == (place, head)
+
+
+def test_it_finds_the_headings_of_a_place() -> None:
+    text = "# Report\n\n## Account 7\n\nx\n\n### Fees\n\ny\n\n## Account 8\n\n**Interest**\n\nz\n"
+    above = TextAbove(text)
+    assert above.headings_of(text.index("y")) == "# Report\n## Account 7\n### Fees"
+    assert above.headings_of(text.index("z")) == "# Report\n## Account 8\n**Interest**"
+    assert above.headings_of(text.index("## Account 8")) == "# Report"
+    assert above.headings_of(0) == ""
+
+
+def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
+    """A correction is a request with the wrong rows alone, so it lacked the name of their account."""
+    rows = "".join(f"| x{number} | {number} | {number}.00 |\n" for number in range(9))
+    excerpts = Excerpts(f"## Account 7\n\n{HEAD}| North | | |\n{rows}", first_page=1)
+    unit = excerpts.find({"region": "x8", "amount": 8}, [])
+    assert unit is not None
+    shown = Shown()
+    shown.add(excerpts, [unit])
+    assert "## Account 7" in shown.text
+    assert "| North | |" in shown.text
+    assert "x7" not in shown.text
