@@ -12,7 +12,7 @@ from config.platform.http.problems import Problem
 from exports.core import events, metrics, planning, wakeups
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import quotas, submission, webhook_events
-from exports.models import Job
+from exports.models import Dataset, Job
 from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
@@ -189,16 +189,19 @@ def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
 
 def request_of(job: Job) -> submission.ExportRequest:
     """Return the request that created a job, for the dataset as it is now: its schema version, its base path."""
+    # Read here and at once: the dataset of a job from `representation.find` would load each field by its own query, so
+    # that a registration in between would give the new job the function of another schema version.
+    dataset = Dataset.objects.get(pk=job.dataset_id)
     pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
-    fits = re.compile(job.dataset.key_pattern).fullmatch
+    fits = re.compile(dataset.key_pattern).fullmatch
     if (
-        job.format not in job.dataset.formats
+        job.format not in dataset.formats
         or len(pairs) > settings.SLUICE.export_max_chunks_per_job
         or not all(fits(pair.key) for pair in pairs)
     ):
         raise NotReplayable
     return submission.ExportRequest(
-        dataset=job.dataset,
+        dataset=dataset,
         pairs=pairs,
         duplicates=job.duplicates,
         shape=job.shape,

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -297,6 +298,34 @@ def test_a_replay_of_a_no_longer_valid_request_is_409(
     response = api.post(f"/exports/{job.pk}/replay")
     assert (response.status_code, response.json()["code"]) == (409, "not_replayable")
     assert Job.objects.count() == 1
+
+
+def test_a_replay_has_its_dataset_as_of_one_moment(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A38: while the dataset is registered again, with its next version, after each statement that reads it."""
+    job = make_job(dataset, alice, 1)
+    versions = count(2)
+
+    def register_next(execute: Any, statement: str, *arguments: Any) -> Any:
+        result = execute(statement, *arguments)
+        if statement.startswith("SELECT") and "exports_dataset" in statement:
+            Dataset.objects.update(**registration(next(versions)))
+        return result
+
+    with connection.execute_wrapper(register_next):
+        again = Job.objects.get(pk=api.post(f"/exports/{job.pk}/replay").json()["jobId"])
+    assert again.schema_version > 1
+    its = registration(again.schema_version)
+    assert (again.function, again.statement_timeout) == (its["function"], its["statement_timeout"])
+    assert again.chunks.get().path.startswith(f"{its['base_path']}/")
+
+
+def registration(version: int) -> dict[str, Any]:
+    return {
+        "schema_version": version,
+        "function": f"data.rows_{version}",
+        "base_path": f"things-{version}",
+        "statement_timeout": version,
+    }
 
 
 # ---- Permissions ----------------------------------------------------------------------------------------------------
