@@ -1,7 +1,8 @@
 """Adoption of files that other jobs put at a chunk's path: while it is uploaded, and while its job is completed.
 
 All jobs with the same dataset, key, date, and shape write to the same path. A newer file of the same schema version is
-as good, so nothing fails, and no call is repeated, because others replaced the file.
+as good, so nothing fails, and no call is repeated, because others replaced the file. After a dataset got another base
+path, jobs of another dataset may write to its old paths: their files are not adopted.
 """
 
 import time
@@ -52,7 +53,12 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     """
     if conflict.head is None:
         return None
-    file = File.objects.filter(path=claim.path, etag=conflict.head.etag, schema_version=claim.schema_version).first()
+    file = File.objects.filter(
+        path=claim.path,
+        etag=conflict.head.etag,
+        dataset__name=claim.dataset,
+        schema_version=claim.schema_version,
+    ).first()
     if file is None or (not claim.may_adopt and file.data_as_of < claim.claimed_at):
         return None
     return KnownFile(**{field: getattr(file, field) for field in FILE_FIELDS})
@@ -78,7 +84,8 @@ WITH ours AS MATERIALIZED (
         data_as_of = f.data_as_of
     FROM exports_file f, ours
     WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
-      AND f.schema_version = ours.schema_version AND f.etag <> c.etag AND f.data_as_of >= ours.not_before
+      AND f.dataset_id = c.dataset_id AND f.schema_version = ours.schema_version AND f.etag <> c.etag
+      AND f.data_as_of >= ours.not_before
     RETURNING c.id, c.job_id, c.status, c.rows, c.bytes
 ), numbered AS (
     SELECT job_id, id, status, 1 AS nth FROM newer
@@ -93,7 +100,8 @@ WITH ours AS MATERIALIZED (
     + """
 SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted, EXISTS (
     SELECT 1 FROM ours JOIN exports_chunk c ON c.id = %(chunk)s
-    JOIN exports_file f ON f.path = c.path AND f.schema_version <> ours.schema_version
+    JOIN exports_file f ON f.path = c.path
+                       AND (f.dataset_id, f.schema_version) <> (c.dataset_id, ours.schema_version)
 ) AS is_other_version
 """
 )
@@ -106,8 +114,8 @@ ADOPT_POLL_SECONDS = 0.02
 def adopt(token: int, chunk: Chunk) -> Chunk:
     """Let the chunk adopt the newer file at its path, and return it as it is then. Waits until that file is recorded.
 
-    Raises LeaseLost. Raises FileGone if that file has another schema version, or none that is fresh enough is recorded
-    within ADOPT_TIMEOUT_SECONDS seconds.
+    Raises LeaseLost. Raises FileGone if that file has another dataset or schema version, or none that is fresh enough
+    is recorded within ADOPT_TIMEOUT_SECONDS seconds.
     """
     until = time.monotonic() + ADOPT_TIMEOUT_SECONDS
     while True:

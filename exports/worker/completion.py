@@ -269,10 +269,10 @@ def fail_exhausted() -> None:
 
 # ---- Replaced and missing files -------------------------------------------------------------------------------------
 
-# The object is missing, unreferenced, or of another schema version, so the chunk is exported again. In the last case,
-# its path becomes one of its own version: jobs of two versions would otherwise replace each other's files for ever.
-# This is the only transition from done to pending, and happens only before the job has ended. A reused chunk was
-# refunded at its end, and must not be again.
+# The object is missing, unreferenced, or of another dataset or schema version, so the chunk is exported again. In the
+# last case, its path becomes one of its own version: jobs of two versions would otherwise replace each other's files
+# for ever. This is the only transition from done to pending, and happens only before the job has ended. A reused chunk
+# was refunded at its end, and must not be again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
@@ -288,7 +288,8 @@ WITH ours AS MATERIALIZED (
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
         refused_at = NULL, error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused',
         path = CASE WHEN starts_with(c.path, d.base_path || '/') AND EXISTS (
-                   SELECT 1 FROM exports_file f WHERE f.path = c.path AND f.schema_version <> ours.schema_version
+                   SELECT 1 FROM exports_file f WHERE f.path = c.path
+                   AND (f.dataset_id, f.schema_version) <> (ours.dataset_id, ours.schema_version)
                ) THEN d.base_path || '/schema-' || ours.schema_version || substr(c.path, length(d.base_path) + 1)
                ELSE c.path END
     FROM exports_chunk was, ours JOIN exports_dataset d ON d.id = ours.dataset_id

@@ -59,8 +59,8 @@ class Claim:
     claimed_at: datetime
     known_file: KnownFile | None
     may_adopt: bool  # the job requests reuse
-    may_reuse: bool  # and the known file has the right version and is not too old
-    may_degrade: bool  # the job accepts the known file, of the right version, when the source fails
+    may_reuse: bool  # and the known file has the right dataset and version and is not too old
+    may_degrade: bool  # the job accepts the known file, of the right dataset and version, when the source fails
     refused_for: float  # seconds since the storage first refused the chunk's file; 0 if it did not
     started_job: bool  # this claim moved the job from pending or retrying to running
 
@@ -147,10 +147,10 @@ SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.s
        coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
        j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect,
        j.reuse = 'if-present' AS may_adopt,
-       j.reuse = 'if-present' AND f.schema_version = j.schema_version
+       j.reuse = 'if-present' AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
            AS may_reuse,
-       j.allow_degraded AND f.schema_version = j.schema_version AS may_degrade,
+       j.allow_degraded AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version AS may_degrade,
        EXISTS (SELECT 1 FROM moved) AS started_job,
        coalesce(extract(epoch FROM t.started_at - t.refused_at)::float, 0) AS refused_for,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of

@@ -35,6 +35,7 @@ from exports.delivery import bundles, chunk_files, links
 from exports.jobs import actions
 from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
+from exports.source.database import SourceSession
 from exports.worker import adoption, completion, execution, leases, transitions
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim
@@ -854,6 +855,88 @@ def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_for_ever(
             assert fetched(url).splitlines()[0] == header
     moved = set(Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True))
     assert len(moved) == 1  # one of the two gave way
+
+
+@pytest.fixture
+def successor(dataset: Dataset, source_db: psycopg.Connection) -> Callable[[], Dataset]:
+    """Return what moves the dataset to another base path, and registers another dataset at its old one."""
+    source_db.execute("""
+        CREATE FUNCTION data.other_rows(key text, effective_date date) RETURNS TABLE (k text, other int)
+        LANGUAGE sql AS $$ SELECT key, 1 $$
+    """)
+
+    def take_over() -> Dataset:
+        Dataset.objects.filter(pk=dataset.pk).update(base_path="moved")
+        return Dataset.objects.create(name="other", function="data.other_rows", base_path="things")
+
+    return take_over
+
+
+@pytest.mark.parametrize("reuse", ["if-present", "never"])
+def test_files_of_another_dataset_at_the_same_path_are_not_reused(
+    dataset: Dataset, alice: User, successor: Callable[[], Dataset], reuse: str
+) -> None:
+    """A16."""
+    finish(make_job(dataset, alice, 1))
+    other = successor()
+    receipt = finish(make_job(other, alice, 1, reuse=reuse))
+
+    assert delivered(receipt) == b"k,other\nJFK,1\n"
+
+
+def test_files_of_another_dataset_at_the_same_path_are_no_snapshots(
+    dataset: Dataset, alice: User, successor: Callable[[], Dataset], source_db: psycopg.Connection
+) -> None:
+    """A18."""
+    finish(make_job(dataset, alice, 1))
+    other = successor()
+    source_db.execute("DROP FUNCTION data.other_rows")
+    job = make_job(other, alice, 1, reuse="never")
+    execution.drain()
+
+    job.refresh_from_db()
+    assert (job.status, job.degraded) == ("failed", 0)
+
+
+def test_jobs_of_two_datasets_at_the_same_path_deliver_their_own_files(
+    dataset: Dataset, alice: User, successor: Callable[[], Dataset]
+) -> None:
+    """A38: the first dataset gets another base path while its job waits, and the second one its path."""
+    first = make_job(dataset, alice, 3, delivery="manifest")
+    second = make_job(successor(), alice, 3, delivery="manifest")
+    for _ in range(3):
+        execution.drain()
+        completion.complete(first.pk)
+        execution.drain()
+        completion.complete(second.pk)
+
+    for job, header in ((first, b"k,n,d"), (second, b"k,other")):
+        job.refresh_from_db()
+        assert job.status == "success"
+        check_ledger(job.receipt, list(job.chunks.order_by("seq")))
+        for chunk in job.chunks.all():
+            url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
+            assert fetched(url).splitlines()[0] == header
+
+
+def test_an_upload_does_not_adopt_the_file_of_another_dataset(
+    dataset: Dataset, alice: User, successor: Callable[[], Dataset]
+) -> None:
+    """A38: it is put at the path while the first dataset's chunk runs."""
+    first = make_job(dataset, alice, 1)
+    claim = leases.claim(backend="slow")
+    assert claim
+    second = make_job(successor(), alice, 1)
+    execution.drain()
+    with SourceSession() as session:
+        execution.run_chunk(claim, session)
+    for job in (first, second):
+        for _ in range(3):
+            execution.drain()
+            completion.complete(job.pk)
+
+    assert delivered(Receipt.objects.get(pk=first.pk)) == CONTENT
+    assert delivered(Receipt.objects.get(pk=second.pk)) == b"k,other\nJFK,1\n"
 
 
 def change_of_data(source_db: psycopg.Connection, dataset: Dataset) -> Callable[[], object]:

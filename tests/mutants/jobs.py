@@ -93,6 +93,12 @@ MUTANTS = [
         tests=completion("a_fresh_export_does_not_adopt_data_from_before_its_start"),
     ),
     ADOPTION(
+        name="adopt files of another dataset",
+        old="      AND f.dataset_id = c.dataset_id AND f.schema_version",
+        new="      AND f.schema_version",
+        tests=completion("jobs_of_two_datasets_at_the_same_path_deliver_their_own_files"),
+    ),
+    ADOPTION(
         name="call the source again because others replace the file",
         old="REPLACEMENTS = 50",
         new="REPLACEMENTS = 2",

@@ -58,9 +58,17 @@ MUTANTS = [
     ),
     CLAIMS(
         name="reuse files of an older schema version",
-        old="j.reuse = 'if-present' AND f.schema_version = j.schema_version\n",
-        new="j.reuse = 'if-present'\n",
+        old="AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version\n",
+        new="AND f.dataset_id = t.dataset_id\n",
         tests=leases("a_file_of_an_older_schema_version_is_not_reused"),
+    ),
+    CLAIMS(
+        name="use files of another dataset as snapshots",
+        old="j.allow_degraded AND f.dataset_id = t.dataset_id AND",
+        new="j.allow_degraded AND",
+        tests=tests_of(
+            "tests/integration/test_completion.py", "files_of_another_dataset_at_the_same_path_are_no_snapshots"
+        ),
     ),
     OUTCOMES(
         name="finish a chunk without a fencing check",
