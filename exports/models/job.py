@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from config.platform.db import clock
 from exports.core.planning import Dialect, Shape
 from exports.core.states import JOB_ACTIVE, JOB_ENDED, JobStatus
 from exports.models.chunk import Chunk
@@ -129,7 +130,8 @@ class Job(models.Model):
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
 
-    created_at = models.DateTimeField(auto_now_add=True)
+    # Of the same clock as the other times, so that a web process with a wrong clock makes no negative durations.
+    created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 

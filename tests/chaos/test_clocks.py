@@ -229,6 +229,24 @@ def test_a_wrong_worker_clock_changes_no_webhook_signature(site: Site, seconds: 
 
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
+def test_a_wrong_web_clock_changes_no_time_of_a_job(site: Site, seconds: int) -> None:
+    """11: all times of a job are of the same clock, so that it starts after it was created, and has a duration."""
+    site.start_worker()
+    site.start_beat()
+    site.start_web(**clock_off_by(seconds))
+    job = site.submit("A")
+    site.settle(job)
+    assert site.web
+    assert site.web.process
+    assert is_shifted(last_log_time(site.web.process), seconds)
+
+    assert job.started_at
+    assert timedelta(0) < job.started_at - job.created_at < timedelta(seconds=REAPER_SECONDS + BUSY)
+    assert 0 < job.milliseconds < OFF_SECONDS * 1000
+
+
+@pytest.mark.usefixtures("_tidy")
+@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
 def test_a_wrong_web_clock_changes_no_presigned_url(site: Site, seconds: int) -> None:
     """11: the URL is valid for the minute after its request, by the clocks of the database and the object storage."""
     site.start_worker()
