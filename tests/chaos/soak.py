@@ -28,6 +28,7 @@ from tests.chaos.history.checker import answers_by_kind, check
 from tests.chaos.history.crowd import Crowd
 from tests.chaos.history.history import Violation
 from tests.chaos.history.record import Line, Record, read
+from tests.chaos.history.source import FUNCTIONS, function_of
 from tests.chaos.invariants import all_deliveries_ended, settle_all
 from tests.chaos.load import Load
 from tests.chaos.site import QUEUES, Site, through
@@ -92,6 +93,19 @@ def test_a_soak_keeps_every_promise(site: Site, alice: User, bob: User) -> None:
     violations = check(lines)
     sys.stdout.write("".join(f"{each}\n{rows_about(each)}" for each in violations[:MOST_VIOLATIONS]))
     assert not violations, f"{len(violations)} violations; the record is {RECORD}"
+    assert jobs_of_two_versions() == []
+
+
+def jobs_of_two_versions() -> list[str]:
+    """Return the jobs with the schema version of one registration and the function of another, which no client sees
+    unless it downloads one of their files.
+    """
+    jobs = Job.objects.filter(dataset__name__in=FUNCTIONS).select_related("dataset")
+    return [
+        f"{job.pk}: {job.function} as version {job.schema_version}"
+        for job in jobs
+        if job.function != function_of(job.dataset.name, job.schema_version)
+    ]
 
 
 def rows_about(violation: Violation) -> str:

@@ -22,7 +22,8 @@ REQUEST = {
     "reuse": "never",
     "filters": {"keys": ["ATL"], "dateFrom": DAY, "dateTo": DAY},
 }
-CONTENT = clean_file([("ATL", DAY, VERSION)], schema=SCHEMA, form="csv")
+SLICES = [("ATL", DAY, VERSION)]
+CONTENT = clean_file(SLICES, schema=SCHEMA, form="csv")
 ENTRY = {
     "key": "ATL",
     "effectiveDate": DAY,
@@ -246,6 +247,8 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
         lambda lines: rename(lines, f",{DAY},", ",2024-02-29,")),
     ("a_job_has_the_schema_of_its_time", lambda lines: rename(lines, "schema_2", "schema_3")),
     ("a_job_has_the_schema_of_its_time", change("register", schema=3)),
+    ("a_job_has_the_schema_of_its_time",
+        lambda lines: rewrite(lines, b"".join(clean_file(SLICES, schema=schema, form="jsonl") for schema in (2, 3)))),
     ("fresh_files_are_fresh", change("tick", version=VERSION + 1)),
     ("clean_files_are_exact", lambda lines: rename(lines, "+00,", "+09,")),
     ("clean_files_are_exact", lambda lines: rename(lines, repr(1.1 / 3), f"{1.1 / 3:.15g}")),

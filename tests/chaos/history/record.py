@@ -70,7 +70,8 @@ def link_in(path: str) -> str:
 def file_facts(content: bytes) -> Line:
     """Return the checksum, size, and contents of a download: of a zip, a manifest, or rows.
 
-    `plain`: the checksum of the decompressed rows. `slices`: key, date, versions, and number of rows of each slice.
+    `plain`: the checksum of the decompressed rows. `columns`: those of all rows. `slices`: key, date, versions, and
+    number of rows of each slice.
     """
     facts: Line = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     if content.startswith(b"PK"):
@@ -87,7 +88,7 @@ def file_facts(content: bytes) -> Line:
         **facts,
         "plain": hashlib.sha256(plain).hexdigest(),
         "format": "jsonl" if plain.startswith(b"{") else "csv",
-        "columns": list(rows[0]) if rows else [],
+        "columns": list(dict.fromkeys(name for row in rows for name in row)),
         "slices": slices_of(rows),
     }
 

@@ -66,9 +66,13 @@ END $$
 FUNCTIONS = {"clean": CLEAN, "rude": RUDE}
 
 
+def function_of(dataset: str, schema: int) -> str:
+    return f"data.{dataset}_{schema}"
+
+
 def create_function(source: Source, dataset: str, schema: int) -> str:
     """Create a dataset's function of a schema version, and return its name."""
-    name = f"data.{dataset}_{schema}"
+    name = function_of(dataset, schema)
     source.run(f"DROP FUNCTION IF EXISTS {name}")
     source.run(FUNCTIONS[dataset].format(schema=schema))
     return name
