@@ -29,7 +29,7 @@ WITH recent AS MATERIALIZED (
     SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code, updated_at,
            CASE WHEN jsonb_typeof(metadata #> '{ocr,duration_ms}') = 'number'
                 THEN (metadata #>> '{ocr,duration_ms}')::float END AS ocr,
-           CASE WHEN status = 'completed' AND run = 1
+           CASE WHEN status = 'completed' AND run = 1 + ('x' || left(uuid, 7))::bit(28)::int
                 THEN extract(epoch FROM updated_at - created_at)::float * 1000 END AS whole
     FROM etl_task WHERE created_at >= %(since)s ORDER BY created_at DESC, task_id DESC LIMIT %(most)s
 )

@@ -87,7 +87,7 @@ def create_task(
         if idempotency and (task := idempotency.claim(TASKS, user_id=user.pk)):
             return task, True
         queue_limit.enter(user_id=user.pk, size=stored.size, upload=upload)
-        task = Task.objects.create(
+        task = Task.objects.accept(
             user=user,
             rank=turns.next_rank(user.pk),
             rule_id=rule.rule_id,

@@ -43,24 +43,26 @@ def forget_unknown_tasks() -> int:
 
 
 def unknown_artifacts(*, delete: bool) -> int:
-    """Count, and on request delete, the artifacts of tasks without a row. Raises StorageError.
+    """Count, and on request delete, the artifacts of runs that no row has. Raises StorageError.
 
-    The hourly sweep deletes their documents.
+    The hourly sweep deletes the documents of lost tasks.
     """
     found = 0
-    by_folder = groupby((item.key for item in storage.list_objects(artifacts.TASKS)), key=artifacts.folder_of)
-    while batch := {name: list(keys) for name, keys in islice(by_folder, BATCH)}:
-        for name in batch.keys() - {""} - folders_of(artifacts.task_of(name) for name in batch if name):
-            found += len(batch[name])
-            if delete:
-                storage.delete_many(batch[name])
+    by_run = groupby((item.key for item in storage.list_objects(artifacts.TASKS)), key=artifacts.run_folder)
+    while batch := [(run, list(keys)) for run, keys in islice(by_run, BATCH)]:
+        runs = runs_of({run.task_id for run, _ in batch if run})
+        for run, keys in batch:
+            if run and run.run not in runs.get(run.task_id, ()):
+                found += len(keys)
+                if delete:
+                    storage.delete_many(keys)
     return found
 
 
-def folders_of(task_ids: Iterable[int]) -> set[str]:
-    """Return the folders of tasks that have a row, with and without the UUID: earlier releases know only the latter."""
-    tasks = Task.objects.filter(pk__in=set(task_ids)).only("task_id", "uuid")
-    return {name for task in tasks for name in (artifacts.folder(task), f"{artifacts.TASKS}{task.pk}/")}
+def runs_of(task_ids: set[int]) -> dict[int, range]:
+    """Return the numbers that runs of these tasks can have had, by id. A lost task with the same id had others."""
+    tasks = Task.objects.filter(pk__in=task_ids).only("task_id", "uuid", "generation")
+    return {task.pk: range(task.first_run, task.generation + 1) for task in tasks}
 
 
 def without_row(task_ids: Iterable[int]) -> Iterator[int]:

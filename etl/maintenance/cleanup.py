@@ -1,4 +1,4 @@
-"""Cleanup of unreferenced documents, old uploads, and folders that killed workers left in ETL_CACHE_DIR."""
+"""Cleanup of unreferenced documents, old uploads and usage, and folders that killed workers left in ETL_CACHE_DIR."""
 
 from datetime import timedelta
 
@@ -7,8 +7,9 @@ import structlog
 from config.platform import storage
 from config.platform.cleanup import run_steps
 from etl.core import metrics, workspace
-from etl.models import Task
+from etl.models import Task, Usage
 from etl.pipeline import artifacts, quotas
+from rules.library import quotas as rule_quotas
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +22,9 @@ BATCH = 500
 
 def sweep() -> list[str]:
     """Run every cleanup step. Return the names of those that failed."""
-    failed = run_steps(delete_orphans, delete_uploads, forget_expired_uploads, abort_uploads, workspace.clear)
+    failed = run_steps(
+        delete_orphans, delete_uploads, forget_expired_uploads, delete_old_usage, abort_uploads, workspace.clear
+    )
     metrics.ticked("sweep")
     return failed
 
@@ -49,6 +52,11 @@ def delete_uploads() -> int:
 def forget_expired_uploads() -> int:
     """Delete the rows of upload URLs that have expired."""
     return quotas.forget_expired(kept=UPLOADS_KEPT)
+
+
+def delete_old_usage() -> int:
+    """Delete the quota usage of old days: of documents, and of rules."""
+    return Usage.objects.delete_old() + rule_quotas.delete_old()
 
 
 def abort_uploads() -> int:

@@ -29,6 +29,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Return the tasks that wait or run. Redis has the exact status."""
         return self.filter(status=Status.PENDING)
 
+    def accept(self, **fields: Any) -> "Task":
+        """Insert a new task. Its first run has the number that follows from its UUID."""
+        task = self.model(**fields)
+        task.generation = task.run = task.ocr_run = task.journal_run = task.first_run
+        task.save(force_insert=True)
+        return task
+
 
 class Task(models.Model):
     """A document and its result. The row is written at the submission, at the end, and at a retry. In between, it is
@@ -36,8 +43,8 @@ class Task(models.Model):
     """
 
     task_id = models.BigAutoField(primary_key=True)
-    # The identity outside this database, in keys of artifacts and in the run-state. A database that was restored to an
-    # earlier point issues its ids again. "" for rows of earlier releases.
+    # The identity outside this database: in the run-state and, as the number of the first run, in keys of artifacts. A
+    # database that was restored to an earlier point issues its ids again. "" for rows of earlier releases.
     uuid = models.CharField(max_length=36, default=new_uuid, db_default="", blank=True, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="etl_tasks", db_index=False)
     rule = models.ForeignKey("rules.Rule", models.PROTECT, related_name="tasks")
@@ -121,6 +128,11 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return str(self.task_id)
+
+    @property
+    def first_run(self) -> int:
+        """The number of the first run, at most 2**28; 1 for rows of earlier releases, which can run the others too."""
+        return 1 + int(self.uuid[:7] or "0", 16)
 
     @property
     def has_ended(self) -> bool:

@@ -1,17 +1,15 @@
 """Artifacts of tasks in object storage. Their keys follow from the task's row, so that a retry finds them.
 
-    etl/tasks/17-0b6f…/ocr-1/3f9a….md             the Markdown, named by its content
-    etl/tasks/17-0b6f…/ocr-1/8b20….layout.json    the boxes of its pages, named by their content
-    etl/tasks/17-0b6f…/ocr-1/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
-    etl/tasks/17-0b6f…/result-1/output.json       the commit of post-processing
-    etl/tasks/17-0b6f…/result-1/journal/5c1e….json    model responses of this run, valid or not
-    etl/tasks/17-0b6f…/journal-1/5c1e….json       accepted responses, which later runs can reuse
-
-The folder has the task's id and its UUID. A database that was restored to an earlier point issues ids again, and by the
-id alone a new document would adopt the text of a lost one. Tasks of earlier releases have no UUID: etl/tasks/17/.
+    etl/tasks/17/ocr-9405313/3f9a….md             the Markdown, named by its content
+    etl/tasks/17/ocr-9405313/8b20….layout.json    the boxes of its pages, named by their content
+    etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
+    etl/tasks/17/result-9405313/output.json       the commit of post-processing
+    etl/tasks/17/result-9405313/journal/5c1e….json    model responses of this run, valid or not
+    etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 
 A commit is written once (If-None-Match): when two workers finish the same run, the second one uses the output of the
-first. The numbers are `ocr_run`, `run` and `journal_run` of the row.
+first. The numbers are `ocr_run`, `run` and `journal_run` of the row. They begin with a random one: a database that was
+restored to an earlier point issues ids again, and by the id alone a new document would adopt the text of a lost one.
 """
 
 import hashlib
@@ -20,7 +18,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from config.platform import exact_json, storage
 from config.platform.exact_json import Number
@@ -35,30 +33,30 @@ TASKS = "etl/tasks/"
 # Cleanup deletes only objects with keys of these forms. A dataset's folder may be below the same prefix, but its files
 # have a date and an extension.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-FOLDER = rf"{TASKS}(\d+)(-{UUID})?/"
-OWN_FOLDER = re.compile(FOLDER)
-OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{FOLDER}(ocr|result|journal)-\d+/.+")
+RUN = rf"{TASKS}(\d+)/(?:ocr|result|journal)-(\d+)/"
+RUN_FOLDER = re.compile(RUN)
+OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+")
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 # Both have the numbers in the keys of artifacts.
 ArtifactOwner = Task | RunState
 
 
+class RunFolder(NamedTuple):
+    """The task's id and the run in an artifact's key."""
+
+    task_id: int
+    run: int
+
+
+def run_folder(key: str) -> RunFolder | None:
+    """Return what an artifact's key names, or None for other keys."""
+    found = RUN_FOLDER.match(key)
+    return RunFolder(int(found[1]), int(found[2])) if found else None
+
+
 def folder(owner: ArtifactOwner) -> str:
-    name = f"{owner.task_id}-{owner.uuid}" if owner.uuid else str(owner.task_id)
-    return f"{TASKS}{name}/"
-
-
-def folder_of(key: str) -> str:
-    """Return the folder of the task in an artifact's key, or "" for other keys."""
-    found = OWN_FOLDER.match(key)
-    return found[0] if found else ""
-
-
-def task_of(key: str) -> int:
-    """Return the task's id in an artifact's key, or of its folder."""
-    found = OWN_FOLDER.match(key)
-    return int(found[1]) if found else 0
+    return f"{TASKS}{owner.task_id}/"
 
 
 def ocr_folder(owner: ArtifactOwner) -> str:

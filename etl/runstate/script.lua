@@ -5,7 +5,8 @@
 --
 -- Keys of a transition, in the order of evaluation:
 --   id                  a repeated id returns the first verdict and changes nothing
---   uuid                the document's: a hash of another one counts as missing. After a restore, ids are issued again
+--   uuid                the document's: a hash of another one counts as missing. After a restore, ids are issued again.
+--                       A hash without one is accepted with the same generation
 --   create, again       create the hash from `set`; with `again`, also replace one with the same generation
 --   forget              delete the hash unless its generation is greater
 --   generation, phase   must equal those of the hash, where the generation is `fence`
@@ -78,7 +79,12 @@ if is_whole() then
                      'hinted_at', 'hints', 'last_moves', 'uuid')
 end
 local generation, status, phase, token = tonumber(had[1] or ''), had[2], had[3], had[4] or ''
-if move.uuid and move.uuid ~= (had[11] or '') then
+local uuid = had[11] or ''
+if move.uuid and uuid == '' and generation and generation == move.generation then
+    uuid = move.uuid  -- an earlier release created the hash, and writes none: the generation is the document's
+    redis.call('HSET', key, 'uuid', uuid)
+end
+if move.uuid and move.uuid ~= uuid then
     generation = nil
 end
 local lease_until, available_at = tonumber(had[5] or '') or 0, tonumber(had[6] or '') or 0

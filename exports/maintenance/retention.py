@@ -7,9 +7,10 @@ import structlog
 from django.conf import settings
 from django.db import OperationalError, transaction
 from django.db.models import Exists, OuterRef
-from django.db.models.functions import Now, TruncDate
+from django.db.models.functions import Now
 from psycopg.errors import DeadlockDetected
 
+from config.platform.db import usage
 from config.platform.observability import logs
 from exports.core.states import JOB_ENDED, ChunkStatus
 from exports.models import Chunk, Event, Job, Usage
@@ -17,7 +18,6 @@ from exports.models import Chunk, Event, Job, Usage
 log = structlog.get_logger(__name__)
 
 EVENTS_KEPT = timedelta(days=1)  # after the end of their job
-USAGE_KEPT = timedelta(days=31)  # at least, for staff to look at
 JOBS_AT_ONCE = 50
 MAX_DEADLOCKS = 10
 JOBS_OF_EVENTS_AT_ONCE = 20
@@ -73,8 +73,7 @@ def purge_some() -> int:
 
 def delete_old_usage() -> None:
     """Delete the usage of days that can get no more refunds."""
-    kept = max(timedelta(days=settings.SLUICE.export_job_retention_days), USAGE_KEPT)
-    Usage.objects.filter(day__lt=TruncDate(Now()) - kept).delete()
+    Usage.objects.delete_old(kept=max(timedelta(days=settings.SLUICE.export_job_retention_days), usage.KEPT))
 
 
 def delete_old_events() -> int:

@@ -5,6 +5,7 @@ from prometheus_client import Counter
 
 from config.platform.db import sql
 from config.platform.http import quotas
+from rules.models import RuleUsage
 
 REFUSED = Counter("etl_rule_quota_refused_total", "Rule versions refused because the user's quota is used up.")
 
@@ -34,6 +35,11 @@ def charge(user_id: int) -> None:
         REFUSED.inc()
         reason = f"You have used all {most:,} rule versions of today"
         raise QuotaExceeded.of_day(reason, seconds_left=sql.scalar(STATE, user=user_id))
+
+
+def delete_old() -> int:
+    """Delete the usage of old days."""
+    return RuleUsage.objects.delete_old()
 
 
 def used(user_id: int) -> int:

@@ -20,6 +20,7 @@ from etl import tasks
 from etl.core import errors, workspace
 from etl.core.stage_context import StageContext
 from etl.core.states import ENDED, Stage, Status
+from etl.maintenance import after_restore
 from etl.models import Task
 from etl.pipeline import artifacts
 from etl.providers.base import page_marker
@@ -127,7 +128,7 @@ def ocr_was_used_once(site: Site) -> None:
         assert sum(key.endswith(".md") for key in kept) <= 1, f"task {task.pk} has several results of OCR"
         counted = task.metadata.get("attempts", {}).get(Stage.OCR, 0)
         forgotten = most * (
-            task.generation - 1
+            task.generation - task.first_run
         )  # every generation after the first belongs to a recreated run-state or a retry
         calls = len(rehearsal.calls(f"ocr-{task.pk}"))
         assert calls <= counted + handed_back[task.pk] + forgotten, f"task {task.pk} was read {calls} times"
@@ -140,9 +141,10 @@ def lines(site: Site) -> list[dict[str, Any]]:
 # ---- Leftovers -----------------------------------------------------------------------------------------------------
 def no_orphaned_artifacts() -> None:
     """I5: every artifact belongs to an existing task."""
-    known = {artifacts.folder(task) for task in Task.objects.only("uuid")}
-    found = {artifacts.folder_of(item.key) for item in storage.list_objects(artifacts.TASKS)}
-    assert found <= known, f"artifacts without a task: {found - known}"
+    runs = after_restore.runs_of(set(Task.objects.values_list("pk", flat=True)))
+    found = {artifacts.run_folder(item.key) for item in storage.list_objects(artifacts.TASKS)}
+    unknown = {run for run in found if run is None or run.run not in runs.get(run.task_id, ())}
+    assert not unknown, f"artifacts without a task: {unknown}"
     assert not list(storage.list_uploads("etl/"))
 
 

@@ -103,7 +103,7 @@ def try_to_cancel(task: Task) -> bool:
 
 
 def try_to_start(task: Task) -> bool:
-    return runstate.start(task.pk, stage=Stage.OCR, generation=1).moved
+    return runstate.start(task.pk, stage=Stage.OCR, generation=task.generation).moved
 
 
 def requeue(task: Task) -> None:

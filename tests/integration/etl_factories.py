@@ -23,13 +23,13 @@ def make_rule(owner: User | None = None, *, mode: str = "skip", name: str = "pla
 
 
 def make_row(user: User, text: str = "Hello.", *, rule: Rule | None = None, **changes: Any) -> Task:
-    """A document in object storage, and its row."""
+    """A document in object storage, and its row. Its UUID numbers its runs from 1."""
     rule = rule or make_rule(user)
     content = text.encode()
     key = f"{artifacts.DOCUMENTS}{uuid4()}.txt"
     storage.put(key, content, content_type="text/plain")
     fields: dict[str, Any] = {"filename": "hello.txt", "kind": "txt", "size": len(content)}
-    fields |= {"rule_version": rule.version, "rank": turns.next_rank(user.pk)}
+    fields |= {"rule_version": rule.version, "rank": turns.next_rank(user.pk), "uuid": f"{0:07}{str(uuid4())[7:]}"}
     return Task.objects.create(user=user, rule=rule, document_key=key, **(fields | changes))
 
 

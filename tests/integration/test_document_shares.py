@@ -18,11 +18,11 @@ from etl.core.states import Stage
 from etl.maintenance import cleanup
 from etl.models import Allowance, Task, Upload, Usage
 from etl.pipeline import actions, execution, queue_limit, quotas, turns
-from rules.models import Rule
+from rules.models import Rule, RuleUsage
 from tests import rehearsal
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_rehearsal import row_of, run, seen
+from tests.integration.etl_rehearsal import Change, row_of, run, seen
 from tests.integration.test_etl_submission import TEXT, change, documents, plain, send  # noqa: F401 - plain is a fixture
 from tests.integration.test_etl_uploads import UPLOADS, ask, submit, uploaded
 from tests.integration.test_leases import in_threads
@@ -124,8 +124,9 @@ def test_a_retry_waits_behind_its_owners_documents_and_beside_those_of_others(
 
 
 def test_a_document_that_waits_for_its_next_attempt_or_is_held_is_passed_over(
-    alice: User, bob: User, rule: Rule
+    alice: User, bob: User, rule: Rule, rehearsed: Change
 ) -> None:
+    rehearsed(etl_retry_backoff_base_seconds=60.0, etl_retry_backoff_max_seconds=60.0)
     waiting = make_task(alice, "raise ProviderUnavailable", rule=rule)
     held = make_task(alice, rule=rule)
     run(waiting, Stage.OCR)
@@ -375,6 +376,16 @@ def test_an_expired_upload_url_gives_its_share_back(alice: User, quota: Callable
     Upload.objects.update(expires_at=timezone.now() - timedelta(days=2))
     cleanup.sweep()
     assert not Upload.objects.exists()
+
+
+def test_usage_is_kept_for_a_month(alice: User) -> None:
+    today = quotas.state(alice.pk).day
+    for days in (0, 31, 32, 100):
+        for model in (Usage, RuleUsage):
+            model.objects.create(user=alice, day=today - timedelta(days=days))
+    cleanup.sweep()
+    for model in (Usage, RuleUsage):
+        assert {(today - usage.day).days for usage in model.objects.all()} == {0, 31}
 
 
 def test_a_submitted_upload_is_charged_once(api: APIClient, alice: User, quota: Callable[..., None]) -> None:

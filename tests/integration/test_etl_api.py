@@ -94,7 +94,7 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     shown = get(api, task)
     assert (shown["status"], shown["phase"], shown["progress"]) == ("llm_processing", "postprocess", 50)
     assert shown["metadata"]["attempts"] == {"ocr": 1, "postprocess": 0}
-    assert shown["metadata"]["artifact_mineru_markdown_key"].startswith(f"etl/tasks/{task.pk}-{task.uuid}/")
+    assert shown["metadata"]["artifact_mineru_markdown_key"].startswith(f"etl/tasks/{task.pk}/ocr-{task.first_run}/")
     assert shown["metadata"]["ocr"]["pages"] == 1
 
     end_well(begin(task, Stage.POSTPROCESS))

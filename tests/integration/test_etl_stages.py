@@ -67,7 +67,7 @@ def test_a_document_becomes_a_result(alice: User) -> None:
     assert run(task) == [True, True]
 
     row, state = row_of(task), seen(task)
-    key = f"etl/tasks/{task.pk}-{task.uuid}/ocr-1/"
+    key = f"etl/tasks/{task.pk}/ocr-1/"
     assert (row.status, row.phase, row.progress, row.error) == ("completed", "postprocess", 100, None)
     assert row.result is not None
     assert row.result["markdown_s3_key"].startswith(key)

@@ -11,6 +11,7 @@ from etl import runstate
 from etl.core.states import Stage
 from etl.maintenance import after_restore, recovery
 from etl.models import Task
+from etl.models.task import new_uuid
 from etl.pipeline import artifacts, completion
 from exports.core import planning
 from exports.delivery import bundles
@@ -27,10 +28,17 @@ LOST, OWN = "A secret of a lost document.", "Its own text."
 pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
+def numbered() -> dict[str, Any]:
+    """Return the columns of a row by which a request numbers its runs."""
+    task = Task(uuid=new_uuid())
+    return {"uuid": task.uuid} | dict.fromkeys(("generation", "run", "ocr_run", "journal_run"), task.first_run)
+
+
 def lose(task: Task) -> Task:
-    """Lose the row, as a restore does, and return the row of another document with its id."""
+    """Lose the row, as a restore does, and return that of another document with its id and generation."""
     Task.objects.filter(pk=task.pk).delete()
-    return make_row(task.user, OWN, rule=task.rule, task_id=task.pk)
+    columns = numbered() | {"generation": task.generation}
+    return make_row(task.user, OWN, rule=task.rule, task_id=task.pk, **columns)
 
 
 def text_of(task: Task) -> str:
@@ -40,7 +48,7 @@ def text_of(task: Task) -> str:
 
 
 def test_the_text_of_a_lost_document_is_not_adopted(alice: User) -> None:
-    lost = make_task(alice, LOST)
+    lost = make_task(alice, LOST, **numbered())
     run(lost)
     again = lose(lost)
     valkey().delete(runstate.key_of(again.pk))
@@ -53,7 +61,7 @@ def test_the_text_of_a_lost_document_is_not_adopted(alice: User) -> None:
 
 @pytest.mark.parametrize("stages", [[], [Stage.OCR], list(Stage)], ids=["waiting", "recognized", "ended"])
 def test_the_run_state_of_a_lost_document_is_replaced(alice: User, stages: list[Stage]) -> None:
-    lost = make_task(alice, LOST)
+    lost = make_task(alice, LOST, **numbered())
     for stage in stages:
         run(lost, stage)
     again = lose(lost)
@@ -70,7 +78,7 @@ def test_the_run_state_of_a_lost_document_is_replaced(alice: User, stages: list[
 @pytest.mark.parametrize("stages", [[], [Stage.OCR], list(Stage)], ids=["waiting", "recognized", "ended"])
 def test_recovery_recreates_it_after_a_submission_without_redis(alice: User, stages: list[Stage]) -> None:
     """No worker starts the lost document in the meantime."""
-    lost = make_task(alice, LOST)
+    lost = make_task(alice, LOST, **numbered())
     for stage in stages:
         run(lost, stage)
     again = lose(lost)
@@ -124,9 +132,11 @@ def test_a_document_of_an_earlier_release_keeps_its_artifacts(alice: User) -> No
 
 def test_artifacts_of_a_lost_document_are_unknown(alice: User) -> None:
     storage.delete_many([item.key for item in storage.list_objects(artifacts.TASKS)])
-    lost = make_task(alice, LOST, rule=make_rule(alice))
+    lost = make_task(alice, LOST, rule=make_rule(alice), **numbered())
     run(lost)
     again = lose(lost)
+    again.generation = again.run
+    again.save()
     runstate.create(again, stage=Stage.OCR)
     run(again)
     number = len(keys_of(lost))
@@ -138,7 +148,7 @@ def test_artifacts_of_a_lost_document_are_unknown(alice: User) -> None:
 
 
 def keys_of(task: Any) -> list[str]:
-    return [item.key for item in storage.list_objects(artifacts.folder(task))]
+    return [item.key for item in storage.list_objects(artifacts.folder(task)) if f"-{task.run}/" in item.key]
 
 
 def test_a_delivery_is_not_taken_over_from_a_lost_attempt(dataset: Dataset, alice: User) -> None:

@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     SCRIPT(
         name="take the run-state of a lost document for that of a new one",
-        old="if move.uuid and move.uuid ~= (had[11] or '') then",
+        old="if move.uuid and move.uuid ~= uuid then",
         new="if false then",
         tests=reissued(
             "the_run_state_of_a_lost_document_is_replaced", "recovery_recreates_it_after_a_submission_without_redis"
@@ -178,9 +178,9 @@ MUTANTS = [
     ),
     Mutant(
         name="store artifacts under a number that is issued again",
-        file="etl/pipeline/artifacts.py",
-        old='f"{owner.task_id}-{owner.uuid}" if owner.uuid else str(owner.task_id)',
-        new="str(owner.task_id)",
+        file="etl/models/task.py",
+        old='return 1 + int(self.uuid[:7] or "0", 16)',
+        new="return 1",
         tests=reissued("the_text_of_a_lost_document_is_not_adopted"),
     ),
     OUTCOME(

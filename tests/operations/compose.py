@@ -95,6 +95,7 @@ class Machine:
             here = self.folder / "mounts" / place.rpartition("/")[2]
             here.mkdir(parents=True)
             self.instead[place] = str(here)
+        self.instead["/tmp/schedule"] = str(self.folder / "schedule")  # noqa: S108  each container has its own /tmp
 
     @property
     def secrets(self) -> Path:

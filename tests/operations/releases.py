@@ -1,4 +1,4 @@
-"""A made-up next release: this code, in a separate folder, with typical changes of a release.
+"""A made-up next release and an earlier one: this code, in a separate folder, with typical changes of a release.
 
 The patches make changes that CONTRIBUTING.md allows between releases: a column, an argument of a message, a kind of
 message, a kind of event, a field of a run-state, a setting. Old and new processes run side by side.
@@ -13,6 +13,7 @@ from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import Process
 from tests.chaos.site import Site
 
+EXPORTS = "exports,bundles,webhooks,maintenance"
 PARTS = ("config", "etl", "exports", "rules", "templates", "tests")
 # The latest migration.
 BEFORE = max(path.stem for path in (PROJECT / "exports" / "migrations").glob("0*.py"))
@@ -66,6 +67,16 @@ PATCHES = {
 }  # fmt: skip
 
 
+# Back to what the release before documents had UUIDs wrote and read. Keys of artifacts are as they were.
+EARLIER = {
+    "etl/models/task.py": ("default=new_uuid, db_default", 'default="", db_default'),
+    "etl/runstate/state.py": ('"traceparent", "uuid"),\n)\n# Columns', '"traceparent"),\n)\n# Columns'),
+    "etl/runstate/script.lua": ("local uuid = had[11] or ''", "local uuid = move.uuid or ''"),
+    "etl/pipeline/completion.py": ("generation=state.generation, uuid=state.uuid)", "generation=state.generation)"),
+    "etl/pipeline/artifacts.py": ('return f"{TASKS}{owner.task_id}/"', 'return f"etl/tasks/{owner.task_id}/"'),
+}
+
+
 class Release:
     """A folder of code and its processes: a web process, export and document workers, and a beat."""
 
@@ -88,11 +99,15 @@ class Release:
 
     def start(self, *, workers: int = 2) -> None:
         """Start all processes, and return when they are ready."""
+        exports = dict.fromkeys((f"exports{number}" for number in range(workers)), EXPORTS)
+        self.start_with(**exports, documents="etl-ocr,etl-postprocess")
+
+    def start_with(self, **workers: str) -> None:
+        """Start web, beat, and workers, by their names and queues, and return when they are ready."""
         self.web = Web(self.folder, Identity(self.folder), self.environment())
         self.web.code = self.code
-        for number in range(workers):
-            self.start_worker(f"exports{number}", "exports,bundles,webhooks,maintenance")
-        self.start_worker("documents", "etl-ocr,etl-postprocess")
+        for name, queues in workers.items():
+            self.start_worker(name, queues)
         self.beat = processes.beat(root=self.folder, environment=self.environment())
         self.beat.folder = self.code
         self.beat.start()
@@ -134,16 +149,26 @@ def this_one(site: Site) -> Release:
 
 
 def next_one(site: Site) -> Release:
+    code = patched(site, PATCHES)
+    (code / "exports" / "migrations" / "9999_ahead.py").write_text(MIGRATION)
+    tasks = code / "exports" / "tasks.py"
+    tasks.write_text(tasks.read_text() + TASK)
+    return Release(site, "next", code, AHEAD="yes")
+
+
+def earlier_one(site: Site) -> Release:
+    return Release(site, "earlier", patched(site, EARLIER))
+
+
+def patched(site: Site, patches: dict[str, tuple[str, str]]) -> Path:
+    """Return the folder of a copy of this code with these patches."""
     code = site.folder / "code"
     for part in PARTS:
         shutil.copytree(PROJECT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "manage.py", code)
-    (code / "exports" / "migrations" / "9999_ahead.py").write_text(MIGRATION)
-    for name, (found, put) in PATCHES.items():
+    for name, (found, put) in patches.items():
         file = code / name
         text = file.read_text()
         assert text.count(found) == 1, f"{name} has changed: this patch no longer applies"
         file.write_text(text.replace(found, put))
-    tasks = code / "exports" / "tasks.py"
-    tasks.write_text(tasks.read_text() + TASK)
-    return Release(site, "next", code, AHEAD="yes")
+    return code

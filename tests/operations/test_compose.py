@@ -58,6 +58,13 @@ def test_the_health_check_fails_while_the_service_is_down(machine: Machine, name
     assert not machine.is_healthy(name)
 
 
+def test_the_health_check_of_beat_is_about_its_own_container(machine: Machine, tmp_path: Path) -> None:
+    machine.start("beat")
+    machine.wait_until_healthy("beat")
+    with own_machine(tmp_path / "other", variables(tmp_path)) as other:
+        assert not other.is_healthy("beat")
+
+
 # ---- Third-party servers --------------------------------------------------------------------------------------------
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Machine]:

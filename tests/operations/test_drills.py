@@ -1,10 +1,12 @@
-"""Five faults of a night: how long until each sign shows, and whether the cure in docs/runbook.md works.
+"""Six faults of a night: how long until each sign shows, and whether the cure in docs/runbook.md works.
 
 Prometheus evaluates the shipped alerts fifteen times as fast as in production: scrapes, `for`, ranges, ages, and the
 intervals of the periodic tasks are a fifteenth. The table in docs/runbook.md has the times of a run, multiplied back.
 """
 
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ from config.dev.stack.postgres import SUPERUSER
 from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
 from etl.models import Task
-from exports.models import Dataset, Job, Tick
+from exports.models import Chunk, Dataset, Job, Tick
 from tests import servers
 from tests.e2e.conftest import Workers
 from tests.integration import openai_server
@@ -235,6 +237,7 @@ def test_the_bucket_is_gone(workers: Workers, dataset: Dataset, alice: User) -> 
             health_page=lambda: here.readiness()["storage"] == "does not have this bucket",
             metric=lambda: here.metric("max(export_oldest_pending_age_seconds)") > 8,
             alert=lambda: here.fires("ExportChunksNotTaken"),
+            second_alert=lambda: here.fires("SluiceCleanupFailing"),
             doctor=lambda: any(name.startswith("storage.") for name in here.doctor()),
         )
 
@@ -242,6 +245,45 @@ def test_the_bucket_is_gone(workers: Workers, dataset: Dataset, alice: User) -> 
         wait_until(lambda: not any(name.startswith("storage.") for name in here.doctor()), limit=LIMIT)
         succeeds(job)
         here.is_over("ExportChunksNotTaken")
+
+
+# ---- The key of the object storage is wrong -------------------------------------------------------------------------
+@contextmanager
+def other_secret() -> Iterator[Callable[[], None]]:
+    """Give the service's key another secret in the object storage. Yields the function that gives it the old one."""
+    store = servers.started[0].seaweedfs
+    right = store.identities.read_text()
+    secret = store.keys["S3_SECRET_ACCESS_KEY"]
+    assert right.count(secret) == 1
+
+    def load(identities: str) -> None:
+        store.identities.write_text(identities)
+        os.kill(store.pid, signal.SIGHUP)
+
+    load(right.replace(secret, "another"))
+    try:
+        yield lambda: load(right)
+    finally:
+        load(right)
+
+
+def test_the_key_of_the_object_storage_is_wrong(workers: Workers, dataset: Dataset, alice: User) -> None:
+    """Without work that waits for it."""
+    with drill(workers, alice) as here, other_secret() as correct:
+        here.fault()
+        here.shows(
+            health_page=lambda: here.readiness()["storage"] == "denies these keys access to the bucket",
+            metric=lambda: here.metric('sum(increase(sluice_caught_errors_total{place="cleanup"}[20s]))') > 0,
+            alert=lambda: here.fires("SluiceCleanupFailing"),
+            doctor=lambda: any(name.startswith("storage.") for name in here.doctor()),
+        )
+        job = here.export()
+
+        correct()  # Object storage is away: status 403, Keys are rotated: the storage reloads its file on SIGHUP
+        wait_until(lambda: not any(name.startswith("storage.") for name in here.doctor()), limit=LIMIT)
+        succeeds(job)
+        assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}
+        here.is_over("SluiceCleanupFailing")
 
 
 # ---- The spool is full ----------------------------------------------------------------------------------------------

@@ -433,12 +433,14 @@ def test_language_models_cost_too_much(operator: Operator, alice: User) -> None:
     usage = {"prompt_tokens": 900, "completion_tokens": 30, "calls": 3}
     spent, _waiting = make_row(alice), make_row(alice)
     spent.metadata = {"postprocess": {"usage": usage}}
-    ModelUsage.objects.record_run(spent)
+    for run in (spent.first_run, spent.first_run + 1):
+        spent.run = run
+        ModelUsage.objects.record_run(spent)
     ModelUsage.objects.create(user=alice, rule_id=0, calls=1, prompt_tokens=10, completion_tokens=5)
     row, trial = operator.query("language-models-cost-too-much", "FROM etl_model_usage")
     assert (trial["rule_id"], trial["calls"], trial["rule_tests"]) == ("0", "1", "1")
-    assert (row["username"], row["rule_id"], row["tasks"], row["runs"]) == ("alice", str(spent.rule_id), "1", "1")
-    assert (row["calls"], row["prompt"], row["completion"]) == ("3", "900", "30")
+    assert (row["username"], row["rule_id"], row["tasks"], row["runs"]) == ("alice", str(spent.rule_id), "1", "2")
+    assert (row["calls"], row["prompt"], row["completion"]) == ("6", "1800", "60")
 
 
 # ---- Webhooks do not arrive -----------------------------------------------------------------------------------------

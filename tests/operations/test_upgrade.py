@@ -1,4 +1,6 @@
-"""A rolling upgrade according to docs/upgrade.md: this release and the next run side by side, in either direction."""
+"""A rolling upgrade according to docs/upgrade.md: this release and the next, or the one before, run side by side, in
+either direction.
+"""
 
 import re
 import signal
@@ -14,11 +16,11 @@ from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import Process
 from etl.models import Task
 from exports.models import Chunk, Event, Job, Tick
-from tests.chaos.documents import ocr_calls, settle, submit
+from tests.chaos.documents import attempts, code_of, ocr_calls, settle, submit
 from tests.chaos.site import Site
 from tests.docs.blocks import blocks_of
 from tests.e2e.test_streams import Client, StreamEvent
-from tests.operations.releases import BEFORE, Release, next_one, this_one
+from tests.operations.releases import BEFORE, EXPORTS, Release, earlier_one, next_one, this_one
 from tests.serving import token_of
 from tests.waiting import wait_until
 
@@ -190,3 +192,37 @@ def assert_ignored(site: Site, this: Release, ahead: Release) -> None:
         for file in sorted(release.folder.rglob("[!b]*.log")):
             lines = [line for line in file.read_text(errors="replace").splitlines() if "Traceback" in line]
             assert [line for line in lines if not unknown.search(line)] == [], file.name
+
+
+# ---- Documents and the release before -------------------------------------------------------------------------------
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["forward", "back"])
+def test_stages_of_documents_run_in_different_releases(way: str, site: Site) -> None:
+    """The stages of documents that either release accepted, first and after a retry by either release."""
+    this, earlier = this_one(site), earlier_one(site)
+    before, after = (earlier, this) if way == "forward" else (this, earlier)
+    before.start_with(ocr="etl-ocr")
+    after.start_with(postprocess="etl-postprocess", exports=EXPORTS)
+    documents = []
+    for release in (before, after):
+        route_requests(site, release)
+        documents += [submit(site, f"accepted by {release.name} {number}") for number in range(2)]
+    settle(*documents)
+    assert_completed_once(documents)
+    site.allowed.retried_tasks |= {str(document.pk) for document in documents}
+    for release in (before, after):
+        route_requests(site, release)
+        for document, stage in zip(documents, ("ocr", "postprocess") * 2, strict=True):
+            response = site.client.post(f"/api/v1/etl/tasks/{document.pk}/retry", json={"from_stage": stage})
+            assert response.status_code == 202, response.text
+        settle(*documents)
+        assert_completed_once(documents)
+    for release in (before, after):
+        shut_down(release.web.started(), *release.workers)
+        release.beat.stop()
+
+
+def assert_completed_once(documents: list[Task]) -> None:
+    assert [(code_of(document), attempts(document)) for document in documents] == [
+        (("completed", "postprocess"), (1, 1))
+    ] * len(documents)

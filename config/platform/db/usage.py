@@ -1,7 +1,19 @@
 """Base of the models that count what a user has used of a daily quota."""
 
+from datetime import timedelta
+from typing import Any
+
 from django.conf import settings
 from django.db import models
+from django.db.models.functions import Now, TruncDate
+
+KEPT = timedelta(days=31)  # at least, for staff to look at
+
+
+class DailyUsageQuerySet(models.QuerySet[Any]):
+    def delete_old(self, *, kept: timedelta = KEPT) -> int:
+        """Delete the rows of old days. Return their number."""
+        return self.filter(day__lt=TruncDate(Now()) - kept).delete()[0]
 
 
 class DailyUsage(models.Model):
@@ -9,6 +21,8 @@ class DailyUsage(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)
     day = models.DateField(help_text="In UTC, by the database's clock")
+
+    objects = DailyUsageQuerySet.as_manager()
 
     class Meta:
         abstract = True
