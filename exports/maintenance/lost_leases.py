@@ -73,7 +73,7 @@ class LostChunk(NamedTuple):
 
 
 def reclaim_batch(*, batch: int) -> list[LostChunk]:
-    """Take back up to `batch` chunks whose lease expired. Their slots stay held until `release_slots`."""
+    """Take back up to `batch` chunks whose lease expired. Their slots stay held until `free_slots`."""
     rows = sql.rows(
         RECLAIM + transitions.SETTLE + LOST, batch=batch, freed=[], attempts=settings.SLUICE.export_max_attempts
     )
@@ -137,17 +137,6 @@ def expired_slots() -> list[ExpiredSlot]:
     return [ExpiredSlot(**row) for row in sql.rows(EXPIRED_SLOTS)]
 
 
-RELEASE_SLOTS = """
-UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
-WHERE token = ANY(%(tokens)s) RETURNING id
-"""
-
-
-def release_slots(tokens: list[int]) -> None:
-    """Free slots by their tokens. Only call this when no call runs under them."""
-    sql.rows(RELEASE_SLOTS, tokens=tokens)
-
-
 def free_slots() -> None:
     """Free the slots of lost workers, after ending the queries that may still run under them.
 
@@ -166,6 +155,6 @@ def free_slots() -> None:
 def end_calls_and_free(expired: list[ExpiredSlot]) -> int:
     """Free the slots whose call has ended. Return how many calls still run. Raises ExportError, and then frees none."""
     still_running = database.end_calls([slot.backend for slot in expired])
-    release_slots([slot.token for slot in expired if slot.backend not in still_running])
+    transitions.free_slots([slot.token for slot in expired if slot.backend not in still_running])
     log.warning("slots_freed", slots=len(expired) - len(still_running), still_calling=len(still_running))
     return len(still_running)

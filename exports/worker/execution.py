@@ -33,6 +33,7 @@ from exports.source import database, encoding
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt
+from exports.worker.batches import Batch, Ended, Pace
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.transitions import ChunkResult, JobProgress
@@ -46,6 +47,7 @@ DRAIN_SECONDS = 5
 TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
+PACE = Pace()  # of this process
 
 
 def drain() -> None:
@@ -64,20 +66,42 @@ def export_some(session: database.SourceSession) -> bool:
     some = False
     while time.monotonic() < until:
         storage.require_writable()  # nothing is read from the source that cannot be stored
-        claim = leases.claim(backend=session.backend)
-        if claim is None:
+        since = time.monotonic()
+        claims = next_claims(session)
+        if not claims:
             break
         some = True
-        if claim.started_job:
+        if claims[0].started_job:
             metrics.job_moved(JobStatus.RUNNING)
-        ids: dict[str, str | int] = {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
-        with (
-            tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
-            bound_contextvars(request_id=claim.request_id, **ids),
-        ):
-            run_chunk(claim, session)
-        session.cancelled = False
+        run_batch(claims, session, since)
     return some
+
+
+def next_claims(session: database.SourceSession) -> list[Claim]:
+    if sizes := PACE.sizes():
+        return leases.claim_batch(backend=session.backend, sizes=sizes)
+    claim = leases.claim(backend=session.backend)
+    return [claim] if claim else []
+
+
+def run_batch(claims: list[Claim], session: database.SourceSession, since: float) -> None:
+    """Run claimed chunks of one job, one after the other. `since`: the `time.monotonic()` before their claim."""
+    session.may_still_run = False
+    with Batch(claims, session, record_successes) as batch:
+        for claim in batch:
+            started_at = time.monotonic()
+            ids = ids_of(claim)
+            with (
+                tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
+                bound_contextvars(request_id=claim.request_id, **ids),
+            ):
+                run_chunk(claim, session, batch, since)
+            session.cancelled = False
+            PACE.note(claim.dataset, time.monotonic() - started_at)
+
+
+def ids_of(claim: Claim) -> dict[str, str | int]:
+    return {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
 
 
 @contextmanager
@@ -98,30 +122,31 @@ def stop_without_servers() -> Iterator[None]:
         log.warning("storage_unavailable", error=error.detail)
 
 
-def run_chunk(claim: Claim, session: database.SourceSession) -> None:
-    """Bring one claimed chunk to an outcome, and record it under the fencing token."""
+def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> None:
+    """Bring one claimed chunk to an outcome, and record it under the fencing token, or leave that to the batch."""
     started_at = time.monotonic()
     try:
-        result = produce(claim, session)
-        record_success(claim, result, seconds=time.monotonic() - started_at)
+        result = produce(claim, session, since)
+        tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
+        batch.end(claim, result, time.monotonic() - started_at)
     except LeaseLost:
         record_loss(claim)
         # Another worker has the chunk, or it was cancelled. This only frees the slot.
-        transitions.release([claim], keep_slot=session.may_still_run)
+        transitions.release([claim], keep_slot=batch.keep_slot())
     except SourceConnectionsExhausted:
         # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
         # connection take the chunk, and the reaper wakes the others.
-        transitions.release([claim])
+        transitions.release([claim], keep_slot=batch.keep_slot())
         raise
     except OperationalError:
         raise
     except Exception as error:
-        record_failure(claim, as_export_error(error), keep_slot=session.may_still_run)
+        record_failure(claim, as_export_error(error), keep_slot=batch.keep_slot())
         if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
             raise
     except BaseException:
         # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
-        transitions.release([claim], keep_slot=session.may_still_run)
+        transitions.release([claim], keep_slot=batch.keep_slot())
         wakeups.chunks(waiting=1)
         raise
 
@@ -147,9 +172,9 @@ def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:
     return ChunkUploadFailed(str(error))
 
 
-def produce(claim: Claim, session: database.SourceSession) -> ChunkResult:
+def produce(claim: Claim, session: database.SourceSession, since: float) -> ChunkResult:
     """Return the chunk's file: the existing one if it may be reused, or a new one from the source."""
-    with heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as beat:
+    with heartbeat(partial(leases.renew, claim), since=since, on_loss=session.cancel) as beat:
         try:
             with session.ending_calls():
                 return reuse(claim) or export(claim, session, beat.check)
@@ -207,14 +232,18 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
     )
 
 
-def record_success(claim: Claim, result: ChunkResult, *, seconds: float) -> None:
-    progress = transitions.finish([(claim, result)])
-    if progress is None:
-        raise LeaseLost
-    log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
-    tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
-    metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
-    follow_up(progress)
+def record_successes(ended: list[Ended], keep_slots: bool) -> None:  # noqa: FBT001 - as Batch calls it
+    progress = transitions.finish([(each.claim, each.result) for each in ended], keep_slots=keep_slots)
+    finished = progress.chunk_ids if progress else ()
+    for claim, result, seconds in ended:
+        with bound_contextvars(request_id=claim.request_id, **ids_of(claim)):
+            if claim.chunk_id in finished:
+                log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
+                metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
+            else:
+                record_loss(claim)
+    if progress:
+        follow_up(progress)
 
 
 def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:

@@ -9,8 +9,10 @@ from django.db import Error, connection
 from config.platform.heartbeat import Heartbeat
 
 
-def heartbeat(renew: Callable[[], None], *, on_loss: Callable[[], None] = lambda: None) -> Heartbeat:
-    """Return a heartbeat for a lease of EXPORT_LEASE_SECONDS that `renew` renews."""
+def heartbeat(
+    renew: Callable[[], None], *, since: float | None = None, on_loss: Callable[[], None] = lambda: None
+) -> Heartbeat:
+    """Return a heartbeat for a lease of EXPORT_LEASE_SECONDS that `renew` renews. `since` as in Heartbeat."""
 
     def renew_and_close() -> None:
         try:
@@ -21,4 +23,4 @@ def heartbeat(renew: Callable[[], None], *, on_loss: Callable[[], None] = lambda
                 connection.close()
 
     lease = settings.SLUICE.export_lease_seconds
-    return Heartbeat(renew_and_close, lease=lease, unavailable=(Error,), on_loss=on_loss)
+    return Heartbeat(renew_and_close, lease=lease, unavailable=(Error,), since=since, on_loss=on_loss)

@@ -10,6 +10,7 @@ Lock order, everywhere: chunks by their ids, slots, then the job's row. A claim 
 SKIP LOCKED, so it waits for neither. Each function is one statement: atomic without a transaction, and one round trip.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
@@ -74,7 +75,7 @@ class Claim:
 #   thousands of them would delay every other job.
 # - The job's counters are changed only by its first claim and when a retrying chunk runs again. Otherwise, every claim
 #   would wait for the lock of the job's row.
-CLAIM = """
+PICK = """
 WITH alternation AS MATERIALIZED (
     SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries_first
 ), slot AS MATERIALIZED (
@@ -82,7 +83,8 @@ WITH alternation AS MATERIALIZED (
     WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL
     ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
 ), pick AS MATERIALIZED (
-    SELECT slot.id AS slot_id, own.id AS own_slot_id, next.id AS chunk_id, next.was_retrying
+    SELECT slot.id AS slot_id, own.id AS own_slot_id, next.id AS chunk_id, next.job_id, next.attempts,
+           next.was_retrying, d.name AS dataset, d.max_concurrency
     FROM slot
     CROSS JOIN exports_dataset d
     LEFT JOIN LATERAL (
@@ -92,13 +94,13 @@ WITH alternation AS MATERIALIZED (
     ) own ON true
     CROSS JOIN LATERAL (
         SELECT * FROM (
-            SELECT id, rank, true AS was_retrying FROM exports_chunk c
+            SELECT id, job_id, rank, attempts, true AS was_retrying FROM exports_chunk c
             WHERE c.dataset_id = d.id AND c.status = 'retrying' AND c.available_at <= statement_timestamp()
             ORDER BY c.available_at LIMIT 1 FOR UPDATE SKIP LOCKED
         ) waiting
         UNION ALL
         SELECT * FROM (
-            SELECT id, rank, false FROM exports_chunk c
+            SELECT id, job_id, rank, attempts, false FROM exports_chunk c
             WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
             ORDER BY c.rank, c.id LIMIT 1 FOR UPDATE SKIP LOCKED
         ) ready
@@ -106,19 +108,52 @@ WITH alternation AS MATERIALIZED (
     WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
     ORDER BY next.was_retrying = (SELECT retries_first FROM alternation) DESC, next.rank, next.id
     LIMIT 1
-), fence AS MATERIALIZED (
+)
+"""
+
+# More chunks of the same job, where the dataset's chunks take milliseconds: they run one after the other, as one call
+# at a time needs one slot. A batch takes at most its share of what waits, so that other workers have work too. A chunk
+# whose attempt was lost may have killed its worker, and runs alone.
+MORE = """
+, wanted AS MATERIALIZED (
+    SELECT job_id, chunk_id, coalesce((%(sizes)s::jsonb ->> dataset)::int, 1) AS size,
+           least(max_concurrency, %(slots)s) AS workers
+    FROM pick WHERE NOT was_retrying AND attempts = 0
+), share AS MATERIALIZED (
+    SELECT least(wanted.size, ceil(waiting.chunks::numeric / wanted.workers)) - 1 AS more
+    FROM wanted CROSS JOIN LATERAL (
+        SELECT count(*) AS chunks FROM (
+            SELECT FROM exports_chunk c
+            WHERE c.job_id = wanted.job_id AND c.status = 'pending' AND NOT c.reusable
+            LIMIT least(wanted.size * wanted.workers, %(most_counted)s)
+        ) counted
+    ) waiting
+), more AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id FROM exports_chunk c
+        WHERE c.job_id = (SELECT job_id FROM wanted) AND c.status = 'pending' AND NOT c.reusable AND c.attempts = 0
+          AND c.id <> (SELECT chunk_id FROM wanted)
+        ORDER BY c.seq LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED
+    ) next LIMIT %(most)s
+)
+"""
+
+
+def take(chunks: str) -> str:
+    """Return the CTEs that give the slot and these chunks, a condition on `c` and `fence`, the same token."""
+    return f"""
+, fence AS MATERIALIZED (
     SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
 ), take_slot AS (
     UPDATE exports_slot s
     SET token = fence.token, lease_until = clock_timestamp() + %(lease)s * interval '1 second',
-        backend = %(backend)s, chunk_id = fence.chunk_id,
-        job_id = (SELECT job_id FROM exports_chunk WHERE id = fence.chunk_id)
+        backend = %(backend)s, chunk_id = fence.chunk_id, job_id = fence.job_id
     FROM fence WHERE s.id IN (fence.slot_id, fence.own_slot_id)
 ), take_chunk AS (
     UPDATE exports_chunk c
     SET status = 'running', token = fence.token, attempts = c.attempts + 1, available_at = NULL,
         lease_until = clock_timestamp() + %(lease)s * interval '1 second', started_at = clock_timestamp()
-    FROM fence WHERE c.id = fence.chunk_id
+    FROM fence WHERE {chunks}
     RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
               c.refused_at, fence.was_retrying
 ), start_job AS (
@@ -132,6 +167,10 @@ WITH alternation AS MATERIALIZED (
     RETURNING j.job_id, j.event_seq, j.status
 )
 """
+
+
+CLAIM = PICK + take("c.id = fence.chunk_id")
+CLAIM_BATCH = PICK + MORE + take("c.id = ANY(ARRAY(SELECT id FROM more) || fence.chunk_id)")
 
 # Insert an event if the claim moved the job to running, and return the data of the claimed chunks.
 DESCRIBE = (
@@ -175,6 +214,27 @@ def claim(*, backend: str) -> Claim | None:
         backend=backend,
     )
     return as_claim(row) if row else None
+
+
+MOST = 32  # chunks of a batch
+MOST_COUNTED = 1024  # waiting chunks that a claim looks at to find its share
+
+
+def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
+    """Claim as `claim` does, and with the next chunk more of its job, under the same token and for the same slot.
+
+    `sizes`: how many chunks to claim at once, at most MOST, by the name of the dataset; 1 for others.
+    """
+    rows = sql.rows(
+        CLAIM_BATCH + DESCRIBE,
+        slots=settings.SLUICE.export_db_slots,
+        lease=settings.SLUICE.export_lease_seconds,
+        backend=backend,
+        sizes=orjson.dumps(sizes).decode(),
+        most=MOST,
+        most_counted=MOST_COUNTED,
+    )
+    return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 
 
 # Chunks that may be reused need no slot. A batch has chunks of one job, so that finishing it locks one job's row.

@@ -4,6 +4,7 @@ Each function is one statement under the fencing token of a claim (`exports.work
 chunk that the claim has lost.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
@@ -44,6 +45,7 @@ class JobProgress:
     chunks: int  # that this transition ended, or left waiting for a retry; with the sums of their files
     new_rows: int
     new_bytes: int
+    chunk_ids: Collection[int] = ()  # that `finish` finished; the others were lost
 
     @property
     def all_done(self) -> bool:
@@ -109,6 +111,7 @@ SETTLE = (
     + events.INSERT_CHUNK_EVENTS
 )
 PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
+PROGRESS_OF_MANY = PROGRESS.replace(" FROM", ", ARRAY(SELECT id FROM ended) AS chunk_ids FROM")
 
 # One chunk, or a batch of reused ones. One chunk is found by its id: a plan for a list that was made when the table was
 # small would later scan the whole table.
@@ -173,8 +176,8 @@ def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False
     if len(results) == 1:
         row = sql.one(PREPARED_FINISH, freed=freed, **{name: value for name, (value,) in values.items()})
     else:
-        row = sql.one(FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS, freed=freed, **values)
-    return JobProgress(**row) if row else None
+        row = sql.one(FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS_OF_MANY, freed=freed, **values)
+    return JobProgress(**{"chunk_ids": values["chunk"], **row}) if row else None
 
 
 FAIL = """
@@ -210,6 +213,17 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
         delay=delay or 0,
     )
     return JobProgress(**row) if row else None
+
+
+FREE_SLOTS = """
+UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
+WHERE token = ANY(%(tokens)s) RETURNING id
+"""
+
+
+def free_slots(tokens: list[int]) -> None:
+    """Free slots by their tokens. Only call this when no call runs under them."""
+    sql.rows(FREE_SLOTS, tokens=tokens)
 
 
 def delay_after(claim: Claim, error: ExportError) -> float | None:

@@ -21,6 +21,8 @@ FOLDER = "CHAOS_POINTS"  # the environment variable with the folder
 # of them.
 POINTS = {
     "chunk claimed": ("exports.worker.leases:claim", "after"),
+    "batch claimed": ("exports.worker.leases:claim_batch", "after"),
+    "chunk of a batch ended": ("exports.worker.batches:Batch.end", "after"),
     "export begun": ("exports.worker.execution:export", "before"),
     "call about to begin": ("exports.source.database:SourceSession.stream", "before"),
     "part handed over": ("config.platform.storage.parts:Multipart.send", "after"),
@@ -79,7 +81,7 @@ class Points:
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-work = {"key": ""}  # of the chunk that this process claimed last
+work = {"key": ""}  # of the chunk that this process claimed or began last
 
 
 def install() -> None:
@@ -97,6 +99,8 @@ def install() -> None:
 def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path) -> Callable[..., Any]:
     @wraps(function)
     def run(*arguments: Any, **named: Any) -> Any:
+        if name == "export begun":
+            work["key"] = arguments[0].pair.key
         if when == "before":
             reach(folder, name)
         result = function(*arguments, **named)

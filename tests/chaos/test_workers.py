@@ -102,6 +102,31 @@ def test_a_chunk_survives_a_worker_crash_at_any_step(site: Site) -> None:
     assert site.source.calls() == sum(calls for _, calls in STEPS.values())
 
 
+MOST_OF_A_BATCH = 32
+
+
+def test_a_worker_crash_repeats_at_most_its_batch(site: Site) -> None:
+    """2: with small chunks, which are claimed and ended together."""
+    deaths = {"batch claimed": 2, "chunk of a batch ended": 2}
+    for step, times in deaths.items():
+        site.points.arm(step, "die", times=times)
+    site.start_worker(children=2)
+    site.start_beat()
+    site.start_web()
+    job = site.submit(*[f"K{n}" for n in range(300)])
+    site.settle(job)
+
+    assert len(site.points.reached()) == sum(deaths.values())
+    calls = site.source.calls()
+    assert (job.status, job.done) == ("success", 300)
+    assert 300 <= calls <= 300 + sum(deaths.values()) * MOST_OF_A_BATCH
+    chunks = Chunk.objects.filter(job=job)
+    assert sum(chunk.attempts - 1 for chunk in chunks) <= sum(deaths.values()) * MOST_OF_A_BATCH
+    assert not Slot.objects.held().exists()
+    redeliver(job)
+    assert site.source.calls() == calls
+
+
 def redeliver(job: Job) -> None:
     """Redeliver the messages of a job, like a broker after a lost acknowledgement, and assert that nothing changes."""
     before = facts_of(job)

@@ -134,6 +134,9 @@ class Model:
         if job.status == "pending" or was_retrying:
             job.status = "retrying" if self.count(chunk.job)["retrying"] else "running"
 
+    def add_to_batch(self, pk: int, token: int) -> None:
+        self.chunks[pk].moved("running", token=token, attempts=self.chunks[pk].attempts + 1)
+
     def look(self, pk: int, token: int) -> None:
         chunk = self.chunks[pk]
         chunk.moved("running", token=token)

@@ -5,6 +5,7 @@ import hashlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -199,7 +200,7 @@ def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
         assert claim
         thief = threading.Timer(0.5, steal)
         thief.start()
-        execution.run_chunk(claim, session)
+        execution.run_batch([claim], session, time.monotonic())
         thief.join()
 
     assert storage.head(PATH) is None
@@ -230,7 +231,7 @@ def test_a_silently_lost_source_is_detected_within_a_minute(
     with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
-        execution.run_chunk(claim, session)
+        execution.run_batch([claim], session, time.monotonic())
         assert session._connection
         with socket.socket(fileno=os.dup(session._connection.fileno())) as connection:
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -251,7 +252,7 @@ def test_a_file_created_by_another_job_in_the_meantime_is_reused(
         claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
         for claim, session in zip(claims, (one, other), strict=True):
             assert claim
-            execution.run_chunk(claim, session)
+            execution.run_batch([claim], session, time.monotonic())
 
     assert list(Chunk.objects.order_by("job__created_at").values_list("source", flat=True)) == ["live", "reused"]
     assert len(set(Chunk.objects.values_list("etag", flat=True))) == 1
@@ -390,7 +391,7 @@ def rejects(status: int, code: str) -> Callable[[faulty_s3.Handler, bytes], None
 
 def test_a_rejected_file_fails_its_chunk(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A17: EXPORT_UPLOAD_FAILED. Another attempt would be rejected too."""
-    proxy.trouble("PUT", "things/", rejects(400, "KeyTooLongError"))
+    proxy.trouble("PUT", "things/", rejects(400, "KeyTooLongError"), times=2)
     job = make_job(dataset, alice, 1)
     execution.drain()
 
@@ -517,7 +518,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
         claim = leases.claim(backend=session.backend)
         assert claim
         with Leaving(session) as leaving, pytest.raises(SystemExit):
-            execution.run_chunk(claim, leaving)
+            execution.run_batch([claim], leaving, time.monotonic())
 
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)

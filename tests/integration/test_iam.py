@@ -178,6 +178,7 @@ def use_everything() -> None:
     assert probe.lifecycle()
     assert storage.head("all/missing") is None
     small = storage.put("all/small", b"small", **text)
+    storage.put("all/of one part", bytes(2 * MIB), **text)
     with storage.Upload("all/large", if_match=None, metadata={}, checkpoint=lambda: None, **text) as upload:
         upload.write(bytes(9 * MIB))
         large = upload.commit()

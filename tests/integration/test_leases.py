@@ -361,7 +361,7 @@ def test_a_chunk_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> 
         token = claim().token
         expire_leases()
         assert lost_leases.reclaim_batch(batch=10)
-        lost_leases.release_slots([token])
+        transitions.free_slots([token])
 
     assert leases.claim(backend="test") is None
     assert Chunk.objects.get().error_code == "EXPORT_WORKER_LOST"
@@ -387,7 +387,7 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
 
     assert lost_leases.expired_slots() == [(lost.token, "test")]
     assert Slot.objects.held().count() == 1
-    lost_leases.release_slots([lost.token])
+    transitions.free_slots([lost.token])
     assert not Slot.objects.held().exists()
 
 

@@ -154,6 +154,24 @@ class Exports(RuleBasedStateMachine):
         assert claim.attempts == self.model.chunks[claim.chunk_id].attempts
         return Held((claim,), is_call=True)
 
+    @rule(target=holds, actor=st.integers(1, 6), size=st.integers(1, 3))
+    def claim_batch(self, actor: int, size: int) -> Any:
+        free = self.model.claimable()
+        sizes = {each.name: size for each in self.datasets}
+        claims = leases.claim_batch(backend=f"actor-{actor}", sizes=sizes)
+        assert bool(claims) == bool(free)
+        if not claims:
+            return multiple()
+        assert claims[0].chunk_id in free
+        assert len(claims) <= size
+        assert len({claim.job_id for claim in claims}) == len({claim.token for claim in claims}) == 1
+        assert {claim.attempts for claim in claims[1:]} <= {1}
+        self.take(claims)
+        self.model.claim(claims[0].chunk_id, claims[0].token)
+        for claim in claims[1:]:
+            self.model.add_to_batch(claim.chunk_id, claim.token)
+        return Held(tuple(claims), is_call=True)
+
     @precondition(lambda self: self.model.to_look_at())
     @rule(target=holds)
     def look(self) -> Any:
@@ -241,7 +259,7 @@ class Exports(RuleBasedStateMachine):
     def free_slots(self) -> None:
         tokens = [token for token, _ in lost_leases.expired_slots()]
         assert set(tokens) == self.model.slots_of_the_lost()
-        lost_leases.release_slots(tokens)
+        transitions.free_slots(tokens)
         self.model.give_back(tokens)
 
     # ---- Completion

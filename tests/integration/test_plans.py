@@ -83,6 +83,11 @@ def of_workers(rows: Million) -> dict[str, Case]:
     ours = rows.held[-1]
     return {
         "claim": Case(work=claim, by=("exports_chunk_ready", "exports_chunk_waiting"), most=DATASETS),
+        "claim a batch": Case(
+            work=lambda _: leases.claim_batch(backend="test", sizes=dict.fromkeys(million.DATASETS, leases.MOST)),
+            by=("exports_chunk_ready", "exports_chunk_waiting", "exports_chunk_of_status"),
+            most=leases.MOST_COUNTED,
+        ),
         # Every second chunk of the job has to be exported.
         "claim what may be reused": Case(
             work=lambda _: leases.claim_reusable(batch=REUSE_BATCH),

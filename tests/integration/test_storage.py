@@ -53,9 +53,10 @@ def folder() -> str:
     return f"_receipts/tests/{uuid4()}"
 
 
-@pytest.fixture
-def key(folder: str) -> str:
-    return f"{folder}/Zürich & co/2024-02-29.csv"
+@pytest.fixture(params=["plain", "Zürich & co"])
+def key(folder: str, request: pytest.FixtureRequest) -> str:
+    """A key that obstore puts as it is, and one that boto3 has to put."""
+    return f"{folder}/{request.param}/2024-02-29.csv"
 
 
 @pytest.fixture
@@ -611,7 +612,7 @@ def test_a_transfer_ends_when_it_is_closed(proxy: Proxy, key: str, taken: int) -
         next(blocks)
     blocks.close()
     assert list(blocks) == []
-    assert (before, established(port)) == (1, taken)  # that of a transfer which came to its end is kept for others
+    assert established(port) == before - 1 + taken  # that of a transfer which came to its end is kept for others
 
 
 def test_it_reads_only_the_expected_object(key: str) -> None:

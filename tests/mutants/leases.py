@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, tests_of
 
 CLAIMS = partial(Mutant, file="exports/worker/leases.py")
 OUTCOMES = partial(Mutant, file="exports/worker/transitions.py")
+BATCHES = partial(Mutant, file="exports/worker/batches.py")
 LEASES = partial(Mutant, file="exports/maintenance/lost_leases.py")
 STORAGE = partial(Mutant, file="exports/maintenance/storage_cleanup.py")
 RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
@@ -13,6 +14,7 @@ PERIODIC = partial(Mutant, file="exports/maintenance/periodic.py")
 HEARTBEAT = partial(Mutant, file="config/platform/heartbeat.py")
 
 leases = partial(tests_of, "tests/integration/test_leases.py")
+batches = partial(tests_of, "tests/integration/test_batches.py")
 sweeper = partial(tests_of, "tests/integration/test_sweeper.py")
 heartbeat = partial(tests_of, "tests/integration/test_heartbeat.py")
 verbs = partial(tests_of, "tests/integration/test_admin_actions.py")
@@ -69,6 +71,54 @@ MUTANTS = [
         tests=tests_of(
             "tests/integration/test_completion.py", "files_of_another_dataset_at_the_same_path_are_no_snapshots"
         ),
+    ),
+    CLAIMS(
+        name="take chunks into a batch without locking them",
+        old="LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED",
+        new="LIMIT (SELECT greatest(more, 0) FROM share)",
+        tests=batches("concurrent_batches_are_disjoint_and_within_the_slots"),
+    ),
+    CLAIMS(
+        name="take all waiting chunks into a batch",
+        old="SELECT least(wanted.size, ceil(waiting.chunks::numeric / wanted.workers)) - 1 AS more",
+        new="SELECT least(wanted.size, waiting.chunks) - 1 AS more",
+        tests=batches("a_batch_leaves_other_workers_their_share"),
+    ),
+    CLAIMS(
+        name="take a chunk that was lost into a batch",
+        old="AND NOT c.reusable AND c.attempts = 0",
+        new="AND NOT c.reusable",
+        tests=batches("chunks_that_were_lost_run_alone"),
+    ),
+    BATCHES(
+        name="let the chunks of a batch wait for a slow one",
+        old="rest, self._waiting = list(self._waiting), deque()",
+        new="rest = list[Claim]()",
+        tests=batches("a_chunk_that_takes_long_delays_no_other"),
+    ),
+    BATCHES(
+        name="keep the results of a batch until its slow chunk ends",
+        old="            if ended:\n                self._record(ended, True)",
+        new="            if ended:\n                raise Error",
+        tests=batches("a_chunk_that_takes_long_delays_no_other"),
+    ),
+    BATCHES(
+        name="go on while a call may still run",
+        old="while not self._session.may_still_run:",
+        new="while True:",
+        tests=batches("no_call_follows_one_that_may_still_run"),
+    ),
+    BATCHES(
+        name="drop what a batch has ended at a shutdown",
+        old="        self._flush(keep_slots=True)\n",
+        new="",
+        tests=batches("a_shutdown_records_what_has_ended_and_returns_the_rest"),
+    ),
+    BATCHES(
+        name="keep the slot of a batch that was split",
+        old="if self._holds_slot and not self._session.may_still_run:",
+        new="if False:",
+        tests=batches("a_failure_of_the_last_chunk_frees_the_slot"),
     ),
     OUTCOMES(
         name="finish a chunk without a fencing check",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from config.platform.storage import small_puts
 from config.platform.storage.clients import bucket, client
 from config.platform.storage.commits import (
     ENCRYPTED,
@@ -19,6 +20,7 @@ from config.platform.storage.commits import (
     no_checkpoint,
     signed,
 )
+from config.platform.storage.errors import RequestFailed
 from config.platform.storage.objects import StoredObject, bare
 from config.platform.storage.parts import NOTHING, Multipart, allocate, body, part_bytes
 
@@ -60,6 +62,7 @@ class Upload:
         self._multipart: Multipart | None = None
         self._parts: list[CompletedPartTypeDef] = []
         self._over = False
+        self._by_boto3 = False
 
     def __enter__(self) -> Self:
         return self
@@ -146,7 +149,7 @@ class Upload:
         send = self._complete if self._multipart else self._put
         with as_upload_failures():
             etag = commit(
-                lambda: send(condition(if_match)),
+                lambda: send(if_match),
                 key=self._key,
                 size=self._sent,
                 upload=self._headers["Metadata"][UPLOAD_ID],
@@ -156,7 +159,9 @@ class Upload:
         self._over = True
         return StoredObject(key=self._key, etag=etag, size=self._sent, sha256=self._digest.hexdigest())
 
-    def _put(self, precondition: Mapping[str, Any]) -> str:
+    def _put(self, if_match: str | None) -> str:
+        if not self._by_boto3 and small_puts.is_possible(self._key, self._used):
+            return self._put_small(if_match)
         # The hash of a single part is the hash of the file, so the storage can verify it without extra work.
         checksum = base64.b64encode(self._digest.digest()).decode()
         with body(self._last) as content:
@@ -166,18 +171,27 @@ class Upload:
                 Body=content,
                 ChecksumSHA256=checksum,
                 **self._headers,
-                **precondition,
+                **condition(if_match),
             )
         return bare(reply["ETag"])
 
-    def _complete(self, precondition: Mapping[str, Any]) -> str:
+    def _put_small(self, if_match: str | None) -> str:
+        metadata, content_type = self._headers["Metadata"], self._headers["ContentType"]
+        content = bytes(self._last)
+        try:
+            return small_puts.put(self._key, content, content_type=content_type, metadata=metadata, if_match=if_match)
+        except RequestFailed:
+            self._by_boto3 = True
+            raise
+
+    def _complete(self, if_match: str | None) -> str:
         assert self._multipart  # noqa: S101 - for mypy
         reply = client().complete_multipart_upload(
             Bucket=bucket(),
             Key=self._key,
             UploadId=self._multipart.id,
             MultipartUpload={"Parts": self._parts},
-            **precondition,
+            **condition(if_match),
         )
         return bare(reply["ETag"])
 

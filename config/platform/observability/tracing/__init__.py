@@ -90,3 +90,8 @@ def trace_calls(client: S3Client) -> None:
     """Record each call of this client as a step."""
     if recorder:
         recorder.trace_calls(client)
+
+
+def call(operation: str) -> AbstractContextManager[Callable[[int], None]]:
+    """Surround a call to the storage that boto3 does not make, and yield a function to call with the status."""
+    return recorder.call(operation) if recorder else nullcontext(lambda _status: None)

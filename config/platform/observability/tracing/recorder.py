@@ -236,8 +236,11 @@ class Recorder:
 
     def begin_call(self, model: Any, context: dict[str, Any], **_later: object) -> None:
         if trace.get_current_span().get_span_context().is_valid:
-            facts = {"rpc.system": "aws-api", "rpc.service": "S3", "rpc.method": model.name}
-            context[HEADER] = self.tracer.start_span(f"S3 {model.name}", kind=SpanKind.CLIENT, attributes=facts)
+            context[HEADER] = self.start_call(model.name)
+
+    def start_call(self, operation: str) -> Span:
+        facts = {"rpc.system": "aws-api", "rpc.service": "S3", "rpc.method": operation}
+        return self.tracer.start_span(f"S3 {operation}", kind=SpanKind.CLIENT, attributes=facts)
 
     def end_call(self, http_response: Any, parsed: Any, context: dict[str, Any], **_later: object) -> None:
         if span := context.pop(HEADER, None):
@@ -249,6 +252,20 @@ class Recorder:
     def fail_call(self, exception: BaseException, context: dict[str, Any], **_later: object) -> None:
         if span := context.pop(HEADER, None):
             fail(span, type(exception).__qualname__)
+            span.end()
+
+    @contextmanager
+    def call(self, operation: str) -> Iterator[Callable[[int], None]]:
+        if not trace.get_current_span().get_span_context().is_valid:
+            yield lambda _status: None
+            return
+        span = self.start_call(operation)
+        try:
+            yield lambda status: span.set_attribute("http.response.status_code", status)
+        except BaseException as error:
+            fail(span, type(error).__qualname__)
+            raise
+        finally:
             span.end()
 
 

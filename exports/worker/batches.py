@@ -1,0 +1,141 @@
+"""Batches: small chunks of one job that a worker claims together, runs one after the other, and ends together.
+
+A batch has one slot, because its calls run one at a time, and BATCH_SECONDS: then what has ended is recorded, what has
+not begun returns to the queue, and the running chunk goes on alone. So no chunk waits behind one that takes long.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import structlog
+from django.db import Error, connection
+
+from config.platform.observability import logs
+from exports.core import wakeups
+from exports.source.database import SourceSession
+from exports.worker import leases, transitions
+from exports.worker.leases import Claim
+from exports.worker.transitions import ChunkResult
+
+log = structlog.get_logger(__name__)
+
+AIM_SECONDS = 0.125  # the work that a worker claims at once
+BATCH_SECONDS = 0.25
+
+
+class Ended(NamedTuple):
+    claim: Claim
+    result: ChunkResult
+    seconds: float
+
+
+# ---- Sizes ----------------------------------------------------------------------------------------------------------
+
+
+class Pace:
+    """How long the chunks of each dataset took lately in this process, and how many of them to claim at once."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def note(self, dataset: str, seconds: float) -> None:
+        """Record how long a chunk took. The newest counts as much as all before it."""
+        self._seconds[dataset] = (self._seconds.get(dataset, seconds) + seconds) / 2
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many chunks to claim at once, for the datasets with more than one."""
+        sizes = {name: min(leases.MOST, int(AIM_SECONDS / seconds)) for name, seconds in self._seconds.items()}
+        return {name: size for name, size in sizes.items() if size > 1}
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+class Batch:
+    """The claims of a batch, as a context manager. Iterate it, and report each chunk that succeeds by `end`.
+
+    `record` records the success of chunks; `keep_slots` as in `transitions.finish`.
+    """
+
+    def __init__(
+        self, claims: list[Claim], session: SourceSession, record: Callable[[list[Ended], bool], None]
+    ) -> None:
+        self._token = claims[0].token
+        self._session = session
+        self._record = record
+        self._lock = threading.Lock()  # guards the next two
+        self._waiting = deque(claims)
+        self._ended: list[Ended] = []
+        self._holds_slot = True
+        self._timer = threading.Timer(BATCH_SECONDS, self._split) if len(claims) > 1 else None
+
+    def __enter__(self) -> Self:
+        if self._timer:
+            self._timer.start()
+        return self
+
+    def __iter__(self) -> Iterator[Claim]:
+        """Yield the next chunk until none is left, or the source may still run a call of the last one."""
+        while not self._session.may_still_run:
+            with self._lock:
+                if not self._waiting:
+                    return
+                claim = self._waiting.popleft()
+            yield claim
+
+    def end(self, claim: Claim, result: ChunkResult, seconds: float) -> bool:
+        """Take over the result of a chunk. Return whether it is recorded by now: the last one ends all."""
+        with self._lock:
+            self._ended.append(Ended(claim, result, seconds))
+            if self._waiting:
+                return False
+        self._flush(keep_slots=False)
+        return True
+
+    def keep_slot(self) -> bool:
+        """Return whether the slot is needed after the current chunk. If not, the statement that ends it frees it."""
+        with self._lock:
+            keep = bool(self._waiting or self._ended) or self._session.may_still_run
+        self._holds_slot = keep
+        return keep
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer.join()
+        self._flush(keep_slots=True)
+        if self._waiting:
+            transitions.release(list(self._waiting), keep_slot=True)
+            wakeups.chunks(waiting=len(self._waiting))
+        if self._holds_slot and not self._session.may_still_run:
+            transitions.free_slots([self._token])
+
+    def _flush(self, *, keep_slots: bool) -> None:
+        with self._lock:
+            ended, self._ended = self._ended, []
+        if ended:
+            self._record(ended, keep_slots)
+            self._holds_slot = self._holds_slot and keep_slots
+
+    def _split(self) -> None:
+        """Record what has ended, and return what has not begun. Runs in a thread of its own."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            rest, self._waiting = list(self._waiting), deque()
+        try:
+            if ended:
+                self._record(ended, True)
+            if rest:
+                transitions.release(rest, keep_slot=True)
+                wakeups.chunks(waiting=len(rest))
+        except Error as error:
+            log.warning("database_unavailable", error=logs.describe(error))
+            with self._lock:
+                self._ended[:0] = ended  # recorded again at the end; `rest` returns when its lease expires
+        finally:
+            connection.close()  # of this thread

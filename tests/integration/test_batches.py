@@ -1,0 +1,323 @@
+"""Batches of small chunks, with a real source and a real object store. A10 to A13, A19, P4."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+
+from exports.core.errors import SourceError
+from exports.jobs import actions, quotas
+from exports.maintenance import lost_leases
+from exports.models import Chunk, Dataset, Event, Job, Slot
+from exports.source import database
+from exports.worker import batches, execution, leases, transitions
+from exports.worker.leases import Claim
+from tests.integration.factories import make_job, result_of
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a batch is only split where a test lets it."""
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 60)
+    monkeypatch.setattr(batches, "AIM_SECONDS", 30)
+
+
+@pytest.fixture
+def alone(dataset: Dataset) -> Dataset:
+    """A dataset that one worker at a time may call, so that its batches are whole."""
+    dataset.max_concurrency = 1
+    dataset.save()
+    return dataset
+
+
+def claim_batch(size: int = 32) -> list[Claim]:
+    return leases.claim_batch(backend="test", sizes={"things": size})
+
+
+def run(claims: list[Claim]) -> None:
+    with database.SourceSession() as session:
+        execution.run_batch(claims, session, time.monotonic())
+
+
+def statuses(job: Job) -> list[str]:
+    return list(job.chunks.in_request_order().values_list("status", flat=True))
+
+
+def behave(source_db: psycopg.Connection, body: str) -> None:
+    """Have the function run these statements before it returns its rows."""
+    source_db.execute(f"""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE plpgsql AS $$ #variable_conflict use_column
+        BEGIN {body} RETURN QUERY SELECT key, 1, effective_date; END $$
+    """)
+
+
+# ---- Claims ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_has_one_slot_and_one_token(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 100)
+    claims = claim_batch(5)
+
+    assert [claim.pair for claim in claims] == [chunk.pair for chunk in job.chunks.in_request_order()[:5]]
+    token = Slot.objects.held().get().token
+    chunks = Chunk.objects.filter(status="running")
+    assert set(chunks.values_list("token", "attempts")) == {(token, 1)}
+    assert chunks.count() == 5
+    assert all(chunk.lease_until for chunk in chunks)
+    job.refresh_from_db()
+    assert (job.status, job.event_seq) == ("running", 1)
+
+
+def test_a_batch_leaves_other_workers_their_share(dataset: Dataset, alice: User, slots: int) -> None:
+    make_job(dataset, alice, slots * 2 + 1)
+    assert len(claim_batch()) == 3
+    assert len(claim_batch()) == 2  # of the rest, rounded up
+
+
+def test_the_only_worker_takes_all(alone: Dataset, alice: User) -> None:
+    make_job(alone, alice, 7)
+    assert len(claim_batch()) == 7
+    assert Slot.objects.held().count() == 2  # of all datasets, and of its own
+
+
+@pytest.mark.parametrize("sizes", [{}, {"others": 32}, {"things": 1}])
+def test_a_dataset_without_a_size_is_claimed_one_by_one(dataset: Dataset, alice: User, sizes: dict[str, int]) -> None:
+    make_job(dataset, alice, 40)
+    assert len(leases.claim_batch(backend="test", sizes=sizes)) == 1
+
+
+def test_a_batch_has_chunks_of_one_job(dataset: Dataset, alice: User, bob: User) -> None:
+    make_job(dataset, alice, 9)
+    make_job(dataset, bob, 9)
+    first, second = claim_batch(), claim_batch()
+    assert len({claim.job_id for claim in first}) == len({claim.job_id for claim in second}) == 1
+    assert first[0].job_id != second[0].job_id  # whose rank is the lowest by now
+
+
+def test_chunks_that_were_lost_run_alone(dataset: Dataset, alice: User) -> None:
+    """One of them may have killed its worker, and would take the others with it each time."""
+    make_job(dataset, alice, 100)
+    lost = claim_batch(3)
+    Chunk.objects.filter(status="running").update(lease_until="2000-01-01T00:00Z")
+    assert len(lost_leases.reclaim_batch(batch=10)) == len(lost) == 3
+    transitions.free_slots([lost[0].token])
+
+    again = [claim_batch(3) for _ in range(4)]
+    assert [len(claims) for claims in again] == [1, 1, 1, 3]
+    assert {claims[0].chunk_id for claims in again[:3]} == {claim.chunk_id for claim in lost}
+
+
+def test_a_retry_runs_alone(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 100)
+    failed = claim_batch(1)[0]
+    transitions.fail(failed, SourceError(), delay=0)
+    claims = [claim_batch(3) for _ in range(2)]  # retries and new chunks take turns
+    assert sorted(len(each) for each in claims) == [1, 3]
+    assert [each[0].chunk_id for each in claims if len(each) == 1] == [failed.chunk_id]
+
+
+def test_concurrent_batches_are_disjoint_and_within_the_slots(dataset: Dataset, alice: User, slots: int) -> None:
+    make_job(dataset, alice, 200)
+    barrier, found = threading.Barrier(12), []
+
+    def claim() -> None:
+        barrier.wait()
+        found.append(claim_batch(8))
+        connection.close()
+
+    threads = [threading.Thread(target=claim) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = [claim.chunk_id for claims in found for claim in claims]
+    assert len([claims for claims in found if claims]) == slots == Slot.objects.held().count()
+    assert len(taken) == len(set(taken))
+
+
+# ---- Ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_by_one_statement(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 30)
+    claims = claim_batch(6)
+    with CaptureQueriesContext(connection) as queries:
+        run(claims)
+
+    assert len([query for query in queries if "exports_chunk" in query["sql"]]) == 1
+    assert statuses(job)[:7] == ["done"] * 6 + ["pending"]
+    job.refresh_from_db()
+    assert (job.done, job.rows, job.status) == (6, 18, "running")
+    ends = Event.objects.filter(job=job, kind="chunk").order_by("seq").values_list("chunk_id", "status")
+    assert list(ends) == [(claim.chunk_id, "done") for claim in claims]
+    assert not Slot.objects.held().exists()
+    assert {(chunk.sha256 != "", chunk.source) for chunk in job.chunks.filter(status="done")} == {(True, "live")}
+
+
+def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 120)
+    with CaptureQueriesContext(connection) as queries:
+        execution.drain()
+
+    job.refresh_from_db()
+    assert (job.done, job.rows) == (120, 360)
+    claims = [query for query in queries if "exports_turn_seq" in query["sql"]]
+    ends = [query for query in queries if "status = 'done', token = NULL" in query["sql"]]
+    assert len(ends) == 5  # the first chunk alone, then three batches of 32 and the rest
+    assert len(claims) - len(ends) <= 2  # that found none
+    assert not Slot.objects.held().exists()
+
+
+def test_a_chunk_that_takes_long_delays_no_other(
+    alone: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has ended is recorded, and what has not begun is given back, while it still runs."""
+    behave(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 2)
+    job = make_job(alone, alice, 24)
+    worker = threading.Thread(target=in_thread, args=[run, claim_batch(6)])
+    worker.start()
+    wait_until(lambda: statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"], limit=5)
+    assert Slot.objects.held().count() == 2
+    assert set(job.chunks.filter(status="pending").values_list("attempts", flat=True)) == {0}
+
+    worker.join()
+    assert statuses(job)[:4] == ["done", "done", "done", "pending"]
+    assert not Slot.objects.held().exists()
+    job.refresh_from_db()
+    assert (job.done, job.rows) == (3, 3)
+
+
+def in_thread(work: Callable[..., object], *given: Any) -> None:
+    try:
+        work(*given)
+    finally:
+        connection.close()
+
+
+def test_a_failure_ends_only_its_chunk(alone: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    behave(source_db, "IF effective_date = '2024-02-29' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
+    job = make_job(alone, alice, 16)
+    run(claim_batch(4))
+
+    assert statuses(job)[:5] == ["done", "retrying", "done", "done", "pending"]
+    job.refresh_from_db()
+    assert (job.done, job.retrying, job.status) == (3, 1, "retrying")
+    assert not Slot.objects.held().exists()
+
+
+def test_a_failure_of_the_last_chunk_frees_the_slot(alone: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    behave(source_db, "IF effective_date = '2024-03-02' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
+    job = make_job(alone, alice, 16)
+    run(claim_batch(4))
+    assert statuses(job)[:5] == ["done", "done", "done", "retrying", "pending"]
+    assert not Slot.objects.held().exists()
+
+
+def test_cancelled_chunks_of_a_batch_are_not_recorded(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 8)
+    before = quotas.state(alice.pk).chunks
+    claims = claim_batch(4)
+    actions.cancel(job)
+    run(claims)
+
+    job.refresh_from_db()
+    assert (job.status, job.done, job.cancelled) == ("cancelled", 0, 8)
+    assert quotas.state(alice.pk).chunks == before - 8
+    assert not Slot.objects.held().exists()
+
+
+def test_a_batch_skips_what_it_has_lost(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 12)
+    claims = claim_batch(3)
+    assert lost_leases.withdraw(claims[1].chunk_id, token=claims[1].token)
+    results = [(claim, result_of(claim)) for claim in claims]
+    progress = transitions.finish(results)
+    assert progress
+    assert sorted(progress.chunk_ids) == [claims[0].chunk_id, claims[2].chunk_id]
+    assert statuses(job)[:3] == ["done", "pending", "done"]
+    assert transitions.finish(results) is None  # once
+
+
+# ---- Workers that stop ----------------------------------------------------------------------------------------------
+
+
+class Stopping(database.SourceSession):
+    """A session that is interrupted as it begins its third call, as by a signal."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+        self.calls = 0
+
+    def stream(self, *args: Any, **options: Any) -> database.CopyStream:
+        self.calls += 1
+        if self.calls == 3:
+            raise self.error
+        return super().stream(*args, **options)
+
+
+def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 24)
+    with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
+        execution.run_batch(claim_batch(6), session, time.monotonic())
+
+    assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4
+    assert set(job.chunks.filter(status="pending").values_list("attempts", flat=True)) == {0}
+    assert not Slot.objects.held().exists()
+
+
+def test_a_lost_database_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 24)
+    with Stopping(OperationalError("gone")) as session, pytest.raises(OperationalError):
+        execution.run_batch(claim_batch(6), session, time.monotonic())
+
+    assert statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"]
+    Chunk.objects.filter(status="running").update(lease_until="2000-01-01T00:00Z")
+    assert [chunk.status for chunk in lost_leases.reclaim_batch(batch=10)] == ["pending"]
+
+
+def test_no_call_follows_one_that_may_still_run(
+    alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, source_db: psycopg.Connection
+) -> None:
+    """Its slot is held until the reaper has ended it. The other chunks go to other slots."""
+    behave(source_db, "RAISE 'no' USING ERRCODE = 'P0001';")
+    monkeypatch.setattr(database.SourceSession, "_end_call", lambda _session: False)
+    job = make_job(alone, alice, 24)
+    run(claim_batch(6))
+
+    assert statuses(job)[:6] == ["retrying"] + ["pending"] * 5
+    assert Slot.objects.held().count() == 2
+
+
+# ---- Sizes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pace() -> batches.Pace:
+    return batches.Pace()
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(0.0001, leases.MOST), (0.01, 12), (0.06, 2), (0.1, None), (5, None)])
+def test_the_size_follows_the_time_of_the_last_chunks(
+    pace: batches.Pace, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int | None
+) -> None:
+    monkeypatch.setattr(batches, "AIM_SECONDS", 0.125)
+    for _ in range(10):
+        pace.note("things", seconds)
+    assert pace.sizes().get("things") == size
+
+
+def test_one_slow_chunk_makes_batches_small_at_once(pace: batches.Pace) -> None:
+    for _ in range(10):
+        pace.note("things", 0.005)
+    pace.note("things", 300)
+    assert pace.sizes() == {}
