@@ -119,6 +119,7 @@ def test_undelivered_events_survive_every_sweep(site: Site) -> None:
         job, other = site.submit("A"), site.submit("B")
         site.settle(job, other)
         Event.objects.filter(job=other).update(told_at=Now())
+        Event.objects.update(at=Now() - timedelta(days=2))
         Job.objects.update(finished_at=Now() - timedelta(days=2))
         with continuous_cleanup(site):
             wait_until(lambda: not Event.objects.filter(job=other).exists())
