@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from config.platform import storage
 from exports import tasks
-from exports.models import Chunk, Event, File, Job, Receipt, Tick
+from exports.models import Chunk, Event, File, Job, Receipt, Tick, Webhook
 from tests.chaos.site import LEASE_SECONDS, Site
 from tests.integration.receiver import receiver
 from tests.waiting import wait_until
@@ -120,6 +120,7 @@ def test_undelivered_events_survive_every_sweep(site: Site) -> None:
         site.settle(job, other)
         Event.objects.filter(job=other).update(told_at=Now())
         Event.objects.update(at=Now() - timedelta(days=2))
+        Webhook.objects.update(created_at=Now() - timedelta(days=3))  # else it would not get these events
         Job.objects.update(finished_at=Now() - timedelta(days=2))
         with continuous_cleanup(site):
             wait_until(lambda: not Event.objects.filter(job=other).exists())
