@@ -5,6 +5,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from config.platform.db import clock
 from config.platform.http import staff
 from etl.core.states import ENDED, PROCESSED, Stage, Status
 from etl.models.exact_fields import ExactJSON, ExactJSONB
@@ -83,8 +84,8 @@ class Task(models.Model):
     )
     idempotency_key = models.CharField(max_length=255, default="", blank=True)
     fingerprint = models.CharField(max_length=64, default="", blank=True, help_text="SHA-256 of what was submitted")
-    created_at = models.DateTimeField(auto_now_add=True)
-    updated_at = models.DateTimeField(auto_now=True)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+    updated_at = models.DateTimeField(default=clock.now, editable=False)  # of creation, retry, or end
 
     objects = TaskQuerySet.as_manager()
 

@@ -8,6 +8,8 @@ from django.db import models
 from django.db.models import Q, Sum
 from django.db.models.functions import Coalesce, TruncDate
 
+from config.platform.db import clock
+
 COUNTS = ("calls", "prompt_tokens", "completion_tokens")
 
 
@@ -63,7 +65,7 @@ class ModelUsage(models.Model):
     calls = models.BigIntegerField()
     prompt_tokens = models.BigIntegerField()
     completion_tokens = models.BigIntegerField()
-    created_at = models.DateTimeField(auto_now_add=True)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
 
     objects = ModelUsageQuerySet.as_manager()
 

@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.utils import timezone
 
 from config.platform import storage
+from config.platform.db import clock
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl import runstate
 from etl.core import metrics
@@ -162,7 +162,7 @@ def reset(task: Task, stage: Stage, rule: RuleContent | None, stored: StoredOcr 
     task.progress = runstate.HALF if stored else 0
     task.result = task.error = None
     task.metadata = metadata_of(task, stored)
-    task.updated_at = timezone.now()
+    task.updated_at = clock.now()
 
 
 def metadata_of(task: Task, stored: StoredOcr | None) -> dict[str, Any]:

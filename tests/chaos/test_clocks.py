@@ -20,6 +20,7 @@ from config.dev.stack.process import Process
 from exports import tasks
 from exports.models import Chunk, Job, Tick
 from tests.broker import lose_messages, queued, valkey
+from tests.chaos.documents import submit
 from tests.chaos.site import LEASE_SECONDS, REAPER_SECONDS, Site
 from tests.integration.receiver import receiver
 from tests.waiting import wait_until
@@ -229,7 +230,7 @@ def test_a_wrong_worker_clock_changes_no_webhook_signature(site: Site, seconds: 
 
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
-def test_a_wrong_web_clock_changes_no_time_of_a_job(site: Site, seconds: int) -> None:
+def test_a_wrong_web_clock_changes_no_time_of_a_job_or_document(site: Site, seconds: int) -> None:
     """11: all times of a job are of the same clock, so that it starts after it was created, and has a duration."""
     site.start_worker()
     site.start_beat()
@@ -243,6 +244,9 @@ def test_a_wrong_web_clock_changes_no_time_of_a_job(site: Site, seconds: int) ->
     assert job.started_at
     assert timedelta(0) < job.started_at - job.created_at < timedelta(seconds=REAPER_SECONDS + BUSY)
     assert 0 < job.milliseconds < OFF_SECONDS * 1000
+    task = submit(site, "Hello.")
+    assert is_shifted(task.created_at, 0)
+    assert is_shifted(task.updated_at, 0)
 
 
 @pytest.mark.usefixtures("_tidy")

@@ -1,0 +1,15 @@
+from django.db import migrations, models
+
+from config.platform.db import clock, repeatable
+
+
+class Migration(repeatable.Migration):
+    """Changes no table: the application computes the defaults."""
+
+    dependencies = [("etl", "0010_indexes_of_lists")]
+
+    operations = [
+        migrations.AlterField("task", "created_at", models.DateTimeField(default=clock.now, editable=False)),
+        migrations.AlterField("task", "updated_at", models.DateTimeField(default=clock.now, editable=False)),
+        migrations.AlterField("modelusage", "created_at", models.DateTimeField(default=clock.now, editable=False)),
+    ]
