@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.views import ChangeList
@@ -53,6 +53,7 @@ class TaskList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         tasks: list[Any] = list(self.result_list)
+        prefetch_related_objects(tasks, "user", "rule")
         attach_run_states(tasks)
         self.result_list = tasks
 
@@ -66,7 +67,7 @@ class TaskAdmin(StaffActionAdmin):
     )  # fmt: skip
     list_display_links = ("task_id", "filename")
     list_filter = (ByStatus, "phase", ByTaskError, ByKind, "created_at", "updated_at")
-    list_select_related = ("user", "rule")
+    list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
     unindexed = frozenset({"phase", "error_code", "kind", "updated_at"})
     search_fields = ("task_id", "user__username")
     search_help_text = "Document ID or exact username"

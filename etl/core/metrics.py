@@ -36,6 +36,7 @@ RECOVERED = counter(
     "Repairs by recovery: lost run-states, lost messages, stages of lost workers, and outcomes missing in the row.",
     what=["state", "hint", "lease", "end"],
 )
+ROWS_LOST = Counter("etl_rows_lost_total", "Open run-states without a row, at each review: the database lost commits.")
 TICKS = counter("etl_ticks_total", "Completed runs of periodic tasks.", tick=["recover", "sweep"])
 for _stage in Stage.values:
     SECONDS.labels(_stage)
@@ -66,6 +67,10 @@ def tokens_spent(prompt: int, completion: int) -> None:
 
 def recovered(what: str) -> None:
     RECOVERED.labels(what).inc()
+
+
+def rows_lost(count: int) -> None:
+    ROWS_LOST.inc(count)
 
 
 def ticked(tick: str) -> None:

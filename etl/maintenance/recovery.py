@@ -57,13 +57,19 @@ def recover_all() -> None:
 
 
 def review() -> None:
-    """Correct open run-states of ended rows, as after a restore of Redis from an older copy.
+    """Correct open run-states of ended rows, as after a restore of Redis from an older copy, and report those without a
+    row, as after a failover that lost the last commits.
 
     No message wakes a worker that would notice them. Raises Unavailable and Django's errors.
     """
     for task_ids in runstate.scan_open(size=BATCH, most=REVIEW_BATCHES):
-        for task_id in Task.objects.filter(pk__in=task_ids, status__in=ENDED).values_list("pk", flat=True):
-            completion.correct(task_id)
+        statuses = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "status"))
+        for task_id in task_ids:
+            if statuses.get(task_id) in ENDED:
+                completion.correct(task_id)
+        if lost := set(task_ids) - statuses.keys():  # rows are committed before their run-states are created
+            log.error("rows_lost", tasks=len(lost))
+            metrics.rows_lost(len(lost))
 
 
 def batches() -> Iterator[list[Task]]:

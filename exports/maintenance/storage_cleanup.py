@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from config.platform import storage
 from config.platform.storage import writability
 from exports.core import metrics
-from exports.core.states import ChunkStatus
+from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import bundles
 from exports.models import Chunk, Dataset, File, Job, Receipt
 
@@ -117,10 +117,12 @@ def delete_unreferenced() -> int:
 
     They exist where a worker was lost between the upload and its outcome, and the chunk failed or was cancelled before
     another attempt replaced them. So only the paths of such chunks are checked. The number of attempts does not narrow
-    that down, since manual retries and graceful shutdowns set it back.
+    that down, since manual retries and graceful shutdowns set it back. Jobs that succeeded have no such chunks.
     """
     ended = Job.objects.filter(
-        started_at__isnull=False, finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
+        status__in=(JobStatus.FAILED, JobStatus.CANCELLED),
+        started_at__isnull=False,
+        finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE),
     )
     chunks = Chunk.objects.filter(job__in=ended, status__in=(ChunkStatus.FAILED, ChunkStatus.CANCELLED))
     rows = chunks.values_list("job_id", "pk", "path", named=True).iterator(chunk_size=BATCH)

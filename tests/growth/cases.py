@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from config.platform.db import sql
 from config.platform.http.idempotency import Idempotency
+from config.platform.http.staff import record_reading
 from config.platform.observability import gauges
 from etl.core.states import Stage
 from etl.maintenance import cleanup, recovery
@@ -152,6 +153,8 @@ def of_requests(rows: Rows) -> dict[str, Case]:
     )  # fmt: skip
     caller = submission.Caller(user_id=rows.alice.pk, idempotency=Idempotency(key="new", fingerprint="x"))
 
+    theirs = Task(pk=1, user_id=rows.alice.pk)
+
     def get_file() -> None:
         with suppress(links.ReceiptExpired):
             chunk_files.presign(detail, key="K7", effective_date=DAY_ONE + timedelta(days=7))
@@ -162,6 +165,7 @@ def of_requests(rows: Rows) -> dict[str, Case]:
         "retry": batch(lambda: sql.rows(actions.RETRY, job=failed.pk, only=None)),
         "cancel": batch(lambda: actions.try_to_cancel(running)),
         "get one file": batch(get_file),
+        "open another user's document": claim(lambda _: record_reading(rows.staff, theirs, "Read.")),
     }
 
 

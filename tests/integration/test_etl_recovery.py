@@ -18,12 +18,12 @@ from etl import runstate
 from etl.api import lookup
 from etl.core import metrics
 from etl.core.states import Stage
-from etl.maintenance import cleanup, recovery
+from etl.maintenance import after_restore, cleanup, recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, completion
 from etl.runstate import transitions
 from tests import rehearsal
-from tests.broker import broker_at, queued, valkey
+from tests.broker import broker_at, lose_messages, queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_rehearsal import Change, age, row_of, run, run_when_due, seen
 from tests.waiting import expect_within
@@ -290,6 +290,25 @@ def test_a_run_state_that_continues_after_its_row_ended_is_repaired(alice: User)
     assert seen(ended).result == row_of(ended).result
     assert seen(going_on) == before
     assert 200_000 < valkey().pttl("etl:review") <= 300_000, "not more often than that"
+
+
+def test_a_run_state_whose_row_was_lost_is_reported(alice: User) -> None:
+    """By a failover that lost the last commits, too few for the watermark."""
+    lose_messages()  # and run-states of other tests
+    rule = make_rule(alice)
+    lost, _kept, ended = (make_task(alice, rule=rule) for _ in range(3))
+    run(ended)
+    before = metrics.ROWS_LOST._value.get()
+    recovery.review()
+    assert metrics.ROWS_LOST._value.get() == before
+
+    Task.objects.filter(pk__in=[lost.pk, ended.pk]).delete()
+    recovery.review()
+
+    assert metrics.ROWS_LOST._value.get() == before + 1
+    assert after_restore.forget_unknown_tasks() == 2
+    recovery.review()
+    assert metrics.ROWS_LOST._value.get() == before + 1
 
 
 # ---- Lost messages and workers --------------------------------------------------------------------------------------

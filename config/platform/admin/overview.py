@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from config.platform.db import clock
@@ -166,9 +167,9 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         if request.user.has_perm(step.permission) and step.is_due()
     ]
     mine = (
-        LogEntry.objects.filter(user__username=request.user.get_username())
-        .select_related("content_type")
-        .order_by("-id")[:8]
+        LogEntry.objects.filter(user=cast("User", request.user))
+        .prefetch_related("content_type")
+        .order_by("-action_time")[:8]
     )
     return {
         **context,
