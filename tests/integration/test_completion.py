@@ -929,7 +929,7 @@ def test_an_upload_does_not_adopt_the_file_of_another_dataset(
     second = make_job(successor(), alice, 1)
     execution.drain()
     with SourceSession() as session:
-        execution.run_chunk(claim, session)
+        execution.run_batch([claim], session, time.monotonic())
     for job in (first, second):
         for _ in range(3):
             execution.drain()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import obstore
 from botocore.session import Session
@@ -21,6 +22,9 @@ from config.platform.observability import tracing
 from config.platform.storage.clients import ClientProfile, bucket, client, main_profile
 from config.platform.storage.errors import Changed, RequestFailed
 from config.platform.storage.objects import bare, quoted
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
 
 SMALL_BYTES = 1024 * 1024
 # For the whole request, in which no signal is handled. A slower one is repeated by boto3, which waits longer.
@@ -76,17 +80,18 @@ def store(profile: ClientProfile, name: str) -> S3Store:
         checksum_algorithm="SHA256",
         unsigned_payload=True,
         retry_config={"max_retries": 0},
-        client_options={
-            "allow_http": True,
-            "connect_timeout": f"{profile.connect_seconds}s",
-            "timeout": f"{min(SECONDS, profile.read_seconds)}s",
-            "user_agent": "sluice",
-            **authorities(),
-        },
+        client_options=options_of(profile),
     )
 
 
-def authorities() -> dict[str, bytes]:
-    """Return the certificates that boto3 trusts by a setting of its own. Those of the system are trusted anyway."""
-    ca_file = Session().get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
-    return {"root_certificate": Path(ca_file).read_bytes()} if ca_file else {}
+def options_of(profile: ClientProfile) -> ClientConfig:
+    """Return the options of the HTTP client. It trusts the certificates of the system, and those that boto3 trusts."""
+    options: ClientConfig = {
+        "allow_http": True,
+        "connect_timeout": f"{profile.connect_seconds}s",
+        "timeout": f"{min(SECONDS, profile.read_seconds)}s",
+        "user_agent": "sluice",
+    }
+    if ca_file := Session().get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE"):
+        options["root_certificate"] = Path(ca_file).read_bytes()
+    return options
