@@ -108,10 +108,12 @@ class PieceSchema:
         if not isinstance(schema, dict):
             return schema
         guide = Guide.of(self.root, schema)
-        is_keyed = bool(guide.merge_key or guide.item().merge_key)
         self.references.add(str(schema.get("$ref")))
         return relax_one(
-            {name: self.inside(name, inside, f"{pointer}/{name}", is_keyed=is_keyed) for name, inside in schema.items()}
+            {
+                name: self.inside(name, inside, f"{pointer}/{name}", is_keyed=guide.is_keyed)
+                for name, inside in schema.items()
+            }
         )
 
     def inside(self, name: str, value: Any, pointer: str, *, is_keyed: bool) -> Any:
@@ -208,6 +210,16 @@ class Guide:
         key = self.keyword("x-merge-key")
         names = key if isinstance(key, list) else [key]
         return tuple(names) if all(isinstance(name, str) and name for name in names) else ()
+
+    @property
+    def item_key(self) -> tuple[str, ...]:
+        """The members that identify items of this list, also if its items declare them."""
+        return self.merge_key or self.item().merge_key
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether items of this list may be spread over pieces."""
+        return bool(self.item_key)
 
     @property
     def policy(self) -> str:

@@ -35,13 +35,12 @@ def check(data: Any, schema: Schema, *, context: StageContext) -> None:
 
 def sums(data: Any, guide: Guide) -> Iterator[tuple[str, str, Decimal, Decimal]]:
     """Yield the declared totals: pointer, pattern of the amounts, total, and sum. Values that are not there count
-    nothing; a total or a list that is not there is not compared."""
+    nothing; a total or a list that is not there, or is text that cannot be read as a number, is not compared."""
     for pointer, pattern, value in totals(data, guide, ""):
         total = number_of(value)
-        amounts = [
-            number for each in matching(data, bound(pattern, pointer)) if (number := number_of(each)) is not None
-        ]
-        if total is not None and amounts:
+        given = [each for each in matching(data, bound(pattern, pointer)) if each not in (None, "")]
+        amounts = [number for each in given if (number := number_of(each)) is not None]
+        if total is not None and amounts and len(amounts) == len(given):
             yield pointer, pattern, total, exact_sum(amounts)
 
 
