@@ -10,9 +10,9 @@ rule share, what the calls of one strategy share, and last what differs: the mar
 
 import hashlib
 import hmac
-import json
 from typing import Any
 
+from config.platform import exact_json
 from etl.postprocessors.server_features import ServerFeatures
 
 Message = dict[str, str]
@@ -78,7 +78,7 @@ def system(*, task: str, schema: dict[str, Any], own: str, answer: str, mark: st
 
     The marker is different in each call, so it comes last.
     """
-    shown = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))  # each call pays for it
+    shown = exact_json.dumps(schema).decode()  # compact: each call pays for it
     parts = [
         "You read documents and give their values as asked.",
         NEVER_GUESS,

@@ -5,6 +5,7 @@ These variants only guide and relax. The final result is validated against the r
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
@@ -158,6 +159,31 @@ def envelope(schema: Schema, *, wants_evidence: bool) -> Schema:
     if wants_evidence:
         parts["evidence"] = {"type": "object", "additionalProperties": {**found, "required": ["page", "quote"]}}
     return {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}
+
+
+def with_floats(schema: Schema) -> Schema:
+    """Return the schema with numbers as floats, for a library that knows no others. Keywords whose numbers have more
+    digits are left out: the response is validated by the exact schema."""
+    result: Schema = transform(
+        schema, lambda each: {name: floats for name in each if (floats := as_floats(each[name])) is not NO_FLOAT}
+    )
+    return result
+
+
+NO_FLOAT = object()
+
+
+def as_floats(value: Any) -> Any:
+    """Return a value with floats for its numbers, or NO_FLOAT if one has more digits."""
+    if isinstance(value, Decimal):
+        return float(value) if Decimal(repr(float(value))) == value else NO_FLOAT
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    made = [as_floats(each) for each in inside]
+    if any(each is NO_FLOAT for each in made):
+        return NO_FLOAT
+    return (
+        dict(zip(value, made, strict=True)) if isinstance(value, dict) else made if isinstance(value, list) else value
+    )
 
 
 def rebase(schema: Schema, place: str) -> Schema:

@@ -1,11 +1,11 @@
 """Totals that a schema declares as sums: `"x-sum-of": "/items/*/amount"`. Compared exactly, as decimals."""
 
-import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from typing import Any
 
+from config.platform import exact_json
 from config.platform.http.pointers import join, tokens
 from etl.core.stage_context import StageContext
 from etl.postprocessors.schemas import Guide, Schema
@@ -20,7 +20,7 @@ PRECISION = 2_000  # digits, more than a sum of accepted numbers has
 
 def check(data: Any, schema: Schema, *, context: StageContext) -> None:
     """Warn about totals that differ from the sum of their amounts."""
-    if KEYWORD not in json.dumps(schema):
+    if KEYWORD.encode() not in exact_json.dumps(schema):
         return
     differing = [
         f"{pointer} is {total}, but the sum of {pattern} is {amounts}."
