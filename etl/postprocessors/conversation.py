@@ -47,7 +47,7 @@ from rules.schema import json_schema
 
 log = structlog.get_logger(__name__)
 
-PROMPT_VERSION = 5  # cached replies to other prompts are not used
+PROMPT_VERSION = 6  # cached replies to other prompts are not used
 SHOWN_WHOLE = 1_000  # characters of an invalid response that is shown and requested as a whole
 
 

@@ -148,6 +148,12 @@ def strip_annotations(schema: Schema) -> Schema:
     return result
 
 
+def strip_extensions(schema: Schema) -> Schema:
+    """Remove the keywords that are instructions for merging, and none for a model."""
+    result: Schema = transform(schema, lambda each: {name: each[name] for name in each if not name.startswith("x-")})
+    return result
+
+
 def is_annotation(name: str) -> bool:
     return name in ANNOTATIONS or name.startswith("x-")
 

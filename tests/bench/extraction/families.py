@@ -63,7 +63,7 @@ FAMILIES = (
         heads="every",
         continued=0.3,
     ),
-    Family(name="inventory-en-groups", language=ENGLISH, kind="branches", form="pipe", pages=24),
+    Family(name="inventory-en-groups", language=ENGLISH, kind="branches", form="pipe", pages=40),
     Family(
         name="inventory-fr-broken",
         language=FRENCH,

@@ -78,9 +78,9 @@ def stock_item(dice: Random, language: Language, number: int) -> Item:
 
 
 def branch_stock(dice: Random, language: Language, number: int) -> Item:
-    """An item of a site, which changes every 13 items, in a region, which changes every 39."""
+    """An item of a site, which changes every 26 items, in a region, which changes every 78."""
     stock = stock_item(dice, language, number)
-    site = number // 13
+    site = number // 26
     groups = {"region": ("North", "East", "South", "West")[site // 3 % 4], "site": f"Branch {101 + 7 * site}"}
     values = groups | {name: value for name, value in stock.values.items() if name != "location"}
     return Item(values=values, printed=cells(values, language))
