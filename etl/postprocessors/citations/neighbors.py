@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from etl.postprocessors.citations.characters import FILLER
-from etl.postprocessors.citations.units import CURRENCY, ONE, SCALE, SYMBOLS, scales_of
+from etl.postprocessors.citations.units import (
+    CURRENCY,
+    MINUS_WORDS,
+    ONE,
+    SCALE,
+    SIDES,
+    SYMBOLS,
+    THAN,
+    scales_of,
+)
 
 Span = tuple[int, int]
 SPACES = f" \u00a0\t{FILLER}^\"'“”„«»"  # and footnote marks and quotation marks
@@ -20,15 +29,9 @@ REACH = 300  # characters that are skipped
 TABLE = 4_000  # characters of a table before and after a cell that are compared
 TRIANGLES = "△▲▽▼⁻˗₋÷⁃"  # a minus in Japanese and Danish accounts
 DASHES = "-–—―‒−"
-MINUS_WORDS = frozenset(
-    re.findall(r"\w+", "minus moins menos meno negative negativ neg less abzüglich abzgl cr dr マイナス")
-)
-SIDES = frozenset(re.findall(r"\w+", "cr dr db soll haben credit debit debet avoir negative negativ overdrawn"))
 SHORT_SIDES = frozenset(("H", "S", "D", "C", "OD"))
 COMMERCIAL_MINUS = re.compile(r"(?:\./\.|[-–—]/)\Z")  # `./. 500.00`, `-/500.00`
-LABEL_OF_MINUS = re.compile(
-    r"(?:\./\.|(?P<word>[^\W\d_]{3,20}))(?![ .:]{1,3}(?:than|als|que)\b)[^\d|]*(?:\|[^\d|]*)?\Z"
-)
+LABEL_OF_MINUS = re.compile(rf"(?:\./\.|(?P<word>[^\W\d_]{{3,20}}))(?![ .:]{{1,3}}(?:{THAN})\b)[^\d|]*(?:\|[^\d|]*)?\Z")
 RATE = re.compile(r"\d+(?:[.,]\d+)?[ \u00a0]?%")
 MAX_LABEL = 60
 SIGN_HEADS = frozenset(re.findall(r"\w+", "sign vorzeichen signo signe segno"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from etl.postprocessors.citations.characters import TAG
-from etl.postprocessors.citations.units import CURRENCY, LETTERS, ONE, SCALE, SCALED, THOUSAND, scales_of
+from etl.postprocessors.citations.units import AMOUNTS, CURRENCY, LETTERS, ONE, SCALE, SCALED, THOUSAND, scales_of
 from etl.postprocessors.document_text import PageSpan
 from etl.postprocessors.tables import HTML_TABLE, Table, html_rows
 
@@ -47,8 +47,7 @@ AFTER = re.compile(
 WHOLE = re.compile(ALONE)
 IN_BRACKETS = re.compile(rf"[(\[][^()\[\]\n]{{0,40}}?{UNIT}[^()\[\]\n]{{0,40}}[)\]]")
 OF_AMOUNTS = re.compile(
-    r"\b(?:amounts?|figures|values|numbers|data|dollars|expressed|stated|presented|reported|angaben|beträge|werte|zahlen"
-    rf"|montants?|chiffres|valeurs|importes?|cifras|valores|importi|valori|bedragen|kwoty|belopp)\b[^.\n]{{0,60}}?{IN}[^.\n]{{0,20}}?{UNIT}"
+    rf"\b(?:{AMOUNTS})\b[^.\n]{{0,60}}?{IN}[^.\n]{{0,20}}?{UNIT}"
     rf"|(?:单位|單位|単位|단위)[^\n]{{0,4}}?{UNIT}",
     re.IGNORECASE,
 )
