@@ -47,9 +47,10 @@ def loads(text: str | bytes) -> Any:
     return json.loads(text, parse_float=Number, parse_int=integer)
 
 
-def dumps(value: Any, *, indent: bool = False) -> bytes:
-    """Serialize to JSON. Raises TypeError."""
-    return orjson.dumps(value, default=written, option=orjson.OPT_INDENT_2 if indent else None)
+def dumps(value: Any, *, indent: bool = False, is_sorted: bool = False) -> bytes:
+    """Serialize to JSON. `is_sorted`: with members in the order of their names. Raises TypeError."""
+    option = (orjson.OPT_INDENT_2 if indent else 0) | (orjson.OPT_SORT_KEYS if is_sorted else 0)
+    return orjson.dumps(value, default=written, option=option)
 
 
 def written(value: Any) -> orjson.Fragment:

@@ -4,23 +4,14 @@ from typing import Any
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.types.json import Json, Jsonb
+from psycopg.types.json import Jsonb
 
 from config.platform import exact_json
 from rules.models.ordered import OrderedJSON
 
 
 class ExactJSON(OrderedJSON):
-    """A column that keeps the text: the order of members, and every digit. psycopg would parse it by itself."""
-
-    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        return f"{sql}::text", params
-
-    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
-        return value if value is None or hasattr(value, "resolve_expression") else Json(value, dumps=exact_json.dumps)
-
-    def from_db_value(self, value: Any, *_how: Any) -> Any:
-        return exact_json.loads(value) if isinstance(value, str) else value
+    """A column that keeps the text."""
 
 
 class ExactJSONB(models.JSONField):

@@ -1,13 +1,14 @@
 """Conflicts between the pieces of a document: one question to the model about all of them, with the places."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from config.platform import exact_json
 from config.platform.http.pointers import tokens
 from etl.core.errors import SchemaInvalid
 from etl.postprocessors.conversation import Model
-from etl.postprocessors.merge import Conflict, Leaf, Merged, leaves, loose_key, plain
+from etl.postprocessors.merge import Conflict, Leaf, Merged, Tree, leaves, loose_key, plain
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.validation import Question, named
@@ -59,10 +60,17 @@ def pages_of(conflict: Conflict, cut: list[Piece]) -> str:
 
 
 # ---- The question ---------------------------------------------------------------------------------------------------
+def shown(conflict: Conflict) -> Sequence[Tree]:
+    """Return the candidates that the model is shown: of many the first and the last ones, such as the final total."""
+    if len(conflict.candidates) <= MAX_CANDIDATES:
+        return conflict.candidates
+    return (*conflict.candidates[: MAX_CANDIDATES // 2], *conflict.candidates[-MAX_CANDIDATES // 2 :])
+
+
 def listed(conflict: Conflict, cut: list[Piece]) -> str:
     """Return the values of a conflict, with their pages."""
     lines = []
-    for tree in conflict.candidates[:MAX_CANDIDATES]:
+    for tree in shown(conflict):
         pages = dict.fromkeys(cut[leaf.origin].pages for _, leaf in leaves(tree) if leaf.origin >= 0)
         value = exact_json.dumps(plain(tree)).decode()
         lines.append(f"- {value[:MAX_VALUE]} ({', '.join(pages)})")
@@ -74,7 +82,7 @@ def excerpts(conflicts: list[Conflict], cut: list[Piece]) -> list[str]:
     spans = {
         (leaf.origin, *span)
         for conflict in conflicts
-        for tree in conflict.candidates[:MAX_CANDIDATES]
+        for tree in shown(conflict)
         for _, leaf in leaves(tree)
         if leaf.origin >= 0 and (span := span_of(leaf, cut[leaf.origin].text))
     }
@@ -96,7 +104,7 @@ def needles(leaf: Leaf) -> list[str]:
     texts = [leaf.evidence.quote] if leaf.evidence else []
     if isinstance(leaf.value, str):
         return [*texts, leaf.value] if leaf.value.strip() else texts
-    if isinstance(leaf.value, bool) or leaf.value is None:
+    if isinstance(leaf.value, bool | list) or leaf.value is None:
         return texts
     grouped = [f"{leaf.value:,}", f"{leaf.value:,.2f}"]
     swap = str.maketrans(",.", ".,")
@@ -124,7 +132,7 @@ def counterpart(pointer: str, data: Any, given: Any, guide: Guide) -> Any:
     """Return the value at a pointer into `data` from another response, whose items are found by their merge key."""
     for token in tokens(pointer):
         if isinstance(data, list):
-            names = guide.merge_key or guide.item().merge_key
+            names = guide.item_key
             data, guide = data[int(token)], guide.item()
             items = given if isinstance(given, list) else []
             given = next((item for item in items if has_same_key(item, data, names)), None)

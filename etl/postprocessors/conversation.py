@@ -26,7 +26,7 @@ from etl.postprocessors.rejections import RequestRejected
 from etl.postprocessors.repair import Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
 from etl.postprocessors.responses import ParsedResponse
-from etl.postprocessors.schemas import Guide, envelope
+from etl.postprocessors.schemas import Guide, envelope, with_floats
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.postprocessors.validation import (
     MAX_POINTERS,
@@ -47,7 +47,7 @@ from rules.schema import json_schema
 
 log = structlog.get_logger(__name__)
 
-PROMPT_VERSION = 5  # cached replies to other prompts are not used
+PROMPT_VERSION = 6  # cached replies to other prompts are not used
 SHOWN_WHOLE = 1_000  # characters of an invalid response that is shown and requested as a whole
 
 
@@ -271,7 +271,7 @@ class Model:
             asdict(question),
             [each.text for each in rounds],
         ]
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(exact_json.dumps(facts, is_sorted=True)).hexdigest()
         return f"{question.label}-{digest}"
 
     # ---- One request ------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def form_of(question: Question, features: ServerFeatures) -> dict[str, Any]:
         return {"response_format": {"type": "json_object"}}
     if features.form is JsonMode.TEXT:
         return {}
-    schema = envelope(question.schema, wants_evidence=question.wants_evidence)
+    schema = with_floats(envelope(question.schema, wants_evidence=question.wants_evidence))
     return {
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": False, "schema": schema}}
     }

@@ -27,7 +27,7 @@ from etl.postprocessors.validation import InvalidReply, Question, Standing, read
 
 READING = """\
 Read the rows of a document again that an earlier answer got wrong. Give exactly {count} items of {pointer}, one for \
-each row, in the same order, and leave everything else out."""
+each row, in the same order, and leave everything else out. Rows of one cell are groups, and no items."""
 TASK = "Correct the parts of an answer about a document that are shown after it."
 ROUNDS = 2
 MAX_ITEMS = 100  # of a request

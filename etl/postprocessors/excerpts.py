@@ -14,7 +14,7 @@ from typing import Any
 
 from config.platform.http.pointers import join
 from etl.postprocessors.borders import find_items, running_heads
-from etl.postprocessors.groups import TextAbove
+from etl.postprocessors.groups import TextAbove, html_rows_of, markdown_rows_of
 from etl.postprocessors.repair import Mismatches, plain_evidence, value_at
 from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
 from etl.postprocessors.splitting import PIECE_BEGINS, TABLE_GOES_ON, UNDER_HEADINGS, markdown_rows
@@ -23,6 +23,8 @@ from etl.providers.base import PAGE_MARKER, page_marker
 
 WORD = re.compile(r"[^\W_]+(?:[.,'’][^\W_]+)*")
 MARKER = re.compile(PAGE_MARKER)
+HTML_ROW = re.compile(r"\s*<tr\b", re.IGNORECASE)
+HEAD_LINES = 2  # of a table in Markdown; one in HTML has its groups in these or in further lines
 MAX_UNIT = 2_000  # characters of a row or item
 MAX_AROUND = 150  # characters on each side of a line that is in no row or item
 MIN_SCORE = 0.5  # a word that occurs at most twice
@@ -37,6 +39,7 @@ class Unit:
     end: int
     page: int
     is_whole: bool  # not a line that may be a part of something
+    is_group: bool = False  # a row with one cell
 
 
 class Excerpts:
@@ -48,7 +51,13 @@ class Excerpts:
         self.first_page = first_page
         self.above = TextAbove(content)
         self.units = [
-            Unit(start=start, end=end, page=self.page_at(start), is_whole=is_whole)
+            Unit(
+                start=start,
+                end=end,
+                page=self.page_at(start),
+                is_whole=is_whole,
+                is_group=is_whole and is_group(content[start:end]),
+            )
             for start, end, is_whole in units_of(content)
         ]
         self.places: dict[str, list[int]] = defaultdict(list)
@@ -61,7 +70,8 @@ class Excerpts:
         return self.markers[index][1] if index >= 0 else self.first_page
 
     def find(self, value: Any, evidence: Iterable[Evidence], *, after: int = -1) -> int | None:
-        """Return the index of the unit that shows a value best. `after`: of equal ones, the first after this index."""
+        """Return the index of the unit that shows a value best. `after`: of equal ones, the first after this index. An
+        object may have the values of its groups, but is not shown by them."""
         evidence = list(evidence)
         pages = {each.page for each in evidence}
         wanted = {word for each in evidence for word in words(each.quote)}
@@ -70,8 +80,9 @@ class Excerpts:
         scores: dict[int, float] = defaultdict(float)
         counts = Counter[int]()
         for word in sorted(wanted):
-            for index in self.places[word]:
-                scores[index] += 1 / len(self.places[word])
+            places = [at for at in self.places[word] if not (isinstance(value, dict) and self.units[at].is_group)]
+            for index in places:
+                scores[index] += 1 / len(places)
                 counts[index] += 1
         if not scores:
             return None
@@ -127,8 +138,22 @@ class Shown:
         if (here := excerpts.page_at(start)) != self.page and not MARKER.match(excerpts.content, start):
             self.parts.append(page_marker(here))
         if lead and lead != self.lead:
-            self.parts.append(f"{TABLE_GOES_ON}\n{lead}")
+            self.parts += new_groups(lead, self.lead) or [f"{TABLE_GOES_ON}\n{lead}"]
         self.headings, self.lead = headings, lead or self.lead
+
+
+def is_group(row: str) -> bool:
+    """Whether a row of a table has text in its first cell alone."""
+    read = html_rows_of if HTML_ROW.match(row) else markdown_rows_of
+    return any(each.is_group for each in read(row, 0))
+
+
+def new_groups(lead: str, before: str) -> list[str]:
+    """Return the groups that begin, if a table goes on with others; else nothing."""
+    lines, known = lead.split("\n"), before.split("\n")
+    same = next((at for at, pair in enumerate(zip(lines, known, strict=False)) if pair[0] != pair[1]), len(known))
+    is_table = same >= HEAD_LINES and lines[:HEAD_LINES] == known[:HEAD_LINES]
+    return lines[same:] if is_table and len(lines) >= len(known) else []
 
 
 def units_of(content: str) -> Iterator[tuple[int, int, bool]]:

@@ -1,7 +1,7 @@
 """The text above a place that its rows are read with: headings, the head of their table, and their group in it.
 
 A group is a row with one cell, a cell over several rows, or cells at the start of a row that are empty in the rows
-after it.
+after it. Rows with one cell that follow each other are nested groups.
 """
 
 import re
@@ -31,6 +31,9 @@ class Row:
     @property
     def is_group(self) -> bool:
         return len(self.texts) > 1 and bool(self.texts[0]) and not any(self.texts[1:])
+
+
+NO_GROUP = Row(start=0, texts=[], spans=[])
 
 
 class TextAbove:
@@ -67,17 +70,18 @@ class TextAbove:
     def groups(self, place: int) -> Iterator[str]:
         """Yield the groups that the row at a place belongs to, as rows."""
         tables = self.heads.around(place)
-        row = next((row for row in self.rows_of(tables[-1]) if row.start >= place), None)
-        if row is None or row.is_group:
+        rows = [row for row in self.rows_of(tables[-1]) if row.start >= place]
+        if not rows:
             return
         above = [each for table in reversed(tables) for each in reversed(self.rows_of(table)) if each.start < place]
         above = above[:MAX_ROWS]
-        empty = len(list(takewhile(lambda text: not text, row.texts)))
-        found = [
-            next((each.texts for each in above if each.is_group), []),
-            open_cells(above),
-            [nearest(above, column) for column in range(empty % len(row.texts))],
-        ]
+        groups = open_groups(above, len(list(takewhile(lambda row: row.is_group, rows))))
+        if rows[0].is_group:
+            found = groups
+        else:
+            empty = len(list(takewhile(lambda text: not text, rows[0].texts)))
+            columns = [nearest(above, column) for column in range(empty % len(rows[0].texts))]
+            found = [*groups, open_cells(above), columns]
         is_html = is_html_table(self.content, tables[-1])
         for line in dict.fromkeys(written(texts, is_html=is_html) for texts in found if any(texts)):
             if len(line) <= MAX_HEAD:
@@ -93,6 +97,20 @@ class TextAbove:
 
 def is_html_table(content: str, table: Table) -> bool:
     return HTML_TABLE.match(content, table.start) is not None
+
+
+def open_groups(above: list[Row], following: int) -> list[list[str]]:
+    """Return the groups that go on after these rows, which are in reverse order, from the outermost. `following`: the
+    number of groups that begin there. Groups that follow each other are nested, and replace as many inner ones."""
+    found: list[list[str]] = []
+    run: list[list[str]] = []
+    for row in [*above, NO_GROUP]:
+        if row.is_group:
+            run.insert(0, row.texts)
+            continue
+        found = run[: max(0, len(run) - len(found))] + found
+        run = []
+    return found[: max(0, len(found) - following)]
 
 
 def open_cells(above: list[Row]) -> list[str]:

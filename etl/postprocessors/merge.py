@@ -81,9 +81,11 @@ def merge(schema: Schema, answers: list[ParsedResponse], *, choices: Mapping[str
 
 
 # ---- Trees ----------------------------------------------------------------------------------------------------------
-def build_tree(guide: Guide, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
+def build_tree(guide: Guide | None, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
     """Return a value as a tree whose leaves have their origin. Members that are null, and may not be, are omitted: the
-    piece does not have the value."""
+    piece does not have the value. Without a guide, nothing is: items without a merge key are valid as they are."""
+    if guide is None:
+        return whole_tree(value, answer, origin, pointer)
     if isinstance(value, dict):
         return {
             name: build_tree(guide.member(name), inside, answer, origin, join(pointer, name))
@@ -93,10 +95,18 @@ def build_tree(guide: Guide, value: Any, answer: ParsedResponse, origin: int, po
     if isinstance(value, list) and not guide.is_tuple:
         item = guide.item()
         return [
-            build_tree(item, inside, answer, origin, join(pointer, index))
+            build_tree(item if guide.is_keyed else None, inside, answer, origin, join(pointer, index))
             for index, inside in enumerate(value)
             if inside is not None or item.takes_null
         ]
+    return Leaf(value=value, origin=origin, evidence=answer.evidence_for(pointer))
+
+
+def whole_tree(value: Any, answer: ParsedResponse, origin: int, pointer: str) -> Tree:
+    if isinstance(value, dict):
+        return {name: whole_tree(inside, answer, origin, join(pointer, name)) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [whole_tree(inside, answer, origin, join(pointer, at)) for at, inside in enumerate(value)]
     return Leaf(value=value, origin=origin, evidence=answer.evidence_for(pointer))
 
 
@@ -232,7 +242,7 @@ class Merging:
         return different[self.choices.get(pointer, default)]
 
     def lists(self, guide: Guide, trees: list[list[Tree]], pointer: str) -> Tree:
-        names = guide.merge_key or guide.item().merge_key
+        names = guide.item_key
         items = [item for tree in trees for item in tree]
         if not names and not guide.is_unique:
             return items
@@ -300,12 +310,13 @@ def key_of(item: Tree, names: tuple[str, ...]) -> str:
 
 # ---- Missing values -------------------------------------------------------------------------------------------------
 def fill_missing(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
-    """Fill required members that no piece has with null or an empty list, if the schema allows it."""
+    """Fill required members that no piece has with null or an empty list, if the schema allows it. Items without a
+    merge key are whole in their piece."""
     if levels == 0 or isinstance(tree, Leaf):
         return tree
     if isinstance(tree, list):
         item = guide.item()
-        return [fill_missing(item, inside, levels - 1) for inside in tree]
+        return [fill_missing(item, inside, levels - 1) for inside in tree] if guide.is_keyed else tree
     required = guide.required()
     # An object that no piece has: some models write it with nothing but nulls.
     empty = {name for name in tree.keys() - set(required) if is_hollow(tree[name]) and guide.member(name).required()}

@@ -10,9 +10,10 @@ rule share, what the calls of one strategy share, and last what differs: the mar
 
 import hashlib
 import hmac
-import json
 from typing import Any
 
+from config.platform import exact_json
+from etl.postprocessors.schemas import strip_extensions
 from etl.postprocessors.server_features import ServerFeatures
 
 Message = dict[str, str]
@@ -76,14 +77,15 @@ def form(*, wants_evidence: bool, is_notes: bool) -> str:
 def system(*, task: str, schema: dict[str, Any], own: str, answer: str, mark: str, is_fenced: bool) -> str:
     """Return the system message. `own`: the rule's instructions; `answer`: the instructions for the response's form.
 
+    Calls for corrections have a part of the schema, so it comes after the rule's instructions, which all calls share.
     The marker is different in each call, so it comes last.
     """
-    shown = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))  # each call pays for it
+    shown = exact_json.dumps(strip_extensions(schema)).decode()  # compact: each call pays for it
     parts = [
         "You read documents and give their values as asked.",
         NEVER_GUESS,
-        f"JSON Schema:\n```json\n{shown}\n```",
         f"Further instructions:\n{own}" if own.strip() else "",
+        f"JSON Schema:\n```json\n{shown}\n```",
         answer,
         "Write the JSON in one ```json code fence." if is_fenced else "",
         task,

@@ -4,6 +4,7 @@ What fits is kept as it is. Only the parts that do not fit are requested again, 
 with fewer items than before is a failure of that call. Items that still do not fit are rejected, the others are kept.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from rules.schema import json_schema
 MAX_ERRORS = 100  # that are looked for at once
 SLICE = 50  # items
 NOT_ALLOWED = "Must not have the members "
+WORD = re.compile(r"[^\W_]+")
 
 V = TypeVar("V")
 Mismatch = tuple[str, str]  # a pointer and a message
@@ -231,14 +233,23 @@ def merged_items(
 
 
 def is_corrected(schema: Schema, pointer: str, item: Any, given: Any) -> bool:
-    """Whether a corrected item has all values of the wrong one that fitted. They may be in other members."""
+    """Whether a corrected item has all values of the wrong one that fitted, and at least half of the words in parts of
+    the wrong form. They may be in other members."""
     errors = json_schema.errors(schema, replaced(None, pointer, [item], creates=True), MAX_ERRORS)
-    kept = Counter(
-        loose_key(value)
-        for where, value in scalars(item, join(pointer, 0))
-        if value not in (None, "", [], {}) and not any(concerns(each, where) for each in errors)
-    )
-    return kept <= Counter(loose_key(value) for _, value in scalars(given))
+    kept, words = Counter[str](), set[str]()
+    for where, value in scalars(item, join(pointer, 0)):
+        if value in (None, "", [], {}) or any(each[0] == where or is_not_allowed(each, where) for each in errors):
+            continue
+        is_inside = any(concerns(each, where) for each in errors)
+        (words if is_inside else kept).update(words_of(value) if is_inside else [loose_key(value)])
+    values = [value for _, value in scalars(given)]
+    found = {word for value in values for word in words_of(value)}
+    return kept <= Counter(map(loose_key, values)) and 2 * len(words & found) >= len(words)
+
+
+def words_of(value: Any) -> list[str]:
+    """Return the words of a text, or the digits of a number."""
+    return WORD.findall(value.casefold()) if isinstance(value, str) else [loose_key(value)]
 
 
 def concerns(mismatch: Mismatch, where: str) -> bool:
@@ -246,7 +257,14 @@ def concerns(mismatch: Mismatch, where: str) -> bool:
     pointer, words = mismatch
     if not f"{where}/".startswith(f"{pointer}/") or words.startswith("The member "):
         return False
-    return not words.startswith(NOT_ALLOWED) or is_unwanted(where[len(pointer) + 1 :].partition("/")[0], words)
+    return not words.startswith(NOT_ALLOWED)
+
+
+def is_not_allowed(mismatch: Mismatch, where: str) -> bool:
+    """Whether a value is in a member that is not allowed."""
+    pointer, words = mismatch
+    is_below = where.startswith(f"{pointer}/") and words.startswith(NOT_ALLOWED)
+    return is_below and is_unwanted(where[len(pointer) + 1 :].partition("/")[0], words)
 
 
 def is_unwanted(token: str, words: str) -> bool:

@@ -5,6 +5,7 @@ These variants only guide and relax. The final result is validated against the r
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
@@ -108,10 +109,12 @@ class PieceSchema:
         if not isinstance(schema, dict):
             return schema
         guide = Guide.of(self.root, schema)
-        is_keyed = bool(guide.merge_key or guide.item().merge_key)
         self.references.add(str(schema.get("$ref")))
         return relax_one(
-            {name: self.inside(name, inside, f"{pointer}/{name}", is_keyed=is_keyed) for name, inside in schema.items()}
+            {
+                name: self.inside(name, inside, f"{pointer}/{name}", is_keyed=guide.is_keyed)
+                for name, inside in schema.items()
+            }
         )
 
     def inside(self, name: str, value: Any, pointer: str, *, is_keyed: bool) -> Any:
@@ -145,6 +148,12 @@ def strip_annotations(schema: Schema) -> Schema:
     return result
 
 
+def strip_extensions(schema: Schema) -> Schema:
+    """Remove the keywords that are instructions for merging, and none for a model."""
+    result: Schema = transform(schema, lambda each: {name: each[name] for name in each if not name.startswith("x-")})
+    return result
+
+
 def is_annotation(name: str) -> bool:
     return name in ANNOTATIONS or name.startswith("x-")
 
@@ -156,6 +165,31 @@ def envelope(schema: Schema, *, wants_evidence: bool) -> Schema:
     if wants_evidence:
         parts["evidence"] = {"type": "object", "additionalProperties": {**found, "required": ["page", "quote"]}}
     return {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}
+
+
+def with_floats(schema: Schema) -> Schema:
+    """Return the schema with numbers as floats, for a library that knows no others. Keywords whose numbers have more
+    digits are left out: the response is validated by the exact schema."""
+    result: Schema = transform(
+        schema, lambda each: {name: floats for name in each if (floats := as_floats(each[name])) is not NO_FLOAT}
+    )
+    return result
+
+
+NO_FLOAT = object()
+
+
+def as_floats(value: Any) -> Any:
+    """Return a value with floats for its numbers, or NO_FLOAT if one has more digits."""
+    if isinstance(value, Decimal):
+        return float(value) if Decimal(repr(float(value))) == value else NO_FLOAT
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    made = [as_floats(each) for each in inside]
+    if any(each is NO_FLOAT for each in made):
+        return NO_FLOAT
+    return (
+        dict(zip(value, made, strict=True)) if isinstance(value, dict) else made if isinstance(value, list) else value
+    )
 
 
 def rebase(schema: Schema, place: str) -> Schema:
@@ -208,6 +242,16 @@ class Guide:
         key = self.keyword("x-merge-key")
         names = key if isinstance(key, list) else [key]
         return tuple(names) if all(isinstance(name, str) and name for name in names) else ()
+
+    @property
+    def item_key(self) -> tuple[str, ...]:
+        """The members that identify items of this list, also if its items declare them."""
+        return self.merge_key or self.item().merge_key
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether items of this list may be spread over pieces."""
+        return bool(self.item_key)
 
     @property
     def policy(self) -> str:

@@ -1,11 +1,11 @@
 """Totals that a schema declares as sums: `"x-sum-of": "/items/*/amount"`. Compared exactly, as decimals."""
 
-import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from typing import Any
 
+from config.platform import exact_json
 from config.platform.http.pointers import join, tokens
 from etl.core.stage_context import StageContext
 from etl.postprocessors.schemas import Guide, Schema
@@ -20,7 +20,7 @@ PRECISION = 2_000  # digits, more than a sum of accepted numbers has
 
 def check(data: Any, schema: Schema, *, context: StageContext) -> None:
     """Warn about totals that differ from the sum of their amounts."""
-    if KEYWORD not in json.dumps(schema):
+    if KEYWORD.encode() not in exact_json.dumps(schema):
         return
     differing = [
         f"{pointer} is {total}, but the sum of {pattern} is {amounts}."
@@ -35,13 +35,12 @@ def check(data: Any, schema: Schema, *, context: StageContext) -> None:
 
 def sums(data: Any, guide: Guide) -> Iterator[tuple[str, str, Decimal, Decimal]]:
     """Yield the declared totals: pointer, pattern of the amounts, total, and sum. Values that are not there count
-    nothing; a total or a list that is not there is not compared."""
+    nothing; a total or a list that is not there, or is text that cannot be read as a number, is not compared."""
     for pointer, pattern, value in totals(data, guide, ""):
         total = number_of(value)
-        amounts = [
-            number for each in matching(data, bound(pattern, pointer)) if (number := number_of(each)) is not None
-        ]
-        if total is not None and amounts:
+        given = [each for each in matching(data, bound(pattern, pointer)) if each not in (None, "")]
+        amounts = [number for each in given if (number := number_of(each)) is not None]
+        if total is not None and amounts and len(amounts) == len(given):
             yield pointer, pattern, total, exact_sum(amounts)
 
 

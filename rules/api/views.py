@@ -11,7 +11,9 @@ from rest_framework.views import APIView
 
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
+from config.platform.http.parsers import ExactJSONParser
 from config.platform.http.problems import BadInput
+from config.platform.http.renderers import ExactJSONRenderer
 from rules.api import openapi, rates, representation, schemas
 from rules.library import access, catalog, editing
 from rules.library.access import NoSuchRule, NotYourRule, ReadOnlyRule
@@ -31,6 +33,7 @@ class Rules(generics.ListAPIView[Rule]):
     """`GET /api/v1/etl/rules`: the user's and the system's rules. `POST /api/v1/etl/rules`: create one."""
 
     throttle_classes = (rates.DocumentThrottle,)
+    parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
     ordering = ("-created_at", "-rule_id")
     row_bytes = staticmethod(attrgetter("text_bytes"))
 
@@ -56,6 +59,7 @@ class OneRule(APIView):
     """`GET`, `PUT`, `PATCH` and `DELETE /api/v1/etl/rules/{rule_id}`."""
 
     throttle_classes = (rates.DocumentThrottle,)
+    parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
 
     @openapi.operation(
         operation_id="getRule",

@@ -1,20 +1,23 @@
 """Rule files: each file in a folder is one system rule, identified by the file's name."""
 
-import json
+import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
+from config.platform import exact_json
 from config.platform.http import parsers
 from config.platform.http.problems import BadInput, InputError
 from rules.library.serializers import RuleSerializer
 from rules.schema import json_schema
 from rules.schema.keywords import unknown_keywords
 
+JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 SUFFIXES = (".json", ".yaml", ".yml")
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 MAX_BYTES = 1024 * 1024
@@ -75,7 +78,7 @@ def parse(file: Path, _changed: int, size: int) -> dict[str, Any]:
     if size > MAX_BYTES:
         raise invalid(f"The file is larger than {MAX_BYTES} bytes.")
     body = file.read_bytes()
-    document = parsers.load(body if file.suffix == ".json" else json_of(body))
+    document = parsers.load(body if file.suffix == ".json" else json_of(body), is_exact=True)
     if not isinstance(document, dict):
         raise invalid("Must be an object.")
     values = RuleSerializer.read(document)
@@ -84,12 +87,31 @@ def parse(file: Path, _changed: int, size: int) -> dict[str, Any]:
     return values
 
 
+class ExactLoader(yaml.CSafeLoader):
+    """The safe loader, with numbers that keep their digits."""
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Return a number. Raises ValueError for those that JSON does not have, such as `.inf`."""
+        if JSON_NUMBER.fullmatch(node.value):
+            return exact_json.loads(node.value)
+        is_float = node.tag.endswith(":float")
+        value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+        if not math.isfinite(value):
+            raise ValueError(node.value)
+        return value
+
+
+for kind in ("int", "float"):
+    ExactLoader.add_constructor(f"tag:yaml.org,2002:{kind}", ExactLoader.construct_number)
+
+
 def json_of(body: bytes) -> bytes:
     """Convert YAML to JSON, so that both get the same checks. Raises BadInput for values that JSON does not have."""
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=yaml.CSafeLoader)):
             raise invalid("YAML aliases are not allowed: they can expand to gigabytes.")
-        return json.dumps(yaml.load(body, Loader=yaml.CSafeLoader), allow_nan=False).encode()
+        options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
+        return orjson.dumps(yaml.load(body, Loader=ExactLoader), default=exact_json.written, option=options)  # noqa: S506 - a safe loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise invalid(f"Invalid YAML in line {mark.line + 1}." if mark else "Invalid YAML.") from None

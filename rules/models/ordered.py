@@ -1,19 +1,23 @@
-"""A JSON field that keeps the order of members, for people and language models. `jsonb` sorts them."""
+"""A JSON field that keeps the text: the order of members, and every digit. `jsonb` sorts members."""
 
-import json
 from typing import Any
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.types.json import Json
 
+from config.platform import exact_json
+
 
 class OrderedJSON(models.JSONField):
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
         return "json"
 
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        return f"{sql}::text", params  # psycopg would parse it by itself
+
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
-        return value if value is None or hasattr(value, "resolve_expression") else Json(value)
+        return value if value is None or hasattr(value, "resolve_expression") else Json(value, dumps=exact_json.dumps)
 
     def from_db_value(self, value: Any, *_how: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
+        return exact_json.loads(value) if isinstance(value, str) else value

@@ -3,7 +3,6 @@
 Positions in the text are for browsers, which count in UTF-16 code units and know no line end but LF.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from config.platform import exact_json
 from config.platform.http import parsers
 from config.platform.http.pointers import join, tokens
 from config.platform.http.problems import BadInput, InputError
@@ -76,7 +76,7 @@ def is_short(values: list[Any]) -> bool:
 
 
 def flat(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return f"[{', '.join(map(flat, value))}]" if isinstance(value, list) else exact_json.dumps(value).decode()
 
 
 def read(text: str) -> Any:
@@ -93,7 +93,7 @@ def read(text: str) -> Any:
         detail = f"This is not JSON: {error.msg}."
         raise BadInput(InputError(pointer=PLACE, code=MALFORMED, detail=detail)) from None
     try:
-        return parsers.load(body)
+        return parsers.load(body, is_exact=True)
     except BadInput as refused:
         found = [
             InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors

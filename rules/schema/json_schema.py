@@ -19,6 +19,8 @@ from typing import Any
 import jsonschema_rs
 from jsonschema_rs import ValidationError
 
+from config.platform import exact_json
+from config.platform.exact_json import Number
 from config.platform.http.pointers import join
 from config.platform.http.problems import MAX_ERRORS, InputError
 from rules.schema import subschemas
@@ -29,6 +31,8 @@ from rules.schema.subschemas import MAX_LEVELS, Part, Parts, refusal
 PLACE = "/json_schema"  # in the body of a request, or in a rule's file
 MAX_PATTERNS = 50
 MAX_MESSAGE = 300
+MAX_DIGITS, MAX_EXPONENT = 100, 500  # of a number
+READABLE = 50  # decimal places of a number that is written out
 # Most evaluations for a list of all errors, at 15 µs and 400 bytes each. Beyond it, only the first is reported.
 MAX_WORK = 100_000
 METASCHEMA_EVALUATIONS = 50
@@ -106,7 +110,7 @@ def errors(schema: dict[str, Any], instance: Any, limit: int = 20) -> list[tuple
 
 def canonical(schema: Any) -> str:
     """Return a schema as canonical JSON: equal schemas give equal text. In JSON Schema, 1 equals 1.0, but not true."""
-    return json.dumps(plain(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return exact_json.dumps(plain(schema), is_sorted=True).decode()
 
 
 # ---- Checking -------------------------------------------------------------------------------------------------------
@@ -129,6 +133,9 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
         yield refusal("", "invalid", "Must be a JSON Schema, which is an object.")
     elif nested_deeper(schema, bounds.depth):
         yield refusal("", "too_deep", f"Must not be nested deeper than {bounds.depth} levels.")
+    elif pointer := next(long_numbers(schema), None):
+        detail = f"Numbers must not have more than {MAX_DIGITS} digits, or {MAX_EXPONENT} decimal places."
+        yield refusal(pointer, "too_large", detail)
     elif compact_size(schema) > bounds.size:
         yield refusal("", "too_large", f"Must not be larger than {bounds.size} bytes as compact JSON.")
     elif pointers_size(schema, 0) > bounds.pointers:
@@ -137,9 +144,20 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
         yield refusal("/$schema", "unknown_draft", f"Must be one of: {', '.join(DRAFTS)}.")
 
 
+def long_numbers(value: Any, pointer: str = "") -> Iterator[str]:
+    """Yield the pointers to numbers that the library would take long to compare."""
+    if isinstance(value, dict | list):
+        for name, inside in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from long_numbers(inside, join(pointer, name))
+    elif isinstance(value, Decimal):
+        _, digits, exponent = value.as_tuple()
+        if len(digits) > MAX_DIGITS or abs(int(exponent)) > MAX_EXPONENT:
+            yield pointer
+
+
 def compact_size(schema: Any) -> int:
-    """Return the size of a schema as compact JSON, in bytes."""
-    return len(json.dumps(schema, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"))
+    """Return the size of a schema as compact JSON, in bytes. Numbers with decimals count as strings."""
+    return len(json.dumps(schema, separators=(",", ":"), ensure_ascii=False, default=str).encode(errors="replace"))
 
 
 def pointers_size(value: Any, length: int) -> int:
@@ -170,7 +188,7 @@ def remote_references(value: Any, pointer: str, *, names: bool = False) -> Itera
 
 def draft_errors(schema: dict[str, Any]) -> Iterator[InputError]:
     """Yield violations of the schema's draft, one error for each position."""
-    broken = all_errors(dialect(draft_of(schema) or LATEST), schema, evaluations=METASCHEMA_EVALUATIONS)
+    broken = all_errors(dialect(draft_of(schema) or LATEST), as_decimals(schema), evaluations=METASCHEMA_EVALUATIONS)
     found = {pointer_to(error): error for error in reversed(list(broken))}
     for pointer, error in sorted(found.items()):
         last = error.instance_path[-1] if error.instance_path else ""
@@ -226,7 +244,7 @@ class Compiled:
 
 @lru_cache(maxsize=128)  # of at most 64 KB of text each
 def compiled_from(text: str) -> Compiled:
-    schema = json.loads(text)
+    schema = exact_json.loads(text)
     if check(schema, bounds=APPLIED):
         raise SchemaRefused("The schema does not pass the check.")
     return Compiled(
@@ -237,7 +255,9 @@ def compiled_from(text: str) -> Compiled:
 def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
     """Compile without the root's `$id`: all references are local, and the library may know that name."""
     nameless = {name: inside for name, inside in schema.items() if name not in ("$id", "id")}
-    return jsonschema_rs.validator_for(nameless, offline=True, validate_formats=True, pattern_options=PATTERNS)
+    return jsonschema_rs.validator_for(
+        as_decimals(nameless), offline=True, validate_formats=True, pattern_options=PATTERNS
+    )
 
 
 @lru_cache
@@ -283,8 +303,14 @@ def plain(value: Any) -> Any:
         return {name: plain(inside) for name, inside in value.items()}
     if isinstance(value, list):
         return [plain(inside) for inside in value]
-    # The shortest digits, as in jsonb: 1e300 becomes 10**300 there, but int(1e300) does not.
-    return int(Decimal(repr(value))) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return value
+    number = Decimal(str(value))
+    is_small = number == number.to_integral_value() and number.adjusted() < exact_json.SMALL_INTEGER
+    if is_small:
+        return int(number)
+    short = exact_json.comparable(number)
+    return Number(format(Decimal(short), "f") if abs(number.adjusted()) < READABLE else short)
 
 
 def as_decimals(value: Any) -> Any:

@@ -3,13 +3,15 @@
 Language models receive them too, when a request is repeated, so a message describes the correct value.
 """
 
-import json
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 from jsonschema_rs import ValidationError
 from jsonschema_rs import ValidationErrorKind as Kind
 
+from config.platform import exact_json
+from config.platform.exact_json import Number
 from config.platform.http.pointers import join
 
 MAX_NAMES = 10
@@ -57,7 +59,17 @@ def message(error: ValidationError) -> str:
 
 
 def written(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return exact_json.dumps(exact(value)).decode()
+
+
+def exact(value: Any) -> Any:
+    """Return a value from the library with Numbers, which can be written."""
+    if isinstance(value, dict):
+        return {name: exact(inside) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [exact(inside) for inside in value]
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return Number(str(value)) if is_number else value
 
 
 def listed(names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from config.platform import exact_json
 from etl.models import Task
 from rules.models import Rule
 from tests.client.conftest import Cli
@@ -159,6 +160,17 @@ def test_a_result_is_printed_as_text_or_data(alice: User, sluice: Cli) -> None:
     assert "--markdown" in sluice("document", "result", plain.pk, "--data", code=4).err
 
 
+def test_numbers_are_printed_digit_for_digit_and_in_order(alice: User, sluice: Cli) -> None:
+    """B43. They were printed as doubles: 90071992547409.94 and 1e+22."""
+    text = (
+        '{"zebra": [90071992547409.93, 1e22, 12.50, -0, 12345678901234567890, 1e-400], "apple": {"a": 0.10, "b": []}}'
+    )
+    task = make_task(alice)
+    complete(task, {**RESULT, "data": exact_json.loads(text)})
+    assert sluice("document", "result", task.pk, "--data").text == f"{text}\n"
+    assert f'"data": {text}' in sluice("document", "result", task.pk).text
+
+
 def test_a_queued_document_is_cancelled(alice: User, sluice: Cli) -> None:
     task = make_task(alice)
     assert sluice("document", "cancel", task.pk, "--json").json["status"] == "cancelled"
@@ -204,6 +216,24 @@ def test_a_rule_is_created_changed_and_deleted(alice: User, sluice: Cli, totals:
     assert f"{number} " in sluice("rule", "list").text
     sluice("rule", "delete", "Totals", "--yes")
     assert "sluice rule list" in sluice("rule", "show", "Totals", code=4).err
+
+
+def test_numbers_of_a_rule_are_sent_and_printed_digit_for_digit(alice: User, sluice: Cli) -> None:
+    schema = '{"properties": {"a": {"minimum": 12345678901234567890.5, "enum": [0.10, 1E+22]}}}'
+    number = sluice("rule", "create", "-", stdin=f'{{"name": "Long", "json_schema": {schema}}}').word
+    shown = sluice("rule", "show", number, "--json").text
+    assert f'"json_schema": {schema}' in shown
+    assert sluice("rule", "update", number, "-", "--json", stdin=shown).json["version"] == 1
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_has_the_usual_layout(indent: int | None) -> None:
+    from sluice import exact_json as client_json
+
+    value = {"a": [1, 2.5, None, True, "é\n"], "b": {}, "c": [], "d": {"e": [{"f": ""}]}}
+    assert client_json.dumps(client_json.loads(json.dumps(value)), indent=indent) == json.dumps(
+        value, indent=indent, ensure_ascii=False
+    )
 
 
 def test_errors_in_a_rule_are_reported_by_location(alice: User, sluice: Cli, totals: dict[str, Any]) -> None:

@@ -10,11 +10,13 @@ from django.db import connection
 from django.test import Client
 from rest_framework.test import APIClient
 
-from config.platform import storage
+from config.platform import exact_json, storage
 from etl.api import event_stream, lookup
 from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
+from etl.postprocessors.schemas import with_floats
+from rules.models import Rule
 from tests.broker import valkey
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
@@ -152,6 +154,70 @@ def test_schemas_apply_to_the_exact_number(
 
     assert len(models.requests) == 3
     assert str(row_of(made).last_result["data"]["total"]) == fitting
+
+
+LONG = "12345678901234567890.5"
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "total"),
+    [
+        ("minimum", LONG, (LONG, "12345678901234567890.4")),
+        ("const", LONG, (LONG, "12345678901234567890.4")),
+        ("enum", f"[{LONG}]", (LONG, "12345678901234567890.6")),
+        ("const", LONG.replace(".", "0"), (LONG.replace(".", "0"), LONG.replace(".", "1"))),
+        ("multipleOf", "0.00000000000000000003", ("0.00000000000000000006", "0.00000000000000000007")),
+    ],
+)
+def test_numbers_of_schemas_have_every_digit(
+    api: APIClient, models: ModelServer, keyword: str, value: str, total: tuple[str, str]
+) -> None:
+    """Schemas were read with doubles, so 12345678901234567890.4 was at least 12345678901234567890.5."""
+    schema = f'{{"properties": {{"total": {{"type": "number", "{keyword}": {value}}}}}}}'
+    body = f'{{"name": "Long", "json_schema": {schema}}}'
+    made = api.post("/api/v1/etl/rules", body, content_type="application/json")
+    assert value in made.content.decode()
+    assert value in api.get(made["Location"]).content.decode()
+    fitting, other = total
+    models.will(says(f'{{"data": {{"total": {other}}}}}'), says(f'{{"data": {{"total": {fitting}}}}}'))
+    rule = Rule.objects.get(pk=made.json()["rule_id"])
+    task = make_task(User.objects.get(pk=rule.owner_id or 0), TEXT, rule=rule)
+
+    run(task)
+
+    assert len(models.requests) == 2
+    assert value in models.requests[0].message("system")
+    if keyword != "multipleOf":  # whose messages have a double
+        assert value.strip("[]") in models.requests[1].messages[3]["content"]
+    assert str(row_of(task).last_result["data"]["total"]) == fitting
+
+
+def test_a_change_in_the_last_digit_is_a_new_version(api: APIClient) -> None:
+    body = f'{{"name": "Long", "json_schema": {{"properties": {{"a": {{"minimum": {LONG}}}}}}}}}'
+    path = api.post("/api/v1/etl/rules", body, content_type="application/json")["Location"]
+    for text, version in ((body, 1), (body.replace("890.5", "890.50"), 1), (body.replace("890.5", "890.6"), 2)):
+        assert api.put(path, text, content_type="application/json").json()["version"] == version
+
+
+def test_the_page_of_a_rule_has_every_digit(api: APIClient, alice: User, client: Client) -> None:
+    body = f'{{"name": "Long", "json_schema": {{"properties": {{"a": {{"enum": [{LONG}, 0.10]}}}}}}}}'
+    rule_id = api.post("/api/v1/etl/rules", body, content_type="application/json").json()["rule_id"]
+    client.force_login(alice)
+    assert f"[{LONG}, 0.10]" in client.get(f"/app/rules/{rule_id}").content.decode()
+
+
+@pytest.mark.parametrize("number", ["1" * 101, "1e-501"])
+def test_numbers_that_take_long_to_compare_are_refused(api: APIClient, number: str) -> None:
+    body = f'{{"name": "Long", "json_schema": {{"properties": {{"a": {{"minimum": {number}}}}}}}}}'
+    refused = api.post("/api/v1/etl/rules", body, content_type="application/json").json()
+    assert refused["errors"][0]["pointer"] == "/json_schema/properties/a/minimum"
+
+
+def test_a_server_that_enforces_schemas_gets_no_rounded_number() -> None:
+    schema = exact_json.loads(
+        f'{{"properties": {{"a": {{"const": {LONG}}}, "b": {{"minimum": 0.50, "enum": [1, 2.5]}}}}}}'
+    )
+    assert with_floats(schema) == {"properties": {"a": {}, "b": {"minimum": 0.5, "enum": [1, 2.5]}}}
 
 
 # ---- Numbers that cannot be stored ----------------------------------------------------------------------------------

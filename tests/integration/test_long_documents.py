@@ -341,6 +341,26 @@ def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: M
     assert "items_rejected" in codes(context)
 
 
+def test_an_item_of_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
+    """The mismatch is of the item as a whole, so nothing of it had to be kept: any item of the right form took its
+    place."""
+    rows = {"type": "array", "items": {"anyOf": [ROW, {"type": "string"}]}}
+    schema = {**SCHEMA, "properties": {"lines": rows}}
+
+    def answer(request: Request) -> Reply:
+        if is_again(request):
+            return gives({"lines": ["another"]})
+        return gives({"lines": [[*row.values()] if row["sku"] == "A-7" else row for row in rows_of(request)]})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+
+    assert process(100, schema=schema, context=context).data["lines"] == [
+        row for row in ALL[:100] if row["sku"] != "A-7"
+    ]
+    assert "items_rejected" in codes(context)
+
+
 # ---- Conflicts ------------------------------------------------------------------------------------------------------
 def totals(*values: Any) -> Any:
     """A reader that gives the total of each piece in turn, and chooses the last place when it is asked."""
@@ -417,8 +437,47 @@ def test_an_object_of_two_places_is_put_to_the_model(models: ModelServer) -> Non
     assert "/firm" in warning(context, "merge_conflict")
 
 
+def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
+    """Only the first eight were, and the total on the last page could not be chosen."""
+    values = [100.5 + number for number in range(10)]
+    models.always(totals(*values))
+    context = context_of(seconds=120)
+
+    assert process(500, context=context).data["total"] == values[-1]
+
+    assert "- 109.5 (page 10)" in models.requests[-1].message("user")
+    assert warning(context, "merge_conflict").endswith("It was shown the first and the last ones, 8 of 10.")
+
+
+def test_lists_by_position_that_differ_are_put_to_the_model(models: ModelServer) -> None:
+    """The task failed with a TypeError, after all pieces were paid."""
+    place = {"type": ["array", "null"], "prefixItems": [{"type": "number"}, {"type": "number"}]}
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "place": place}}
+    places = {1: [1.5, 2.5], 2: [3.5, 4.5]}
+
+    def answer(request: Request) -> Reply:
+        piece = re.search(r"piece (\d+) of", request.message("user"))
+        return gives({"place": places.get(int(piece[1]) if piece else 2), "lines": rows_of(request)})
+
+    models.always(answer)
+    context = context_of(seconds=120)
+
+    assert process(100, schema=schema, context=context).data["place"] == [3.5, 4.5]
+    assert "/place" in warning(context, "merge_conflict")
+
+
 # ---- Sums -----------------------------------------------------------------------------------------------------------
 SUMMED = with_total(**{"x-sum-of": "/lines/*/amount", "x-merge": "last"})
+
+
+def test_amounts_that_cannot_be_read_are_not_summed(models: ModelServer) -> None:
+    """The warning said that the sum of "50.00 EUR" and "50.00" is 50.00."""
+    amount = {"type": "array", "items": {"type": "string"}}
+    schema = {"type": "object", "properties": {"total": {"type": "string", "x-sum-of": "/rows/*"}, "rows": amount}}
+    models.always(gives({"total": "100.00", "rows": ["50.00 EUR", "50.00"]}))
+    context = context_of(seconds=120)
+    process(5, schema=schema, context=context)
+    assert "sum_differs" not in codes(context)
 
 
 def test_a_total_that_differs_from_its_sum_is_reported(models: ModelServer) -> None:

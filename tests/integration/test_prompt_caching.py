@@ -1,6 +1,7 @@
 """The beginning of a prompt is what model servers cache: the calls of a task share as much of it as possible."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from etl.postprocessors.llm import Llm
 from rules.library.content import RuleContent
 from tests.integration import openai_server
 from tests.integration.llm_factories import INVOICE, configure, context_of, forget, ocr_of, rule_of
-from tests.integration.openai_server import ModelServer, Request, gives, problem, says
+from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem, says
 
 LONG_RULE = "Read the amounts in the column on the right. " * 1_700  # 77 kB, with the schema 80 kB
 
@@ -63,6 +64,24 @@ def test_calls_of_a_task_begin_alike(models: ModelServer, strategy: str) -> None
     found = shares(models.requests)
     assert len(found) >= 5
     assert min(found) >= 0.9
+
+
+def test_a_correction_of_some_rows_begins_like_the_pieces(models: ModelServer) -> None:
+    """Its schema has one list alone, and stood before the instructions of the rule: the share was 1 %."""
+    row = {"type": "object", "properties": {"n": {"type": "string"}, "amount": {"type": "number"}}, "required": ["n"]}
+    schema = {"type": "object", "properties": {"rows": {"type": "array", "items": row}, "total": {"type": "number"}}}
+
+    def answer(request: Request) -> Reply:
+        numbers = re.findall(r"^Row (\S+):", request.message("user"), re.MULTILINE)
+        is_piece = "piece" in request.message("user").split("\n")[0]
+        return gives({"rows": [{"n": n, "amount": "?" if is_piece and n == "0-5" else 1234.5} for n in numbers]})
+
+    models.always(answer)
+
+    process(rule_of(schema, system_prompt=LONG_RULE, strategy="chunked-extract"))
+
+    assert "an earlier answer got wrong" in models.requests[-1].message("system")
+    assert shares(models.requests)[-1] >= 0.9
 
 
 def test_only_the_document_and_what_is_about_it_differs(models: ModelServer) -> None:

@@ -414,6 +414,15 @@ def test_unknown_schema_keywords_of_a_file_are_refused(folder: Path) -> None:
     assert Rule.objects.get(slug="bills").require_complete
 
 
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_numbers_in_files_keep_their_digits(folder: Path, suffix: str) -> None:
+    schema = '{"properties": {"a": {"enum": [12345678901234567890.5, 0.10, -7, 123456789012345678901]}}}'
+    (folder / f"long.{suffix}").write_text(f'{{"name": "Long", "json_schema": {schema}}}')
+    assert system_rules.load_all().created == ["long"]
+    [member] = Rule.objects.get(slug="long").json_schema["properties"].values()
+    assert list(map(str, member["enum"])) == ["12345678901234567890.5", "0.10", "-7", "123456789012345678901"]
+
+
 def test_yaml_is_accepted(folder: Path) -> None:
     """B26."""
     (folder / "slips.yaml").write_text("name: Slips\npostprocess_mode: skip\ndescription: |\n  Two\n  lines\n")

@@ -67,6 +67,37 @@ SIGNS = {
     "minus in a cell of HTML": "<table><tr><td>Balance</td><td>-</td><td>500.00</td></tr></table>",
     "plus or minus": "Balance ±500.00",
     "less than": "Balance <500.00",
+    # in another line
+    "parenthesis at the end of a line": "Balance (\n500.00)",
+    "parentheses in lines of their own": "Balance (\n500.00\n)",
+    "closing parenthesis in the next line": "Balance (500.00\n)",
+    "minus at the end of a line": "Balance -\n500.00",
+    # as merchants and accountants write them
+    "minus and slash": "Saldo -/500.00",
+    "commercial minus": "Skonto ./. 500.00",
+    "commercial minus before a word": "./. Skonto 500.00",
+    "less and a rate": "Less: 2 % discount 500.00",
+    "less in a cell": "| Less: discount | 500.00 |",
+    "division sign": "Saldo ÷ 500.00",
+    "hyphen bullet": "Balance ⁃500.00",
+    "minus in Japanese": "残高 マイナス500.00",
+    "negative": "Balance 500.00 negative",
+    "overdrawn": "Balance 500.00 overdrawn",
+    "OD": "Balance 500.00 OD",
+    "side in a cell": "| Saldo | 500.00 | S |",
+    # bounds and estimates
+    "tilde": "Balance ~500.00",
+    "tilde and space": "Balance ~ 500.00",
+    "at most": "Balance ≤ 500.00",
+    "less than and a space": "Balance < 500.00",
+    "more than as an entity": "Balance &gt; 500.00",
+    "less than in a cell": "| Balance | < | 500.00 |",
+    "at most in ASCII": "Balance <= 500.00",
+    "plus or minus and a space": "Balance ± 500.00",
+    # struck through
+    "struck through": "Balance ~~500.00~~ 450.00",
+    "struck through in HTML": "Balance <del>500.00</del> 450.00",
+    "struck through by s": "Balance <s>500.00</s> 450.00",
 }
 
 
@@ -87,6 +118,13 @@ TEXTS_WITH_SIGN = {
     "credit": ("€ 12,50", "Summe € 12,50 CR"),
     "triangle": ("12.50", "合計 △12.50"),
     "markup": ("12.50", "Sum (**12.50**)"),
+    "tilde": ("12.50", "Sum ~12.50"),
+    "parenthesis at the end of a line": ("12.50", "Sum (\n12.50)"),
+    "less than": ("12.50 EUR", "Sum < 12.50 EUR"),
+    "struck through": ("12.50", "Sum ~~12.50~~ 11.00"),
+    "struck date": ("2024-03-14", "Due ~~14 March 2024~~ 20 March 2024"),
+    "head of a table": ("500", "| Item | TEUR |\n|---|---|\n| Cash | 500 |"),
+    "groups with a space": ("500.00", "Sum 2, 500.00"),
 }
 
 
@@ -115,6 +153,18 @@ PARTS: dict[str, tuple[Any, str]] = {
     "bold digits": (500, "Price 1<b>500.00</b>"),
     "cut digits": (500, "Price 500.00…"),
     "article and quantity": ("471112", "4711 12 pcs of screws"),
+    "comma and space": (500, "Price 2, 500.00"),
+    "space and comma": (500, "Price 2 ,500.00"),
+    "point and space": (500, "Preis 2. 500,00"),
+    "groups in two lines": (500, "a price of 1\n500.00"),
+    "groups with a comma in two lines": (500, "a price of 1,\n500.00"),
+    "decimals after a space": (500, "Preis 500, 25"),
+    "decimals after a space and a point": (500, "Price 500 .25"),
+    "first part of a number in two lines": (2, "a price of 2\n500.00 EUR"),
+    "bar": (500, "Price 1|500.00"),
+    "bar before decimals": (500, "Preis 500|25"),
+    "address": ("b@c.com", "Contact a+b@c.com"),
+    "path": ("https://a.com/x", "See https://a.com/x/y"),
 }
 
 
@@ -186,6 +236,50 @@ def test_a_number_without_its_scale_is_not_sure(value: int, text: str, _whole: i
 def test_a_number_with_its_scale_is_found(_value: int, text: str, whole: int) -> None:
     [found] = citations({"value": whole}, {"/value": text}, pages=[text]).values()
     assert found["match"] != "not_found"
+
+
+FAR_SCALES = {
+    "head of the column": "| Item | TEUR |\n|---|---|\n| Cash | 500 |",
+    "head with a year": "| Item | 2023 T€ | 2022 T€ |\n|---|---|---|\n| Cash | 500 | 400 |",
+    "head in words": "| Item | Amount (in thousands) |\n|---|---|\n| Cash | 500 |",
+    "head of the first column": "| In thousands | 2023 | 2022 |\n|---|---|---|\n| Cash | 500 | 400 |",
+    "zeros": "| Item | $'000 |\n|---|---|\n| Cash | 500 |",
+    "zeros after a currency": "| Item | $000 |\n|---|---|\n| Cash | 500 |",
+    "second row of the head": "| Item | 2023 |\n|---|---|\n| | TEUR |\n| Cash | 500 |",
+    "HTML": "<table><tr><th>Item</th><th>TEUR</th></tr><tr><td>Cash</td><td>500</td></tr></table>",
+    "HTML without th": "<table><tr><td>Item</td><td>in thousands</td></tr>\n<tr><td>Cash</td><td>500</td></tr></table>",
+    "HTML with a cell over columns": (
+        '<table><tr><th></th><th colspan="2">TEUR</th></tr><tr><td>Cash</td><td>500</td><td>400</td></tr></table>'
+    ),
+    "caption": "Balance sheet (in thousands of USD)\n\n| Item | 2023 |\n|---|---|\n| Cash | 500 |",
+    "caption in German": "(Beträge in TEUR)\n\n| Posten | 2023 |\n|---|---|\n| Kasse | 500 |",
+    "line of its own": "In Tsd. EUR\n\n| Posten | 2023 |\n|---|---|\n| Kasse | 500 |",
+    "note": "All amounts are stated in thousands of dollars.\n\nCash 500",
+    "Japanese note": "（単位：千円）\n\n売掛金 500",
+    "aligned columns": "Item        TEUR\nCash         500",
+    "label": "Umsatz in TEUR: 500",
+    "label in brackets": "Umsatz (k€): 500",
+    "label with zeros": "Revenue (000s) 500",
+    "cell after the number": "| Umsatz | 500 | T€ |",
+    "cell before the number": "| Umsatz | TEUR | 500 |",
+    "factor": "Revenue 500 x 1,000",
+}
+
+
+@pytest.mark.parametrize("text", FAR_SCALES.values(), ids=FAR_SCALES)
+@pytest.mark.parametrize("how", ["quoted", "searched"])
+def test_a_number_with_a_scale_elsewhere_is_ambiguous_with_and_without_it(text: str, how: str) -> None:
+    for value in (500, 500_000):
+        quotes = {"/value": text.splitlines()[-1]} if how == "quoted" else {}
+        [found] = citations({"value": value}, quotes, pages=[text]).values()
+        assert found["match"] == "ambiguous"
+
+
+def test_a_table_that_goes_on_keeps_the_scale_of_its_head() -> None:
+    rows = "".join(f"| Item {number} | {number}1.50 |\n" for number in range(1, 6))
+    pages = [f"| Item | TEUR |\n|---|---|\n{rows}", "| Cash | 500.00 |\n| Bank | 20.00 |\n"]
+    [found] = citations({"cash": 500}, {"/cash": (2, "Cash | 500.00")}, pages=pages).values()
+    assert found["match"] == "ambiguous"
 
 
 # ---- Notations ------------------------------------------------------------------------------------------------------
@@ -289,6 +383,22 @@ ORDINARY = {
     "unit": (5, "5 mm"),
     "Japanese": (500, "500円（税込）"),
     "copyright": (2024, "Copyright ©2024 ACME"),
+    "column beside one with a scale": (12, "| Item | Shares | TEUR |\n|---|---|---|\n| A | 12 | 500 |"),
+    "amount outside of a table with a scale": (
+        Decimal("12.5"),
+        "| Item | TEUR |\n|---|---|\n| Cash | 500 |\n\nFee: EUR 12.50",
+    ),
+    "year on a page with a scale": (2024, "(in thousands)\n\nFiscal year 2024"),
+    "word in the text": (12, "Two million people bought 12 cars"),
+    "name with zeros": (7, "| Article 000 | 7 |"),
+    "size": (Decimal("12.5"), "| Shirt | 12.50 | S |\n| Shirt | 12.50 | M |\n| Coat | 12.50 | S |"),
+    "quoted mail": (Decimal("12.5"), "> 12.50 EUR"),
+    "arrow": (Decimal("12.5"), "Price -> 12.50"),
+    "numbers in a list": (112, "rooms 110, 112, 114"),
+    "numbered list": (Decimal("12.5"), "2) 12.50 EUR for rent"),
+    "next line": (Decimal("12.5"), "Qty 3\n12.50 EUR"),
+    "no less than": (12, "Less than that: no, 12 items"),
+    "cells without outer marks": (12, "Item | Qty\n--- | ---\nDesk|12"),
 }
 
 

@@ -30,6 +30,33 @@ def test_a_row_is_shown_with_the_rows_that_continue_its_cells() -> None:
     assert shown_of(excerpts, unit).splitlines()[-2:] == ["| A3 | Bench | 3.00 |", "|  | oak |  |"]
 
 
+GROUPED = (
+    "| article | amount |\n|---|---|\n"
+    "| North | |\n| Branch 7 | |\n"
+    + "".join(f"| x{number} | {number}.25 |\n" for number in range(10, 15))
+    + "| Branch 8 | |\n"
+    + "".join(f"| x{number} | {number}.25 |\n" for number in range(15, 20))
+)
+
+
+def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
+    """Without its number, the rarest words of an item are those of its group."""
+    excerpts = Excerpts(GROUPED, first_page=1)
+    unit = excerpts.find({"region": "North", "branch": "Branch 8", "amount": 16.25}, [])
+    assert unit is not None
+    assert GROUPED[slice(*excerpts.span(unit))] == "| x16 | 16.25 |\n"
+
+
+def test_rows_of_other_groups_of_a_table_are_shown_without_its_head() -> None:
+    """Each change of the group repeated the head, which was half of a request."""
+    excerpts = Excerpts(GROUPED, first_page=1)
+    shown = Shown()
+    shown.add(excerpts, [unit for sku in ("x11", "x12", "x17") if (unit := excerpts.find({"article": sku}, []))])
+    rows = "| North | |\n| Branch 7 | |\n| x11 | 11.25 |\n| x12 | 12.25 |\n| Branch 8 | |\n| x17 | 17.25 |"
+    assert shown.text.endswith(f"|---|---|\n{rows}")
+    assert shown.text.count("|---|") == 1
+
+
 def test_an_excerpt_has_its_page_and_the_head_of_its_table() -> None:
     excerpts = Excerpts(TABLE, first_page=1)
     unit = excerpts.find({"number": "A3", "price": 3}, [])

@@ -13,6 +13,21 @@ TABLES = {
         ["North"],
     ),
     "the next group": (f"{HEAD}| North | | |\n| x | 7 | 1.00 |\n| South | | |\n| x | 8 | 2.00 |\n", "| South", []),
+    "nested groups": (
+        f"{HEAD}| North | | |\n| Kiel | | |\n| x | 7 | 1.00 |\n| Bremen | | |\n| x | 8 | 2.00 |\n| x | 8 | 3.00 |\n",
+        "| x | 8 | 3",
+        ["North", "Bremen"],
+    ),
+    "the next inner group": (
+        f"{HEAD}| North | | |\n| Kiel | | |\n| x | 7 | 1.00 |\n| Bremen | | |\n| x | 8 | 2.00 |\n",
+        "| Bremen",
+        ["North"],
+    ),
+    "the next outer group": (
+        f"{HEAD}| North | | |\n| Kiel | | |\n| x | 7 | 1.00 |\n| South | | |\n| Ulm | | |\n| x | 8 | 2.00 |\n",
+        "| South",
+        [],
+    ),
     "two empty cells": (f"{HEAD}| North | 7 | 1.00 |\n| | | 2.00 |\n| | | 3.00 |\n", "| | | 3", ["North | 7"]),
     "an empty row": (f"{HEAD}| North | 7 | 1.00 |\n| | | |\n| | | 3.00 |\n", "| | | |", []),
     "no group": (f"{HEAD}| North | 7 | 1.00 |\n| South | 8 | 2.00 |\n", "| South", []),
@@ -22,6 +37,11 @@ OPEN = f"{HTML}<tr><td rowspan=3>North</td><td rowspan='2'>7</td><td>1</td></tr>
 HTML_TABLES = {
     "open cells": (OPEN, "<tr><td>2", ["<td>North</td><td>7</td>"]),
     "a closed cell": (f"{OPEN}</td></tr>", "<tr><td>8", ["<td>North</td>"]),
+    "nested groups": (
+        f"{HTML}<tr><td colspan=3>North</td></tr><tr><td colspan=3>Kiel</td></tr><tr><td>x</td><td>7</td></tr>",
+        "<tr><td>x",
+        ["North", "Kiel"],
+    ),
     "one cell": (f"{HTML}<tr><td colspan=3>North</td></tr><tr><td>x</td><td>7</td></tr>", "<tr><td>x", ["North"]),
 }
 

@@ -223,6 +223,24 @@ def test_a_schema_may_refuse_different_values() -> None:
     assert merged({"total": 1}, {"total": 1.0}, schema=schema).conflicts == []
 
 
+def test_items_without_a_key_stay_as_they_are() -> None:
+    """Each was validated in its piece. Members that only one alternative allows to be null were dropped, and then the
+    item did not fit any more."""
+    goods = {"properties": {"sku": {"type": "string"}, "amount": {"type": "number"}}, "required": ["sku"]}
+    hours = {"properties": {"sku": {"type": "string"}, "amount": {"type": ["number", "null"]}}, "required": ["amount"]}
+    schema = {"properties": {"rows": {"type": "array", "items": {"anyOf": [goods, hours]}}}}
+    items = [{"sku": "A", "amount": None}, {"sku": "B", "amount": None, "discount": {"code": None}}, {"sku": "C"}]
+    found = merge(schema, [ParsedResponse(data={"rows": items}), ParsedResponse(data={"rows": items[:1]})])
+    assert found.data == {"rows": [*items, items[0]]}
+
+
+def test_empty_members_of_an_item_stay() -> None:
+    discount = {"type": "object", "properties": {"code": {"type": ["string", "null"]}}, "required": ["code"]}
+    schema = {"properties": {"rows": {"type": "array", "items": {"properties": {"discount": discount}}}}}
+    item = {"discount": {"code": None}}
+    assert merge(schema, [ParsedResponse(data={"rows": [item]})]).data == {"rows": [item]}
+
+
 def test_a_key_may_have_several_members() -> None:
     kind = {"type": "array", "items": {"type": "object", "x-merge-key": ["a", "b"]}}
     assert of(kind, [{"a": 1, "b": 1}], [{"a": 1, "b": 2}, {"a": 1, "b": 1.0, "c": 3}]) == [

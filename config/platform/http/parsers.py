@@ -8,6 +8,7 @@ import orjson
 from django.conf import settings
 from rest_framework.parsers import BaseParser
 
+from config.platform import exact_json
 from config.platform.http.pointers import join
 from config.platform.http.problems import MAX_ERRORS, MAX_POINTER, BadInput, BodyTooLarge, InputError
 
@@ -29,14 +30,21 @@ class JSONParser(BaseParser):
     """
 
     media_type = "application/json"
+    is_exact = False
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        document = load(read(stream))
+        document = load(read(stream), is_exact=self.is_exact)
         if not isinstance(document, dict):
             raise BadInput(InputError(pointer="", code="not_an_object", detail="The body must be a JSON object."))
         return document
+
+
+class ExactJSONParser(JSONParser):
+    """The same with numbers that keep their digits."""
+
+    is_exact = True
 
 
 def read(stream: IO[Any]) -> bytes:
@@ -51,7 +59,8 @@ def read(stream: IO[Any]) -> bytes:
     return body
 
 
-def load(body: bytes) -> Any:
+def load(body: bytes, *, is_exact: bool = False) -> Any:
+    """Return the document of a body. `is_exact`: numbers keep their digits (`exact_json`). Raises BadInput."""
     if sum(map(body.count, (b"[", b"{", b","))) > MAX_VALUES:
         detail = f"The body has more than {MAX_VALUES:,} values."
         raise BadInput(InputError(pointer="", code="too_many_values", detail=detail))
@@ -66,7 +75,7 @@ def load(body: bytes) -> Any:
             raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
     if ESCAPED_NUL in body and (places := list(islice(nul_places(document), MAX_ERRORS))):
         raise BadInput(*(InputError(pointer=place, code="nul", detail="NUL is not allowed.") for place in places))
-    return document
+    return exact_json.loads(body) if is_exact else document
 
 
 def too_deep(value: Any) -> bool:

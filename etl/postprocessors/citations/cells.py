@@ -5,7 +5,8 @@ from collections import defaultdict
 from itertools import pairwise
 
 from etl.postprocessors.citations.folding import fold, words_in
-from etl.postprocessors.citations.index import CELL, Index, Span
+from etl.postprocessors.citations.index import Index, Span
+from etl.postprocessors.citations.scales import CELL
 
 EMPTY_CELL = re.compile(r"\|[^\S\n]*\||<t[dh]\b[^<>\n]{0,300}>\s*</t[dh]>", re.IGNORECASE)
 MIN_CELLS = 3  # with the text after the last mark

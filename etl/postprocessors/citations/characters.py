@@ -8,7 +8,12 @@ TAG = re.compile(r"<[a-zA-Z/][^<>\n]{0,300}>")
 CELL_TAG = re.compile(r"</?t([dhr])\b[^<>\n]{0,300}>", re.IGNORECASE)
 RAISED = re.compile(r"<sup>([^<>\n]{0,20})</sup>", re.IGNORECASE)
 ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,5}|#x[\da-fA-F]{1,4});")
-MARKUP = re.compile(r"[*`~\\]")
+MARKUP = re.compile(r"[*`\\]|~~")
+TILDES = re.compile(r"(?<!\w)~(?=\S)([^~\n]{1,100}?)(?<![\s,;(])~(?![\w~])")  # around a text; one alone means about
+# Text that is struck through. `DocumentText` writes `<s>` as `< s >`.
+STRUCK = re.compile(
+    r"~~(?=\S)[^~\n]{1,300}~~|< ?(del|s|strike)\b[^<>\n]{0,100}>[^\n]{1,300}?< ?/ ?\1 ?>", re.IGNORECASE
+)
 FILLER = "\u2060"  # replaces markup where it must not become a space
 FOOTNOTE = re.compile(r"\[\^[^\]\n]{1,20}\]")
 MINUSES = "−‐‑‒﹣－"
@@ -34,7 +39,8 @@ UNBOUND = (
     ("\u1780", "\u17ff"),
 )
 # Parts of one word if letters or digits are on both sides, as in `INV-2024-17`, `info@acme.com`.
-JOINERS = "-–_@.'’&"
+JOINERS = "-–_@.'’&+"
+URL_JOINERS = JOINERS + "/?#=%:"
 WIDE = 0xFEE0  # from ASCII to its full-width forms
 NUMBER_JOINERS = JOINERS + "/:,"
 
@@ -89,7 +95,8 @@ def prepared(text: str, filler: str = " ") -> str:
 
 def without_markup(text: str) -> str:
     """Return a text for the search of numbers, in which a filler replaces tags and Markdown."""
-    return MARKUP.sub(FILLER, prepared(text, FILLER))
+    text = MARKUP.sub(lambda mark: FILLER * len(mark.group()), prepared(text, FILLER))
+    return TILDES.sub(lambda marked: f"{FILLER}{marked[1]}{FILLER}", text) if "~" in text else text
 
 
 def raised(text: str) -> str:
@@ -134,11 +141,12 @@ def joins(before: str, after: str) -> bool:
 def cuts(text: str, start: int, end: int) -> tuple[bool, bool]:
     """Return whether `text[start:end]` starts or ends inside a word or number, and inside a compound such as
     `INV-2024-17`."""
-    edges = [edge(text, start, start, -1), edge(text, end - 1, end, 1)]
+    joiners = URL_JOINERS if "://" in text[start:end] else JOINERS
+    edges = [edge(text, start, start, -1, joiners), edge(text, end - 1, end, 1, joiners)]
     return "word" in edges, "compound" in edges
 
 
-def edge(text: str, inside: int, bound: int, step: int) -> str:
+def edge(text: str, inside: int, bound: int, step: int, joiners: str = JOINERS) -> str:
     """Return what the bound cuts: `word`, `compound`, or nothing."""
     inner, outer = text[inside : inside + 1], text[bound - 1 : bound] if step < 0 else text[bound : bound + 1]
     if joins(*((outer, inner) if step < 0 else (inner, outer))):
@@ -148,7 +156,7 @@ def edge(text: str, inside: int, bound: int, step: int) -> str:
     far = text[bound - 2 : bound - 1] if step < 0 else text[bound + 1 : bound + 2]
     if inner.isdecimal() and far.isdecimal() and outer in ".,'’٫٬":
         return "word"
-    joiners = NUMBER_JOINERS if inner.isdecimal() else JOINERS
+    joiners = NUMBER_JOINERS if inner.isdecimal() and joiners == JOINERS else joiners
     is_joined = outer in joiners and bool(far) and is_wordlike(far)
     if outer in ",:" and not far.isdecimal():
         return ""

@@ -4,9 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from etl.postprocessors.citations.characters import cuts
 from etl.postprocessors.citations.index import MAX_PLACES, RUN, Index, Place
-from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED
 
 MIN_LENGTH, MIN_DIGITS, MAX_LENGTH = 6, 4, 64
 IDENTIFIER = re.compile(r"\+?[\w()/ -]+")
@@ -14,6 +12,7 @@ MARKS = re.compile(r"[()/ +-]+")
 # Spaces are not parts of an identifier. Hyphens, slashes, and brackets are not if no range or ratio can be meant.
 CAN_HAVE_MARKS = re.compile(r"[+(0]|.*[^\W\d]")
 WORD_AFTER = re.compile(r" ?[^\W\d_]")  # after digits with spaces, it can be the unit of the last
+BOUNDS = ("\n", "|", "<", "  ")  # of cells and columns
 BEFORE, AFTER = re.compile(r"\d \Z"), re.compile(r" \d+(?![\w/-]|[.,]\d)")
 
 
@@ -27,9 +26,10 @@ def spaced(index: Index, needle: str) -> Iterator[Place]:
     for length in range(1, len(compact) + 1):
         for position in index.runs.get(compact[:length], ())[:MAX_PLACES]:
             match = pattern.match(text, position)
-            if match and is_whole(text, match, needle) and (place := place_of(index, match)):
+            place = index.place_of(*match.span()) if match and is_whole(text, match, needle) else None
+            if match and place and not any(mark in index.content[place.start : place.end] for mark in BOUNDS):
                 is_count = " " in match.group() and compact.isdecimal() and WORD_AFTER.match(index.content, place.end)
-                yield Place(start=place.start, end=place.end, match=AMBIGUOUS) if is_count else place
+                yield place.doubted() if is_count else place
 
 
 def with_case(places: list[Place], text: str, content: str) -> Iterator[Place]:
@@ -39,7 +39,7 @@ def with_case(places: list[Place], text: str, content: str) -> Iterator[Place]:
     is_distinct = any(map(str.isdecimal, text)) and len(set(spellings.values())) > 1
     for place, found in spellings.items():
         is_other = is_distinct and found != spelling(text)
-        yield Place(start=place.start, end=place.end, match=AMBIGUOUS) if is_other else place
+        yield place.doubted() if is_other else place
 
 
 def spelling(text: str) -> str:
@@ -63,12 +63,3 @@ def is_whole(text: str, match: re.Match[str], needle: str) -> bool:
     return not is_cut and all(
         CAN_HAVE_MARKS.match(each) or set(MARKS.findall(each)) <= {" "} for each in (before + match.group(), needle)
     )
-
-
-def place_of(index: Index, match: re.Match[str]) -> Place | None:
-    start, end = index.folded.origin(match.start(), index.content), index.origin_end(match.end())
-    between = index.content[start:end]
-    is_word, is_compound = cuts(index.content, start, end)
-    if is_word or index.cuts_number(start, end) or any(mark in between for mark in ("\n", "|", "<", "  ")):
-        return None
-    return Place(start=start, end=end, match=AMBIGUOUS if is_compound else NORMALIZED)

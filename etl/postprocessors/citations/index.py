@@ -4,24 +4,24 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 
 from etl.postprocessors.citations import dates, numbers
-from etl.postprocessors.citations.characters import cuts, has_no_bounds, joins
+from etl.postprocessors.citations.characters import STRUCK, cuts, has_no_bounds, joins
 from etl.postprocessors.citations.conventions import Convention, convention_of
 from etl.postprocessors.citations.dates import DateToken
 from etl.postprocessors.citations.folding import Folded, fold, folded
 from etl.postprocessors.citations.languages import language_of
+from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED
 from etl.postprocessors.citations.numbers import Number
 from etl.postprocessors.citations.page_numbers import is_within, page_numbers
+from etl.postprocessors.citations.scales import CELL, ROW, Scales, rows_of
 from etl.postprocessors.document_text import DocumentText
+from etl.postprocessors.tables import TableHeads
 
 RUN = re.compile(r"\w+")
-ROW = re.compile(r"\n|<tr\b", re.IGNORECASE)
-CELL = re.compile(r"(?<!\\)\||<t[dh]\b", re.IGNORECASE)
-DELIMITER = re.compile(r"^[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+[ \t:-]*$", re.MULTILINE)  # under the head of a table
 MAX_PLACES = 5_000  # of one text
 MAX_HYPHENS = 4
 Span = tuple[int, int]
@@ -35,6 +35,9 @@ class Place:
     end: int
     match: str
 
+    def doubted(self) -> "Place":
+        return replace(self, match=AMBIGUOUS)
+
 
 class Index:
     """The index of one document."""
@@ -46,6 +49,8 @@ class Index:
         self.runs = self.all_runs()
         self.dates, self.by_day, self.by_partial = self.all_dates()
         self.convention = Convention()
+        self.tables = TableHeads(self.content).tables
+        self.scales = Scales(self.content, text.pages, self.tables)
         self.numbers, self.by_number = self.all_numbers()
         self.number_starts = [each.core[0] for each in self.numbers]
         self.date_starts = [each.start for each in self.dates]
@@ -53,7 +58,7 @@ class Index:
             (span.number, span.start, self.content[span.start : span.end]) for span in text.pages
         )
         self.rows = [match.start() for match in ROW.finditer(self.content)]
-        self.delimiters = [self.row_of(match.start()) for match in DELIMITER.finditer(self.content)]
+        self.struck = [match.span() for match in STRUCK.finditer(self.content)]
 
     def parts(self) -> Iterable[tuple[int, str]]:
         return ((span.start, self.content[span.start : span.end]) for span in self.text.pages)
@@ -87,6 +92,8 @@ class Index:
         self.convention = convention_of(
             (each.digits, each.is_alone, each.is_amount) for _, _, each in found if not each.is_unsure
         )
+        for _, _, each in found:
+            each.far_scales, each.is_in_scaled_column = self.scales.at(*each.core)
         tokens: list[Number] = []
         by_number: defaultdict[Decimal, list[Number]] = defaultdict(list)
         for start, text, each in found:
@@ -109,13 +116,18 @@ class Index:
             text = self.folded.text
             if joins(text[place - 1 : place] if place else "", needle[0]) or joins(needle[-1], text[after : after + 1]):
                 continue
-            first, last = self.folded.origin(place, self.content), self.origin_end(after)
-            is_word, is_compound = cuts(self.content, first, last)
-            if is_word or self.cuts_number(first, last, is_quote=is_quote):
-                continue
-            if is_compound and is_quote and not (needle[0].isalpha() and needle[-1].isalpha()):
-                continue
-            yield Place(start=first, end=last, match="ambiguous" if is_compound else "normalized")
+            found = self.place_of(place, after, is_quote=is_quote)
+            is_part = is_quote and not (needle[0].isalpha() and needle[-1].isalpha())
+            if found and not (is_part and found.match == AMBIGUOUS):
+                yield found
+
+    def place_of(self, start: int, end: int, *, is_quote: bool = False) -> Place | None:
+        """Return the place of `folded.text[start:end]`, or None if it cuts a word or a number."""
+        first, last = self.folded.origin(start, self.content), self.origin_end(end)
+        is_word, is_compound = cuts(self.content, first, last)
+        if is_word or self.cuts_number(first, last, is_quote=is_quote):
+            return None
+        return Place(start=first, end=last, match=AMBIGUOUS if is_compound else NORMALIZED)
 
     def broken(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
         """Yield the places of folded text with a hyphen at the end of a line."""
@@ -201,6 +213,10 @@ class Index:
         place = bisect_right(self.date_starts, number.core[0])
         return any(each.end >= number.core[1] for each in self.dates[max(0, place - 3) : place])
 
+    def is_struck(self, place: Place) -> bool:
+        """Whether a place is struck through."""
+        return bool(self.struck) and is_within(self.struck, place.start, place.end)
+
     def is_page_number(self, place: Place) -> bool:
         """Whether a place is the number of a page, or of all pages, in a running head or foot."""
         if not is_within(self.page_numbers, place.start, place.end):
@@ -241,10 +257,12 @@ class Index:
         return CELL.split(self.content[start:end])
 
     def head_of(self, row: int) -> list[str]:
-        """Return the normalized names of the columns of a row in a Markdown table, or an empty list."""
-        place = bisect_left(self.delimiters, row) - 1
-        head = self.cells(self.delimiters[place] - 1) if place >= 0 else []
-        return [fold(cell) for cell in head] if len(head) == len(self.cells(row)) else []
+        """Return the normalized names of the columns of a row in a table, or an empty list."""
+        number = self.scales.table_at(self.row_span(row)[1] - 1)
+        head = self.tables[number].head if number is not None else ""
+        rows = list(rows_of(head, is_html="<t" in head))
+        names = CELL.split(rows[0]) if rows and "span" not in head and (len(rows) == 1 or "<t" not in head) else []
+        return [fold(cell) for cell in names] if len(names) == len(self.cells(row)) else []
 
     def column_of(self, place: Place) -> tuple[str, int]:
         """Return the column of a place in its row: by cells, or by numbers from the right."""

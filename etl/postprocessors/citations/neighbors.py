@@ -1,4 +1,5 @@
-"""Text around a number, beyond spaces, markup, cell bounds, and a currency: signs, brackets, scales, and other digits.
+"""Text around a number, beyond spaces, markup, cell bounds, a line break, and a currency: signs, brackets, scales, and
+other digits.
 
 A reader sees `- **500.00**`, `| (500.00 | ) |`, or `500 EUR million` as one amount. What is found here makes a number
 ambiguous; the notations that have one meaning are read in `numbers`.
@@ -10,28 +11,38 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from etl.postprocessors.citations.characters import FILLER
-from etl.postprocessors.citations.units import CURRENCY, ONE, SCALE, SYMBOLS, scales_of
+from etl.postprocessors.citations.units import (
+    CURRENCY,
+    MINUS_WORDS,
+    ONE,
+    SCALE,
+    SIDES,
+    SYMBOLS,
+    THAN,
+    scales_of,
+)
 
 Span = tuple[int, int]
 SPACES = f" \u00a0\t{FILLER}^\"'“”„«»"  # and footnote marks and quotation marks
 GAP = rf"[{SPACES}]"
 REACH = 300  # characters that are skipped
 TABLE = 4_000  # characters of a table before and after a cell that are compared
-TRIANGLES = "△▲▽▼⁻˗₋"  # a minus in Japanese accounts
+TRIANGLES = "△▲▽▼⁻˗₋÷⁃"  # a minus in Japanese and Danish accounts
 DASHES = "-–—―‒−"
-MINUS_WORDS = frozenset(re.findall(r"\w+", "minus moins menos meno negative less abzüglich abzgl cr dr"))
-SIDES = frozenset(re.findall(r"\w+", "cr dr db soll haben credit debit debet avoir"))
+SHORT_SIDES = frozenset(("H", "S", "D", "C", "OD"))
+COMMERCIAL_MINUS = re.compile(r"(?:\./\.|[-–—]/)\Z")  # `./. 500.00`, `-/500.00`
+LABEL_OF_MINUS = re.compile(rf"(?:\./\.|(?P<word>[^\W\d_]{{3,20}}))(?![ .:]{{1,3}}(?:{THAN})\b)[^\d|]*(?:\|[^\d|]*)?\Z")
+RATE = re.compile(r"\d+(?:[.,]\d+)?[ \u00a0]?%")
+MAX_LABEL = 60
 SIGN_HEADS = frozenset(re.findall(r"\w+", "sign vorzeichen signo signe segno"))
 WORD_BEFORE = re.compile(rf"(?:[^\W\d_]{{1,20}}\.?)?[{SYMBOLS}]?\Z")
 WORD_AFTER = re.compile(rf"{GAP}{{0,20}}\n?{GAP}{{0,20}}\(?(?P<word>[^\W\d_][^\s|\d,;:()/{FILLER}]{{0,15}})")
 LIKE_CURRENCY = re.compile(rf"{CURRENCY}|[A-Z]{{2,4}}|[A-Z][A-Za-z]{{0,2}}[A-Z]|[A-Za-z]{{0,3}}[{SYMBOLS}]")
 SHORT = 5  # letters of a word that may be a currency, if a sign or bracket is attached to it
-POWER = re.compile(rf"{GAP}{{0,4}}[×x·⋅]?{GAP}{{0,4}}10[\^⁻]")
-FRACTION = re.compile(r"[ \u00a0]\d{1,2}/\d{1,2}(?![\d/])")
-GLUE = (FILLER, "\u00a0")
-# Between digits, these are read elsewhere, or separate numbers.
-SEPARATORS = frozenset(' \u00a0\t\n|-–—/:;=()[]"%‰^')
-SYMBOLS_OF_TEXT = frozenset("=|+^№~©®✓✔●■►")
+SYMBOLS_OF_TEXT = frozenset("=|+^№©®✓✔●■►")
+# `≤ 500.00` and `~500.00` may not be 500.00.
+QUALIFIERS = frozenset("<>≤≥≦≧⩽⩾≲≳≈≃≅≒~∼±≠")
+ARROW_OR_QUOTE = re.compile(rf"(?:[-=–—]|(?:^|\n)[>{SPACES}]*)>\Z")
 
 
 def skip(plain: str, place: int, step: int) -> int:
@@ -50,31 +61,6 @@ def skip_cells(plain: str, place: int, step: int) -> int:
     return here
 
 
-def is_part(plain: str, start: int, end: int, core: Span) -> bool:
-    """Whether digits beside a number belong to it, or an unknown symbol is attached to its start."""
-    before, after = glued(plain, start, -1), glued(plain, end, 1)
-    left, right = plain[before - 1 : before], plain[after : after + 1]
-    if left.isdecimal() or right.isdecimal() or right == "…" or (is_symbol(left) and before == start):
-        return True
-    beyond, further = glued(plain, before - 1, -1), glued(plain, after + 1, 1)
-    if is_joint(left, plain[beyond - 1 : beyond]) or is_joint(right, plain[further : further + 1]):
-        return True
-    is_raised = plain.startswith("^^", core[1]) and plain[core[0] : core[1]].isdecimal()  # cents
-    is_power = plain[core[0] : core[1]] == "10" and right in ("^", "⁻")
-    return is_raised or is_power or bool(POWER.match(plain, core[1]) or FRACTION.match(plain, core[1]))
-
-
-def glued(plain: str, place: int, step: int) -> int:
-    """Return the first position from here that has something other than markup and hard spaces beside it."""
-    while plain[place - 1 : place] in GLUE if step < 0 else plain[place : place + 1] in GLUE:
-        place += step
-    return place
-
-
-def is_joint(mark: str, beyond: str) -> bool:
-    return bool(mark) and beyond.isdecimal() and mark not in SEPARATORS and not mark.isalnum() and not is_of(mark, "Sc")
-
-
 def is_of(char: str, category: str) -> bool:
     """Whether a character is of a Unicode category, or of one that starts so."""
     return bool(char) and unicodedata.category(char).startswith(category)
@@ -84,22 +70,76 @@ def is_symbol(char: str) -> bool:
     return is_of(char, "S") and not is_of(char, "Sc") and char not in SYMBOLS_OF_TEXT
 
 
+def row_start(plain: str, place: int) -> int:
+    return plain.rfind("\n", max(0, place - REACH), place) + 1 or max(0, place - REACH)
+
+
+def is_qualified(plain: str, start: int) -> bool:
+    """Whether a number is a bound or an estimate: after `<` or `≈`. A quote of an email starts with `>`, too."""
+    for place, _ in places_before(plain, start):
+        mark = plain[place - 1 : place]
+        if mark == "=" and plain[place - 2 : place - 1] in (*QUALIFIERS, "!"):
+            return True
+        if mark in QUALIFIERS and not ARROW_OR_QUOTE.search(plain, max(0, place - REACH), place):
+            return True
+    return False
+
+
 # ---- Signs ----------------------------------------------------------------------------------------------------------
 def sign_around(plain: str, start: int, end: int, *, is_amount: bool) -> Span | None:
     """Return the span of a number with a sign, brackets, or a side of an account around it, or None."""
-    lefts, rights = list(places_before(plain, start)), list(places_after(plain, end))
-    for place, is_attached in lefts:
-        if is_minus_before(plain, place - 1, start, end, is_attached=is_attached):
-            return place - 1, end
-    for word, low in words_before(plain, start):
-        if word.casefold() in MINUS_WORDS:
-            return low, end
+    low = minus_before(plain, start, end)
+    if low is not None:
+        return low, end
+    rights = list(places_after(plain, end))
     for place, is_near in rights:
         if is_near and is_minus_after(plain, place):
             return start, place + 1
-    lows, highs = [place for place, _ in lefts], [place for place, _ in rights]
+    lows = [*(place for place, _ in places_before(plain, start)), line_above(plain, start)]
+    highs = [*(place for place, _ in rights), line_below(plain, end)]
     brackets = brackets_around(plain, lows, highs, is_amount=is_amount)
     return brackets or side_after(plain, start, end, is_amount=is_amount)
+
+
+def minus_before(plain: str, start: int, end: int) -> int | None:
+    """Return where the sign before a number starts: a mark or word beside it, in the line above, or in its label."""
+    for place, is_attached in places_before(plain, start):
+        if plain[place - 1 : place] in ("/", ".") and COMMERCIAL_MINUS.search(plain, max(0, place - 3), place):
+            return place - 2
+        if is_minus_before(plain, place - 1, start, end, is_attached=is_attached):
+            return place - 1
+    for word, low in words_before(plain, start):
+        if word.casefold() in MINUS_WORDS:
+            return low
+    above = line_above(plain, start)
+    return above - 1 if is_minus_above(plain, above) else label_of_minus(plain, start)
+
+
+def line_above(plain: str, start: int) -> int:
+    """Return the end of the line above a number that is the first in its own, or 0."""
+    here = skip(plain, start, -1)
+    return skip(plain, here - 1, -1) if plain[here - 1 : here] == "\n" else 0
+
+
+def line_below(plain: str, end: int) -> int:
+    """Return the start of the line below a number that is the last in its own, or 0."""
+    here = skip(plain, end, 1)
+    return skip(plain, here + 1, 1) if plain[here : here + 1] == "\n" else 0
+
+
+def is_minus_above(plain: str, place: int) -> bool:
+    """Whether a line ends with a sign: not with the hyphen of a word, nor a line of dashes."""
+    return plain[place - 1 : place] in tuple(DASHES + TRIANGLES) and plain[place - 2 : place - 1] in tuple(SPACES)
+
+
+def label_of_minus(plain: str, start: int) -> int | None:
+    """Return the start of a number's row if it starts with a word for minus: `Less: discount of 2 % 500.00`."""
+    row = row_start(plain, start)
+    label = RATE.sub("", plain[row:start].strip(SPACES + "|"))
+    found = LABEL_OF_MINUS.match(label) if start - row <= MAX_LABEL else None
+    if found is None or (found["word"] and found["word"].casefold() not in MINUS_WORDS):
+        return None
+    return row
 
 
 def brackets_around(plain: str, lows: list[int], highs: list[int], *, is_amount: bool) -> Span | None:
@@ -165,10 +205,10 @@ def is_minus_before(plain: str, at: int, start: int, end: int, *, is_attached: b
     mark = plain[at : at + 1] if at >= 0 else ""
     if not mark or mark not in DASHES + TRIANGLES or not (is_attached or plain[at + 1 : at + 2] in SPACES):
         return False
-    row = plain.rfind("\n", max(0, at - REACH), at) + 1
+    row = row_start(plain, at)
     if "|" in plain[at:start]:
         return is_sign_cell(plain, at)
-    is_first = not plain[max(row, at - REACH) : at].strip(SPACES)
+    is_first = not plain[row:at].strip(SPACES)
     if is_first and mark == "-" and plain[at + 1 : at + 2] in SPACES:
         return not plain[end : end + REACH].partition("\n")[0].strip(SPACES + "|")
     return not (at + 1 == start and plain[at - 1 : at].isalnum()) and not (
@@ -191,13 +231,18 @@ def is_minus_after(plain: str, place: int) -> bool:
 
 def is_sign_cell(plain: str, at: int) -> bool:
     """Whether a cell has nothing but a sign, in a column that has neither numbers nor words."""
+    cell, cells = column_at(plain, at)
+    return not set(cell) - set(DASHES + TRIANGLES) and not any(map(is_content, cells))
+
+
+def column_at(plain: str, at: int) -> tuple[str, list[str]]:
+    """Return the text of the cell at a position, and those of its column."""
     low = max(0, at - TABLE)
     rows = plain[low : at + TABLE].split("\n")
     own = plain.count("\n", low, at)
     column = plain.count("|", plain.rfind("\n", low, at) + 1 or low, at)
-    cells = [cells[column] for row in rows[low > 0 :] if column < len(cells := row.split("|"))]
-    cell = rows[own].split("|")[column].strip(SPACES)
-    return not set(cell) - set(DASHES + TRIANGLES) and not any(map(is_content, cells))
+    cells = [cells[column].strip(SPACES) for row in rows[low > 0 :] if column < len(cells := row.split("|"))]
+    return rows[own].split("|")[column].strip(SPACES), cells
 
 
 def is_content(cell: str) -> bool:
@@ -208,11 +253,20 @@ def is_content(cell: str) -> bool:
 def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | None:
     """Return the span of a number before `CR`, debit, and the like."""
     for text, low, high in words_after(plain, end):
-        is_side = text.rstrip(".").casefold() in SIDES or (is_amount and text in ("H", "S"))
+        is_side = text.rstrip(".").casefold() in SIDES or (is_amount and text in SHORT_SIDES)
         if is_side and "\n" not in plain[end:low]:
             return start, high
-    word = WORD_AFTER.match(plain, skip_cells(plain, end, 1))
-    return (start, word.end()) if word and word["word"].casefold() in ("cr", "dr") else None
+    place = skip_cells(plain, end, 1)
+    is_cell = "|" in plain[end:place] and plain[place : place + 1].isalpha()
+    return (start, place + 1) if is_cell and is_side_cell(plain, place, is_amount=is_amount) else None
+
+
+def is_side_cell(plain: str, at: int, *, is_amount: bool) -> bool:
+    """Whether a cell has nothing but a side. A letter is one if its column has no others: S, M, and L are sizes."""
+    cell, cells = column_at(plain, at)
+    if cell.rstrip(".").casefold() in SIDES:
+        return True
+    return is_amount and cell in SHORT_SIDES and {each for each in cells if 0 < len(each) <= 2} <= SHORT_SIDES  # noqa: PLR2004 - letters
 
 
 # ---- Scales ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from decimal import Decimal
 
 from etl.postprocessors.citations.characters import FILLER, FRACTIONS, has_no_bounds, prepared, without_markup
 from etl.postprocessors.citations.conventions import Convention, Digits, read_digits
-from etl.postprocessors.citations.neighbors import Span, is_part, scale_around, sign_around
+from etl.postprocessors.citations.neighbors import Span, is_qualified, scale_around, sign_around
+from etl.postprocessors.citations.parts import is_part, is_split
+from etl.postprocessors.citations.scales import beside, is_near, units_in
 from etl.postprocessors.citations.units import CURRENCY, LETTERS, ONE, PERCENT, SCALE, SCALED, UNIT, scales_of
 
 # Digits with separators. Groups may be separated by spaces; whether those are one number is decided later.
@@ -75,6 +77,9 @@ class Found:
     factor: Decimal | None = None
     letter: str = ""
     has_currency: bool = False
+    far_scales: tuple[Decimal, ...] = ()  # that the head of its table or a note names
+    is_in_scaled_column: bool = False
+    label_scales: tuple[Decimal, ...] = ()
     is_alone: bool = False  # in its cell, after a colon, or after a currency
 
     @property
@@ -90,12 +95,13 @@ def find(text: str, offset: int = 0, *, taken: "list[tuple[int, int]] | None" = 
     """Yield the tokens of a text. `offset`: its position in the whole. `taken`: spans whose digits have another
     meaning, such as numeric dates."""
     plain = without_markup(text)
+    units = units_in(plain)
     busy = iter(sorted(taken or ()))
     span = next(busy, None)
     for match in CORE.finditer(plain):
         while span and span[1] <= match.start():
             span = next(busy, None)
-        found = token(plain, match.start(), match.end())
+        found = token(plain, match.start(), match.end(), units)
         if found is None:
             continue
         found.is_unsure = found.is_unsure or bool(span and span[0] < match.end())
@@ -105,7 +111,7 @@ def find(text: str, offset: int = 0, *, taken: "list[tuple[int, int]] | None" = 
         yield found
 
 
-def token(plain: str, start: int, end: int) -> Found | None:
+def token(plain: str, start: int, end: int, units: list[int]) -> Found | None:
     """Return the token whose digits are `plain[start:end]`, or None if they are part of a word."""
     digits = read_digits(plain[start:end]) if end - start <= MAX_DIGITS else None
     if digits is None:
@@ -126,7 +132,7 @@ def token(plain: str, start: int, end: int) -> Found | None:
     read_amount(found, before, after)
     read_sign(plain, found, before, after)
     read_neighbors(plain, found, before)
-    read_around(plain, found)
+    read_around(plain, found, units)
     return found
 
 
@@ -188,9 +194,7 @@ def read_sign(plain: str, found: Found, before: re.Match[str], after: re.Match[s
 def signs_of_dash(plain: str, found: Found, before: re.Match[str]) -> tuple[int, ...]:
     """Return the meanings of a dash before a number: minus, a range, a bullet, or a dash between words."""
     place = found.start
-    previous = (
-        plain[:place].rstrip(" \u00a0")[-1:] if place < WINDOW else plain[place - WINDOW : place].rstrip(" \u00a0")[-1:]
-    )
+    previous = text_before(plain, place)[-1:]
     adjacent = plain[place - 1 : place]
     if before["open"] or before["second"] or (before["currency"] and not before["gap"]):
         return (-1,) if not adjacent.isalnum() else (1, -1)
@@ -207,6 +211,10 @@ def signs_of_dash(plain: str, found: Found, before: re.Match[str]) -> tuple[int,
     return (1, -1)
 
 
+def text_before(plain: str, place: int) -> str:
+    return plain[max(0, place - WINDOW) : place].rstrip(" \u00a0")
+
+
 def read_neighbors(plain: str, found: Found, before: re.Match[str]) -> None:
     start, end = found.start, found.end
     left, right = plain[start - 1 : start], plain[end : end + 1]
@@ -215,17 +223,14 @@ def read_neighbors(plain: str, found: Found, before: re.Match[str]) -> None:
         found.is_unsure = True
     if right and right in "/:-@" and (far_right.isdecimal() or (right in "-@" and far_right.isalpha())):
         found.is_unsure = True
-    is_first = (
-        start == 0 or plain[:start].rstrip(" \u00a0")[-1:] in ("", "|")
-        if start < WINDOW
-        else plain[start - WINDOW : start].rstrip(" \u00a0").endswith("|")
-    )
+    previous = text_before(plain, start)[-1:]
+    is_first = previous == "|" or (not previous and start < WINDOW)
     is_last = plain[end : end + WINDOW].lstrip(" \u00a0")[:1] in ("|", "")
     named = plain[max(0, start - 2) : start].rstrip().endswith(":")
     found.is_alone = (is_first and is_last) or named or bool(before["currency"])
 
 
-def read_around(plain: str, found: Found) -> None:
+def read_around(plain: str, found: Found, units: list[int]) -> None:
     """Make a number ambiguous whose neighbors can be parts of it."""
     start, end = found.start, found.end
     if plain[start - 1 : start] == "%" and not plain[start - 2 : start - 1].isdecimal() and not found.percent:
@@ -233,12 +238,14 @@ def read_around(plain: str, found: Found) -> None:
         found.start = start = start - 1
     if found.signs != (1,) or found.scale or found.factor:
         found.reach = (start, end)
-    if is_part(plain, start, end, found.core):
+    if is_part(plain, start, end, found.core) or is_split(plain, found.core) or is_qualified(plain, start):
         found.is_unsure = True
         found.reach = (start - 1, end + 1)
     if scale := scale_around(plain, start, end):
         found.is_scale_unsure = True
         found.scale, found.reach = scale
+    elif is_near(units, start, end) and (label := beside(plain, start, found.core[1], end)):
+        found.label_scales, found.reach = label, (start - 1, end + 1)
     if found.signs == (1,) and not found.sign:
         is_amount = found.digits.has_separator or found.has_currency
         if span := sign_around(plain, start, end, is_amount=is_amount):
@@ -294,7 +301,7 @@ def number(found: Found, text: str, convention: Convention, *, language: str, of
         start=found.start,
         end=found.end,
         core=found.core,
-        reach=found.reach,
+        reach=(found.start - 1, found.end + 1) if found.is_in_scaled_column else found.reach,
         sure=sure if is_sure else (),
         possible=maybe if is_sure else (*sure, *maybe),
         literal=head + text[start - offset : end - offset] if is_literal else "",
@@ -318,6 +325,7 @@ def scaled(found: Found, language: str) -> tuple[tuple[Decimal, ...], tuple[Deci
         if found.has_currency:
             return (scale,), (one,)
         return ((one,), ()) if found.letter == "m" else ((), (one, scale))
-    if found.factor:
-        return (found.factor,), (one,)
-    return (one,), ()
+    apart = found.label_scales or found.far_scales
+    if found.factor or not apart:
+        return (found.factor or one,), (one,) if found.factor else ()
+    return (), (one, *apart)

@@ -1,4 +1,4 @@
-"""Currencies, units, and scale words that stand beside numbers."""
+"""Currencies, units, scale words, and words for signs that stand beside numbers."""
 
 import re
 from decimal import Decimal
@@ -31,6 +31,13 @@ UNITS = (
 )
 UNIT = "|".join(map(re.escape, sorted(UNITS.split(), key=len, reverse=True)))
 
+# ---- Signs ----------------------------------------------------------------------------------------------------------
+MINUS_WORDS = frozenset(
+    re.findall(r"\w+", "minus moins menos meno negative negativ neg less abzüglich abzgl cr dr マイナス")
+)
+SIDES = frozenset(re.findall(r"\w+", "cr dr db soll haben credit debit debet avoir negative negativ overdrawn"))
+THAN = "than|als|que"  # after a word for minus, it is a comparison
+
 # ---- Scales ---------------------------------------------------------------------------------------------------------
 ONE, THOUSAND, MILLION, MILLIARD, BILLION = (Decimal(10) ** power for power in (0, 3, 6, 9, 12))
 MYRIAD, LAKH, CRORE, HUNDRED_MILLION, TRILLION = (Decimal(10) ** power for power in (4, 5, 7, 8, 18))
@@ -62,6 +69,11 @@ WORDS: dict[str, tuple[Decimal, ...]] = {
     r"dozen|dutzend": (ONE, Decimal(12)),
     "basis points?|bps?": (ONE, Decimal("0.0001")),
 }
+# In notes that name the scale of all of them.
+AMOUNTS = (
+    "amounts?|figures|values|numbers|data|dollars|expressed|stated|presented|reported|angaben|beträge|werte|zahlen"
+    "|montants?|chiffres|valeurs|importes?|cifras|valores|importi|valori|bedragen|kwoty|belopp"
+)
 # Letters that are scales beside a currency, and may be units elsewhere.
 LETTERS = {"k": THOUSAND, "m": MILLION, "b": MILLIARD}
 WORD_END = r"(?![^\W_\u0e00-\u0eff\u2e80-\uffff])"

@@ -175,7 +175,7 @@ class Finder:
             best: dict[int, Place] = {}
             for place in sorted(found, key=lambda place: RANK[place.match]):
                 if is_of_pages or not self.index.is_page_number(place):
-                    best.setdefault(place.start, place)
+                    best.setdefault(place.start, place.doubted() if self.index.is_struck(place) else place)
             self.known[key] = [best[start] for start in sorted(best)]
         return self.known[key]
 
@@ -200,7 +200,7 @@ class Finder:
         """Return the place of an amount as text. It is ambiguous without the sign, scale, or other digits beside it."""
         tokens = self.index.numbers_near(place)
         is_whole = all(place.start <= each.reach[0] and each.reach[1] <= place.end for each in tokens)
-        return place if is_whole else Place(start=place.start, end=place.end, match=AMBIGUOUS)
+        return place if is_whole else place.doubted()
 
     def of_words(self, text: str) -> Iterator[Place]:
         needle = fold(text) if len(text) <= MAX_TEXT else ""

@@ -1,4 +1,4 @@
-"""Twelve families of documents, each made from a seed with its truth."""
+"""Thirteen families of documents, each made from a seed with its truth."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -63,6 +63,7 @@ FAMILIES = (
         heads="every",
         continued=0.3,
     ),
+    Family(name="inventory-en-groups", language=ENGLISH, kind="branches", form="pipe", pages=40),
     Family(
         name="inventory-fr-broken",
         language=FRENCH,
@@ -100,6 +101,7 @@ class Writer:
         )
         self.count, self.sum, self.balance = 0, 0.0, 0.0
         self.earlier: list[Item] = []
+        self.groups: dict[str, str] = {}
 
     def write(self) -> Document:
         self.first_page()
@@ -146,7 +148,7 @@ class Writer:
             case "statement":
                 self.balance = dice.randrange(100_00, 9_000_00) / 100
                 return {"/account": f"{self.dice.randrange(10**9, 10**10)}", "/opening_balance": self.balance}
-            case "inventory":
+            case "inventory" | "branches":
                 return {"/warehouse": f"{SELLERS[self.language.code]} 7", "/date": "2024-12-31"}
         return {
             "/number": self.number,
@@ -163,7 +165,7 @@ class Writer:
                 self.scalar("/total", round(self.sum, 2))
             case "statement":
                 self.scalar("/closing_balance", round(self.balance, 2))
-            case "inventory":
+            case "inventory" | "branches":
                 self.scalar("/total", round(self.sum))
             case _ if self.wanted > 1:
                 self.scalar("/supplier/name", f"{SELLERS[self.language.code]} Beta")
@@ -211,10 +213,19 @@ class Writer:
     # ---- Items ------------------------------------------------------------------------------------------------------
     def item(self) -> None:
         item = self.next_item()
+        self.group_rows(item)
         self.sum += item.values[self.kind.running]
         places = self.block(item) if self.family.form == "blocks" else self.table_row(item)
         self.document.rows.append(Row(values=item.values, places=places))
         self.count += 1
+
+    def group_rows(self, item: Item) -> None:
+        """Print the groups that begin with an item, each in a row of its own."""
+        for name in self.kind.groups:
+            if self.groups.get(name) != item.printed[name]:
+                label = f"{self.language.labels[name]}: {item.printed[name]}"
+                self.row({**dict.fromkeys(self.kind.columns, ""), self.kind.columns[0]: label})
+                self.groups[name] = item.printed[name]
 
     def next_item(self) -> Item:
         is_repeated = self.earlier and self.dice.random() < self.family.duplicates

@@ -28,9 +28,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`columns`: the members in the order of print; `running`: the member whose sum is carried forward."""
+    """`columns`: the members in the order of print; `groups`: those that are printed in rows of their own, above the
+    items, from the outermost; `running`: the member whose sum is carried forward."""
 
     columns: tuple[str, ...]
+    groups: tuple[str, ...] = ()
     running: str
     schema: Schema
     make: Callable[[Random, Language, int], Item]
@@ -72,6 +74,15 @@ def stock_item(dice: Random, language: Language, number: int) -> Item:
         "stock": stock,
         "value": dice.choice((12_00, 19_50, 250_00, 1_500_00, 88_80)) / 100,
     }
+    return Item(values=values, printed=cells(values, language))
+
+
+def branch_stock(dice: Random, language: Language, number: int) -> Item:
+    """An item of a site, which changes every 26 items, in a region, which changes every 78."""
+    stock = stock_item(dice, language, number)
+    site = number // 26
+    groups = {"region": ("North", "East", "South", "West")[site // 3 % 4], "site": f"Branch {101 + 7 * site}"}
+    values = groups | {name: value for name, value in stock.values.items() if name != "location"}
     return Item(values=values, printed=cells(values, language))
 
 
@@ -147,6 +158,16 @@ KINDS = {
             {"warehouse": TEXT, "date": DATE, "total": {**WHOLE, "x-sum-of": "/rows/*/stock"}},
         ),
         make=stock_item,
+    ),
+    "branches": Kind(
+        columns=("sku", "description", "value", "stock"),
+        groups=("region", "site"),
+        running="stock",
+        schema=schema_of(
+            {"sku": TEXT, "description": TEXT, "stock": WHOLE, "value": NUMBER, "region": TEXT, "site": TEXT},
+            {"warehouse": TEXT, "date": DATE, "total": {**WHOLE, "x-sum-of": "/rows/*/stock"}},
+        ),
+        make=branch_stock,
     ),
     "contract": Kind(
         columns=("clause", "obligation", "party", "due", "amount"),

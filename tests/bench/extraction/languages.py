@@ -68,6 +68,8 @@ ENGLISH = Language(
         "stock": "Stock",
         "value": "Value",
         "warehouse": "Warehouse",
+        "region": "Region",
+        "site": "Site",
         "clause": "Clause",
         "obligation": "Obligation",
         "party": "Party",

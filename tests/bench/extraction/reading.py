@@ -87,6 +87,7 @@ class Reader:
         self.quoted: list[str] = []  # its lines so far
         self.is_context = False  # for reading only: what begins there is not returned
         self.is_head_next = False
+        self.groups: Item = {}  # the values that the groups of a table give to its rows
 
     def read(self) -> Reading:
         for line in self.text.splitlines():
@@ -94,7 +95,7 @@ class Reader:
                 self.page = int(marker[1] or marker[2])
                 self.quoted = []
             elif HEAD_FOLLOWS.match(line):
-                self.is_head_next = True
+                self.is_head_next, self.groups = True, {}
             elif ONLY_READ.match(line):
                 self.is_context = True
             elif GOES_ON.match(line):
@@ -124,6 +125,8 @@ class Reader:
         if self.is_head_next or cells[0].casefold() in languages.CARRIED:
             self.is_head_next = False
             return
+        if self.group(cells):
+            return
         if not cells[0] and self.row is not None and sum(map(bool, cells)) == 1:
             self.continue_cell(self.row, cells, quote)
             return
@@ -134,7 +137,18 @@ class Reader:
             for name, cell in zip(order, cells, strict=False)
             if name in self.members
         }
-        self.row = self.added({name: value for name, value in item.items() if value})
+        self.row = self.added(self.groups | {name: value for name, value in item.items() if value})
+
+    def group(self, cells: list[str]) -> bool:
+        """Return whether a row is a group, after noting it. Of inner groups nothing is known then."""
+        label, _, text = cells[0].partition(": ")
+        name = languages.MEMBERS.get(label.casefold(), "")
+        if any(cells[1:]) or name not in self.members:
+            return False
+        names = list(self.groups)
+        kept = names[: names.index(name)] if name in names else names
+        self.groups = {each: self.groups[each] for each in kept} | {name: Found(value=text, page=self.page, quote="")}
+        return True
 
     def added(self, item: Item) -> Item:
         """Return an item, after adding it to the result, unless it begins in what is for reading only."""

@@ -115,7 +115,7 @@ class Scoring:
                 self.loss(here, here, pages=row.pages)
             elif not is_equal(value, truth):
                 self.differs(here, value, truth)
-            elif value is not None:
+            elif value is not None and name in row.places:  # of groups, any row may be cited
                 self.cited_in_row(here, row, row.places[name])
 
     # ---- Verdicts ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """HTTP requests to the server, with retries where they are safe."""
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from sluice import __version__
+from sluice import __version__, exact_json
 from sluice.errors import CliError, Exit, Problem, TimedOut, Unreachable
 from sluice.settings import SIGN_IN, Account, is_loopback
 
@@ -253,6 +252,6 @@ def id_of(response: httpx2.Response) -> str:
 
 def checked_json(response: httpx2.Response) -> Any:
     try:
-        return response.json()
-    except json.JSONDecodeError:
+        return exact_json.loads(response.content)
+    except ValueError:
         raise CliError("The response is not JSON: this is not the address of a Sluice server.") from None

@@ -1,12 +1,12 @@
 """Server-sent events of an export or document."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
+from sluice import exact_json
 from sluice.api import Api
 from sluice.errors import Problem
 
@@ -63,7 +63,8 @@ def parsed(response: httpx2.Response) -> Iterator[Event | None]:
             if line == ":":
                 yield None
         elif "data" in fields:
-            yield Event(number=fields.get("id", ""), kind=fields.get("event", ""), data=json.loads(fields["data"]))
+            data = exact_json.loads(fields["data"])
+            yield Event(number=fields.get("id", ""), kind=fields.get("event", ""), data=data)
             fields = {}
 
 

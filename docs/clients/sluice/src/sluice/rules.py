@@ -1,6 +1,5 @@
 """`sluice rule …`: commands for post-processing rules."""
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.api import Api
+from sluice import exact_json
+from sluice.api import Api, checked_json
 from sluice.errors import CliError, Exit, Problem
 from sluice.lists import MOST, Limit, print_list
 from sluice.session import Session, command
@@ -107,9 +107,10 @@ def delete(
 def send(session: Session, method: str, path: str, file: str) -> dict[str, Any]:
     fields = read(file)
     try:
-        response: dict[str, Any] = session.api.request(
-            method, path, body=lambda: {"json": fields}, repeatable=method != "POST"
-        ).json()
+        body = {"content": exact_json.dumps(fields).encode(), "headers": {"Content-Type": "application/json"}}
+        response: dict[str, Any] = checked_json(
+            session.api.request(method, path, body=lambda: body, repeatable=method != "POST")
+        )
     except Problem as problem:
         problem.locate(lambda pointer: f"{'stdin' if file == '-' else file} at {pointer or '/'}")
         raise
@@ -119,7 +120,7 @@ def send(session: Session, method: str, path: str, file: str) -> dict[str, Any]:
 def read(file: str) -> dict[str, Any]:
     """Return the fields of a rule from a file. Raises CliError if it is not a JSON object."""
     try:
-        fields = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+        fields = exact_json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     except OSError as error:
         raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
     except ValueError as error:

@@ -1,7 +1,6 @@
 """Output: data to stdout, messages to stderr, and color only on terminals that support it."""
 
 import io
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,8 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from sluice import exact_json
 
 # Control characters that a terminal would obey: names, texts, and messages come from other people.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -52,7 +53,7 @@ class Terminal:
         self.line(document, indent=2 if self.out.is_terminal else None)
 
     def line(self, document: Any, *, indent: int | None = None) -> None:
-        text = json.dumps(document, ensure_ascii=False, indent=indent)
+        text = exact_json.dumps(document, indent=indent)
         # `json` does not escape all characters that a terminal would obey.
         self.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 

@@ -1,0 +1,114 @@
+"""Whether a token is a part of a number: with digits attached to it, or beyond a space, a line break, or a bar."""
+
+import re
+
+from etl.postprocessors.citations.characters import FILLER
+from etl.postprocessors.citations.conventions import read_digits
+from etl.postprocessors.citations.neighbors import (
+    GAP,
+    LIKE_CURRENCY,
+    MAX_LABEL,
+    REACH,
+    SPACES,
+    WORD_AFTER,
+    Span,
+    is_of,
+    is_symbol,
+    row_start,
+    skip,
+)
+
+POWER = re.compile(rf"{GAP}{{0,4}}[×x·⋅]?{GAP}{{0,4}}10[\^⁻]")
+FRACTION = re.compile(r"[ \u00a0]\d{1,2}/\d{1,2}(?![\d/])")
+GLUE = (FILLER, "\u00a0")
+# Between digits, these are read elsewhere, or separate numbers.
+SEPARATORS = frozenset(' \u00a0\t\n|-–—/:;=()[]"%‰^')
+# Digits before and after a number that may be parts of it: `2, 500.00`, `1` and `500.00` in two lines, `1|500.00`.
+LEFT = re.compile(
+    rf"(?<![\d.,'])(?P<digits>\d[\d.,']{{0,20}}(?<=\d))(?P<mark>{GAP}{{0,2}}[.,']?){GAP}{{0,2}}\n?{GAP}{{0,2}}\Z"
+)
+RIGHT = re.compile(
+    rf"(?P<mark>{GAP}{{0,2}}[.,']?){GAP}{{0,2}}\n?{GAP}{{0,2}}(?P<digits>\d{{2,3}}(?:[.,]\d{{1,2}})?)(?![\d.,']\d|[.,'])"
+)
+LIST_GOES_ON = re.compile(rf"[,;]{GAP}\d")
+
+
+def is_part(plain: str, start: int, end: int, core: Span) -> bool:
+    """Whether digits beside a number belong to it, or an unknown symbol is attached to its start."""
+    before, after = glued(plain, start, -1), glued(plain, end, 1)
+    left, right = plain[before - 1 : before], plain[after : after + 1]
+    if left.isdecimal() or right.isdecimal() or right == "…" or (is_symbol(left) and before == start):
+        return True
+    beyond, further = glued(plain, before - 1, -1), glued(plain, after + 1, 1)
+    if is_joint(left, plain[beyond - 1 : beyond]) or is_joint(right, plain[further : further + 1]):
+        return True
+    is_raised = plain.startswith("^^", core[1]) and plain[core[0] : core[1]].isdecimal()  # cents
+    is_power = plain[core[0] : core[1]] == "10" and right in ("^", "⁻")
+    return is_raised or is_power or bool(POWER.match(plain, core[1]) or FRACTION.match(plain, core[1]))
+
+
+def glued(plain: str, place: int, step: int) -> int:
+    """Return the first position from here that has something other than markup and hard spaces beside it."""
+    while plain[place - 1 : place] in GLUE if step < 0 else plain[place : place + 1] in GLUE:
+        place += step
+    return place
+
+
+def is_joint(mark: str, beyond: str) -> bool:
+    return bool(mark) and beyond.isdecimal() and mark not in SEPARATORS and not mark.isalnum() and not is_of(mark, "Sc")
+
+
+def is_split(plain: str, core: Span) -> bool:
+    """Whether a number and the digits before or after it may be one, with a separator and a space, a line break, or a
+    `|` between them. Not in a list, as `10, 12, 500`, and not after its number, as `2. 500.00`."""
+    start, end = core
+    low = max(0, start - MAX_LABEL)
+    own = plain[start:end]
+    before = skip(plain, start, -1)
+    if plain[before - 1 : before] in tuple(",;") and LIST_GOES_ON.match(plain, end):
+        return False
+    can_go_on = plain[before - 1 : before] in tuple(".,'\n") or plain[start - 1 : start] in tuple(".,'")
+    left = LEFT.search(plain, low, start) if can_go_on else None
+    if left and begins_number(plain, left) and goes_on(left["digits"], left["mark"], own, plain, end):
+        return True
+    right = RIGHT.match(plain, end)
+    if right and (has_words_before(plain, start) or "\n" not in right.group()):
+        return goes_on(own, right["mark"], right["digits"], plain, right.end())
+    return is_at_lone_bar(plain, start, end)
+
+
+def begins_number(plain: str, left: re.Match[str]) -> bool:
+    """Whether digits can be the start of a number, and not an item of a list, its number, or a cell of its own."""
+    before = plain[row_start(plain, left.start()) : left.start()].strip(SPACES + "|")
+    return before[-1:] not in (",", ";") if before else not (left["mark"] or "\n" in left.group())
+
+
+def has_words_before(plain: str, start: int) -> bool:
+    return any(map(str.isalpha, plain[row_start(plain, start) : start]))
+
+
+def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
+    """Whether digits are before and after the only `|` of three lines: it is no bound of cells."""
+    bar = start - 1 if plain[start - 1 : start] == "|" else end
+    if not (plain[bar : bar + 1] == "|" and plain[bar - 1 : bar].isdecimal() and plain[bar + 1 : bar + 2].isdecimal()):
+        return False
+    first = row_start(plain, max(0, row_start(plain, start) - 1))
+    return sum(line.count("|") for line in plain[first : end + REACH].split("\n", 3)[:3]) == 1
+
+
+def goes_on(left: str, mark: str, right: str, plain: str, end: int) -> bool:
+    """Whether two texts with digits make a number: by a group of three, or by two decimals where an amount ends."""
+    whole = right[: next((place for place, char in enumerate(right) if not char.isdecimal()), len(right))]
+    mark = mark.strip(SPACES)
+    if not mark:
+        return len(whole) == 3 and left.isdecimal() and len(left) <= 3 and left[0] != "0"  # noqa: PLR2004 - a group
+    if len(whole) not in (2, 3) or (len(whole) == 2 and whole != right) or read_digits(left + mark + right) is None:  # noqa: PLR2004
+        return False
+    after = skip(plain, end, 1)
+    word = WORD_AFTER.match(plain, after)
+    return (
+        whole != right
+        or plain[after : after + 1] in tuple("|\n)")
+        or after == len(plain)
+        or bool(word and LIKE_CURRENCY.fullmatch(word["word"]))
+    )
