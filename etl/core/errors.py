@@ -69,6 +69,10 @@ class TooManyCells(FileTooLarge):
     counted = "The document has {found:,} cells or more; the limit is {limit:,}."
 
 
+class TooMuchProcessing(FileTooLarge):
+    detail = "Reading the file takes more processor time than allowed."
+
+
 class TooDeep(FileTooLarge):
     detail = "The content of the file is nested too deeply."
 

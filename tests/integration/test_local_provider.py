@@ -745,6 +745,25 @@ def test_the_memory_of_all_processes_of_a_document_is_limited(
     wait_until(lambda: set(readers()) <= others)
 
 
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "result['text'] = 'x' * (4 << 20)",
+        "result['layout']['blocks'] *= (4 << 20) // len(result['text'])",
+        "return {'pages': 501}",
+    ],
+    ids=["text", "boxes", "pages"],
+)
+def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_worker(
+    taken_over: Callable[..., LocalProvider], made: Maker, settings: LazySettings, deed: str
+) -> None:
+    """B12: the limits of the reader process are checked again outside of it."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_file_bytes": 1 << 20})
+    provider = taken_over(deed)
+    with pytest.raises(OcrFailed):
+        convert(provider, made(hostile.printed("Anything that is long enough for a line")))
+
+
 def test_the_number_of_threads_is_limited(taken_over: Callable[..., LocalProvider], made: Maker) -> None:
     provider = taken_over("""
         for _ in range(100):

@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from config.platform.observability import logs
-from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed
+from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed, TooMuchProcessing
 from etl.core.stage_context import StageContext
 from etl.providers.local import process_tree
 
@@ -193,6 +193,8 @@ class ReaderProcess:
     def crash(self) -> EtlError:
         """Return the error for a document's process that exited without a result."""
         log.warning("reader_died", code=self.exit_code, memory=self.peak)
+        if self.exit_code == -signal.SIGXCPU:
+            return TooMuchProcessing()
         # Libraries abort, or access a null pointer, if an allocation fails.
         if self.peak > MAX_MEMORY / 2 and self.exit_code in {-signal.SIGABRT, -signal.SIGSEGV}:
             return FileTooLarge("Reading the file takes more memory than allowed.")
