@@ -37,6 +37,7 @@ TASKS = "etl/tasks/"
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 FOLDER = rf"{TASKS}(\d+)(-{UUID})?/"
 OWN_FOLDER = re.compile(FOLDER)
+OWN_RUN = re.compile(rf"{FOLDER}(?P<part>ocr|result|journal)-(?P<number>\d+)/.+")
 OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{FOLDER}(ocr|result|journal)-\d+/.+")
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
@@ -59,6 +60,14 @@ def task_of(key: str) -> int:
     """Return the task's id in an artifact's key, or of its folder."""
     found = OWN_FOLDER.match(key)
     return int(found[1]) if found else 0
+
+
+def is_superseded(key: str, task: Task) -> bool:
+    """Return whether an artifact of a task is of an earlier run than its current ones."""
+    found = OWN_RUN.fullmatch(key)
+    if found is None or not key.startswith(folder(task)):
+        return False
+    return int(found["number"]) < {"ocr": task.ocr_run, "result": task.run, "journal": task.journal_run}[found["part"]]
 
 
 def ocr_folder(owner: ArtifactOwner) -> str:

@@ -472,6 +472,33 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
     assert storage.head(task.document_key)
 
 
+def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) -> None:
+    """B19: each retry from OCR left the Markdown of the run before it for ever."""
+    task = make_task(alice)
+    run(task)
+    kept = [stored(task)]
+    for stage in (Stage.OCR, Stage.POSTPROCESS):
+        actions.retry(task=row_of(task), from_stage=stage)
+        age(task, seconds=7_200)
+        cleanup.sweep()
+        assert stored(task) == kept[-1]  # the previous result is shown until this one is there
+        run(task)
+        cleanup.sweep()
+        assert stored(task) > kept[-1]  # until now, the row may have been read by others
+        age(task, seconds=7_200)
+        cleanup.sweep()
+        kept.append(stored(task))
+        now = row_of(task)
+        assert {key.removeprefix(artifacts.folder(task)).split("/")[0] for key in kept[-1]} == {
+            f"ocr-{now.ocr_run}", f"result-{now.run}"
+        }  # fmt: skip
+        assert storage.head(now.metadata["artifact_mineru_markdown_key"])
+
+
+def stored(task: Task) -> set[str]:
+    return {item.key for item in storage.list_objects(artifacts.folder(task))}
+
+
 @pytest.mark.parametrize("folder", ["etl", "etl/uploads", "etl/uploads/1", "etl/documents"])
 def test_files_of_a_dataset_below_the_folder_of_documents_are_kept(
     monkeypatch: pytest.MonkeyPatch, settings: LazySettings, folder: str
