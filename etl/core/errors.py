@@ -228,6 +228,10 @@ class EngineMissing(WorkerMisconfigured):
     detail = "The local OCR engine could not be started."
 
 
+class SandboxMissing(WorkerMisconfigured):
+    detail = "The worker's system cannot confine the process that reads documents, which the operator requires."
+
+
 # ---- Control flow ---------------------------------------------------------------------------------------------------
 class Fenced(Exception):
     """Another worker has the stage, or the task has ended: this worker must not write anything."""

@@ -34,6 +34,7 @@ from etl.core.errors import (
     FileTooLarge,
     OcrFailed,
     OutOfTime,
+    SandboxMissing,
     TooManyPages,
     TooManyPixels,
     UnsupportedFormat,
@@ -732,6 +733,21 @@ def test_a_process_that_a_document_leaves_is_killed(
         ("sandbox_incomplete", ["seccomp"]), ("reader_stopped", "processes")
     ]  # fmt: skip
     wait_until(lambda: set(readers()) <= others)
+
+
+def test_no_document_is_read_without_the_required_sandbox(
+    taken_over: Callable[..., LocalProvider], made: Maker, settings: LazySettings
+) -> None:
+    """B12: ETL_REQUIRE_SANDBOX."""
+    document = made(hostile.printed("Anything"))
+    provider = taken_over("", **UNFILTERED)
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": True})
+    for _ in range(2):
+        with capture_logs() as lines, pytest.raises(SandboxMissing):
+            convert(provider, document)
+        assert [(line["event"], line["missing"]) for line in lines] == [("sandbox_incomplete", ["seccomp"])]
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": False})
+    assert "Anything" in convert(provider, document)[0].markdown
 
 
 def test_the_memory_of_all_processes_of_a_document_is_limited(

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from config.platform.observability import logs
-from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed, TooMuchProcessing
+from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed, SandboxMissing, TooMuchProcessing
 from etl.core.stage_context import StageContext
 from etl.providers.local import process_tree
 
@@ -107,10 +108,12 @@ class ReaderProcess:
         message = self.receive(context)
         if "startup_error" in message:
             raise engine_missing(str(message["startup_error"]))
-        self.ready = True
-        self.can_fork = "seccomp" in message["missing"]
         if message["missing"]:
             log.warning("sandbox_incomplete", missing=message["missing"])
+            if settings.SLUICE.etl_require_sandbox:
+                raise SandboxMissing
+        self.ready = True
+        self.can_fork = "seccomp" in message["missing"]
 
     def send(self, request: Message) -> FileIO:
         """Send a request with its document as an open file, because the sandbox cannot open files by `path`.
