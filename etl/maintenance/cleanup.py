@@ -7,6 +7,7 @@ from django.db.models.functions import Now
 
 from config.platform import storage
 from config.platform.cleanup import run_steps
+from config.platform.db import identity
 from etl.core import metrics, workspace
 from etl.core.states import Status
 from etl.models import Task, Upload
@@ -37,7 +38,7 @@ def delete_orphans() -> int:
     found = old_objects(artifacts.DOCUMENTS, GRACE)
     orphans: list[str] = []
     for start in range(0, len(found), BATCH):
-        orphans += unreferenced(found[start : start + BATCH])
+        orphans += filter(is_own, unreferenced(found[start : start + BATCH]))
     return delete(orphans, "documents_deleted")
 
 
@@ -45,6 +46,15 @@ def unreferenced(keys: list[str]) -> list[str]:
     """Return those of the documents that no task has."""
     named = set(Task.objects.filter(document_key__in=keys).values_list("document_key", flat=True))
     return [key for key in keys if key not in named]
+
+
+def is_own(key: str) -> bool:
+    """Return whether this service stored the document: another one, with a database of its own, may share the bucket.
+
+    Documents of earlier releases have no mark.
+    """
+    head = storage.head(key)
+    return head is not None and identity.marker().items() <= head.metadata.items()
 
 
 def delete_uploads() -> int:

@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from pydantic import AnyHttpUrl, SecretStr
 
 from config.platform import storage
+from config.platform.db import identity
 from etl import runstate
 from etl.api import lookup
 from etl.core import metrics
@@ -460,9 +461,11 @@ def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
 def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_row(alice)
     orphan, upload = f"{artifacts.DOCUMENTS}{uuid4()}.txt", f"{artifacts.UPLOADS}1/{uuid4()}"
-    for key in (orphan, upload):
+    theirs = f"{artifacts.DOCUMENTS}{uuid4()}.txt"  # of another service in the bucket
+    for key in (orphan, upload, theirs):
         storage.delete(key)
-        storage.put(key, b"x", content_type="text/plain")
+        mark = identity.marker() if key == orphan else {"database": str(uuid4())}
+        storage.put(key, b"x", content_type="text/plain", metadata=mark)
     cleanup.sweep()
     assert storage.head(orphan)
     monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
@@ -470,6 +473,8 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
     cleanup.sweep()
     assert (storage.head(orphan), storage.head(upload)) == (None, None)
     assert storage.head(task.document_key)
+    assert storage.head(theirs)
+    storage.delete(theirs)
 
 
 def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) -> None:
