@@ -235,6 +235,7 @@ class Environment(BaseSettings):
     etl_daily_documents: int = Field(5_000, ge=0)
     etl_daily_bytes: int = Field(5 * 1024**3, ge=0)
     etl_daily_rule_versions: int = Field(500, ge=0)
+    etl_daily_rule_tests: int = Field(500, ge=0)
     etl_worker_count: int = Field(3, ge=1)
     etl_task_timeout: int = Field(600, ge=1)
     etl_lease_seconds: int = Field(30, ge=3)
@@ -253,6 +254,7 @@ class Environment(BaseSettings):
     etl_max_file_bytes: int = Field(50 * 1024**2, ge=1)
     etl_max_pages: int = Field(500, ge=1)
     etl_max_pixels: int = Field(50_000_000, ge=1)
+    etl_require_sandbox: bool = False
     etl_ocr_provider: Annotated[str, matching(r"local|mineru|\w+(\.\w+)+", "local, mineru, or a dotted path")] = "local"
     etl_mineru_url: AnyHttpUrl | None = Field(None, validate_default=True)
     etl_mineru_api_key: SecretStr | None = None

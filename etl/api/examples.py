@@ -26,6 +26,7 @@ LIMITS = {
         "resets_at": "2026-03-02T00:00:00Z",
     },
     "rule_versions_per_day": {"limit": 500, "used": 4, "remaining": 496, "resets_at": "2026-03-02T00:00:00Z"},
+    "rule_tests_per_day": {"limit": 500, "used": 12, "remaining": 488, "resets_at": "2026-03-02T00:00:00Z"},
     "open_tasks": {"limit": 500, "used": 3, "remaining": 497},
     "max_file_bytes": 52428800,
     "max_pages": 500,

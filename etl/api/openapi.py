@@ -105,7 +105,8 @@ UPLOADS: dict[str, Any] = {
     "description": """For large documents or slow connections. Send exactly `size` bytes to `upload_url` by PUT with
 these `headers` within 15 minutes, then submit `file_key`. Uploads that are not submitted within a day are deleted. Size
 and type are checked here, and checked again against the content when you submit it. The URL counts towards your quota
-like a submission, until it expires or you submit the document.""",
+like a submission, until you submit the document, or it is deleted after a day. Without an upload, it stops counting
+within two hours after the URL expires.""",
     "examples": [
         request_example("A PDF", examples.UPLOAD),
         response_example("Upload URL", examples.UPLOAD_URL, status=201),

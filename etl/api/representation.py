@@ -69,6 +69,7 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
         "documents_per_day": {**part(quota.daily_documents, quota.documents), "resets_at": quota.resets_at},
         "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": quota.resets_at},
         "rule_versions_per_day": {**versions, "resets_at": quota.resets_at},
+        "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
         "open_tasks": part(quota.max_open, quota.open),
         "max_file_bytes": env.etl_max_file_bytes,
         "max_pages": env.etl_max_pages,

@@ -13,7 +13,7 @@ from config.platform.http.problems import BadInput, BodyTooLarge
 from config.platform.http.renderers import ExactJSONRenderer
 from etl.api import openapi, schemas
 from etl.api.serializers import TrialSerializer
-from etl.pipeline import trial
+from etl.pipeline import quotas, trial
 from rules.api import openapi as rules_openapi
 from rules.api import rates
 from rules.library import access, catalog
@@ -32,7 +32,14 @@ class RuleTrialView(APIView):
         request=TrialSerializer,
         responses={
             200: schemas.RULE_TRIAL,
-            **problems(BadInput, NoSuchRule, BodyTooLarge, trial.TooManyTrials, trial.TooManyTrialsOfUser),
+            **problems(
+                BadInput,
+                NoSuchRule,
+                BodyTooLarge,
+                trial.TooManyTrials,
+                trial.TooManyTrialsOfUser,
+                quotas.QuotaExceeded,
+            ),
         },
     )
     def post(self, request: Request, rule_id: int) -> Response:

@@ -217,10 +217,11 @@ class DocumentDayLimit(OpenLimit):
 
 class DocumentLimits(TypedDict):
     documents_per_day: Annotated[
-        DocumentDayLimit, "Submissions. An upload URL counts as one until it expires or its document is submitted."
+        DocumentDayLimit, "Submissions. An upload URL counts as one until its document is submitted or deleted."
     ]
     bytes_per_day: Annotated[DocumentDayLimit, "The sizes of these documents and upload URLs."]
     rule_versions_per_day: Annotated[DocumentDayLimit, "New rules, and changes of rules."]
+    rule_tests_per_day: Annotated[DocumentDayLimit, "Tests of rules that call a language model."]
     open_tasks: Annotated[OpenLimit, "Tasks that have not ended, and upload URLs that can be used."]
     max_file_bytes: int
     max_pages: int

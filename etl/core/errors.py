@@ -69,6 +69,10 @@ class TooManyCells(FileTooLarge):
     counted = "The document has {found:,} cells or more; the limit is {limit:,}."
 
 
+class TooMuchProcessing(FileTooLarge):
+    detail = "Reading the file takes more processor time than allowed."
+
+
 class TooDeep(FileTooLarge):
     detail = "The content of the file is nested too deeply."
 
@@ -222,6 +226,10 @@ class WorkspaceFull(WorkerMisconfigured):
 
 class EngineMissing(WorkerMisconfigured):
     detail = "The local OCR engine could not be started."
+
+
+class SandboxMissing(WorkerMisconfigured):
+    detail = "The worker's system cannot confine the process that reads documents, which the operator requires."
 
 
 # ---- Control flow ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
 from config.platform import storage
-from config.platform.db import clock
+from config.platform.db import clock, identity
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
@@ -85,7 +85,11 @@ class SentFile:
         with (
             storing(),
             storage.Upload(
-                key, content_type=self.kind.media_type, metadata={}, if_match=None, checkpoint=lambda: None
+                key,
+                content_type=self.kind.media_type,
+                metadata=identity.marker(),
+                if_match=None,
+                checkpoint=lambda: None,
             ) as upload,
         ):
             for block in self.file.chunks():
@@ -145,6 +149,7 @@ class EarlierUpload:
                 size=self.head.size,
                 content_type=self.kind.media_type,
                 sha256="",
+                metadata=identity.marker(),
             )
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
         return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename)

@@ -3,11 +3,14 @@
 from datetime import timedelta
 
 import structlog
+from django.db.models.functions import Now
 
 from config.platform import storage
 from config.platform.cleanup import run_steps
+from config.platform.db import identity
 from etl.core import metrics, workspace
-from etl.models import Task, Usage
+from etl.core.states import Status
+from etl.models import Task, Upload, Usage
 from etl.pipeline import artifacts, quotas
 from rules.library import quotas as rule_quotas
 
@@ -17,13 +20,21 @@ log = structlog.get_logger(__name__)
 GRACE = timedelta(hours=1)
 # The upload's URL expires earlier, and a submission copies the object.
 UPLOADS_KEPT = timedelta(hours=24)
+# Retried tasks are checked for superseded artifacts for so long after their end, in case a sweep fails.
+SEARCH_PERIOD = timedelta(days=2)
 BATCH = 500
 
 
 def sweep() -> list[str]:
     """Run every cleanup step. Return the names of those that failed."""
     failed = run_steps(
-        delete_orphans, delete_uploads, forget_expired_uploads, delete_old_usage, abort_uploads, workspace.clear
+        delete_orphans,
+        delete_uploads,
+        forget_uploads,
+        delete_superseded,
+        delete_old_usage,
+        abort_uploads,
+        workspace.clear,
     )
     metrics.ticked("sweep")
     return failed
@@ -34,7 +45,7 @@ def delete_orphans() -> int:
     found = old_objects(artifacts.DOCUMENTS, GRACE)
     orphans: list[str] = []
     for start in range(0, len(found), BATCH):
-        orphans += unreferenced(found[start : start + BATCH])
+        orphans += filter(is_own, unreferenced(found[start : start + BATCH]))
     return delete(orphans, "documents_deleted")
 
 
@@ -44,14 +55,48 @@ def unreferenced(keys: list[str]) -> list[str]:
     return [key for key in keys if key not in named]
 
 
+def is_own(key: str) -> bool:
+    """Return whether this service stored the document: another one, with a database of its own, may share the bucket.
+
+    Documents of earlier releases have no mark.
+    """
+    head = storage.head(key)
+    return head is not None and identity.marker().items() <= head.metadata.items()
+
+
 def delete_uploads() -> int:
     """Delete old uploads."""
     return delete(old_objects(artifacts.UPLOADS, UPLOADS_KEPT), "uploads_deleted")
 
 
-def forget_expired_uploads() -> int:
-    """Delete the rows of upload URLs that have expired."""
-    return quotas.forget_expired(kept=UPLOADS_KEPT)
+def forget_uploads() -> int:
+    """Delete the rows of expired upload URLs whose object does not exist: nothing was uploaded, or it was deleted.
+
+    Others still count for their user. The grace is for uploads that began before the URL expired.
+    """
+    expired = list(quotas.expired_uploads(kept=GRACE).values_list("file_key", flat=True))
+    if not expired:
+        return 0
+    stored = {item.key for item in storage.list_objects(artifacts.UPLOADS)}
+    gone = [key for key in expired if key not in stored]
+    return Upload.objects.filter(file_key__in=gone).delete()[0]
+
+
+def delete_superseded() -> int:
+    """Delete the artifacts of earlier runs of tasks whose retry has completed: no row names them.
+
+    Until then, the previous result is shown.
+    """
+    retried = Task.objects.filter(
+        status=Status.COMPLETED, run__gt=1, updated_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
+    )
+    deleted = 0
+    for task in retried.without_results().iterator(chunk_size=BATCH):
+        if task.run == task.first_run:
+            continue
+        found = storage.list_objects(artifacts.folder(task))
+        deleted += delete([item.key for item in found if artifacts.is_superseded(item.key, task)], "artifacts_deleted")
+    return deleted
 
 
 def delete_old_usage() -> int:

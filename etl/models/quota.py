@@ -11,13 +11,14 @@ class Usage(DailyUsage):
 
     documents = models.PositiveIntegerField(default=0)
     bytes = models.BigIntegerField(default=0)
+    tests = models.PositiveIntegerField(default=0, db_default=0, help_text="Of rules, with a language model")
 
     class Meta(DailyUsage.Meta):
         db_table = "etl_usage"
 
 
 class Upload(models.Model):
-    """A presigned upload. It counts like a submission until it expires, or until its document is submitted."""
+    """A presigned upload. It counts like a submission until its document is submitted or deleted."""
 
     file_key = models.CharField(max_length=200, primary_key=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)

@@ -106,6 +106,10 @@ class Task(models.Model):
             models.Index(fields=["document_key"], name="etl_task_document_key"),
             # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
             models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
+            # For the sweep of artifacts that a retry has superseded: few tasks are retried.
+            models.Index(
+                fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)
+            ),
             # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
             models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
             models.Index(fields=["user", "rank"], name="etl_task_last_turn", condition=~Q(status=Status.CANCELLED)),

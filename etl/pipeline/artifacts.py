@@ -33,7 +33,7 @@ TASKS = "etl/tasks/"
 # Cleanup deletes only objects with keys of these forms. A dataset's folder may be below the same prefix, but its files
 # have a date and an extension.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-RUN = rf"{TASKS}(\d+)/(?:ocr|result|journal)-(\d+)/"
+RUN = rf"{TASKS}(?P<task>\d+)/(?P<part>ocr|result|journal)-(?P<run>\d+)/"
 RUN_FOLDER = re.compile(RUN)
 OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+")
 JSON = "application/json"
@@ -52,11 +52,20 @@ class RunFolder(NamedTuple):
 def run_folder(key: str) -> RunFolder | None:
     """Return what an artifact's key names, or None for other keys."""
     found = RUN_FOLDER.match(key)
-    return RunFolder(int(found[1]), int(found[2])) if found else None
+    return RunFolder(int(found["task"]), int(found["run"])) if found else None
 
 
 def folder(owner: ArtifactOwner) -> str:
     return f"{TASKS}{owner.task_id}/"
+
+
+def is_superseded(key: str, task: Task) -> bool:
+    """Return whether an artifact of a task is of an earlier run than its current ones."""
+    found = RUN_FOLDER.match(key)
+    if found is None or int(found["task"]) != task.task_id:
+        return False
+    current = {"ocr": task.ocr_run, "result": task.run, "journal": task.journal_run}[found["part"]]
+    return task.first_run <= int(found["run"]) < current
 
 
 def ocr_folder(owner: ArtifactOwner) -> str:

@@ -3,15 +3,15 @@ clock.
 
 A submission is charged in the transaction that creates its task, once: a repeat with the same idempotency key is not
 charged. A retry is charged as a document without bytes, because it stores artifacts and may call a model. An upload URL
-counts like a submission until it expires or its document is submitted, so that everything that is uploaded in time can
-be submitted.
+counts like a submission until its document is submitted or deleted: what is uploaded takes storage until then. It is an
+open task only until it expires. Tests of rules that call a model are counted on their own.
 """
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from config.platform.db import sql
@@ -29,13 +29,14 @@ class QuotaExceeded(quotas.QuotaExceeded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A user's limits and usage. Upload URLs that can be used count as documents, bytes, and open tasks."""
+    """A user's limits and usage. `tests`: of rules, with a model."""
 
     daily_documents: int
     daily_bytes: int
     max_open: int
     documents: int
     bytes: int
+    tests: int
     open: int
     day: date
     resets_at: datetime
@@ -51,12 +52,14 @@ WITH allowed AS (
            (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
     FROM etl_allowance WHERE user_id = %(user)s
 ), uploads AS (
-    SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM etl_upload
-    WHERE user_id = %(user)s AND expires_at > statement_timestamp() AND file_key <> %(upload)s
+    SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes,
+           count(*) FILTER (WHERE expires_at > statement_timestamp()) AS open
+    FROM etl_upload WHERE user_id = %(user)s AND file_key <> %(upload)s
 )
 SELECT a.daily_documents, a.daily_bytes, a.max_open, a.day,
        coalesce(u.documents, 0) + uploads.number AS documents, coalesce(u.bytes, 0) + uploads.bytes AS bytes,
-       uploads.number + (SELECT count(*) FROM etl_task WHERE status = 'pending' AND user_id = %(user)s) AS open,
+       coalesce(u.tests, 0) AS tests,
+       uploads.open + (SELECT count(*) FROM etl_task WHERE status = 'pending' AND user_id = %(user)s) AS open,
        ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at,
        ceil(extract(epoch FROM (a.day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left
 FROM allowed a CROSS JOIN uploads LEFT JOIN etl_usage u ON u.user_id = %(user)s AND u.day = a.day
@@ -119,7 +122,22 @@ def reserve(user_id: int, *, file_key: str, size: int, expires_at: datetime) -> 
     Upload.objects.create(file_key=file_key, user_id=user_id, size=size, expires_at=expires_at)
 
 
-def forget_expired(*, kept: timedelta) -> int:
-    """Delete the rows of upload URLs that expired long ago. They do not count since they expired."""
-    deleted, _ = Upload.objects.filter(expires_at__lt=Now() - kept).delete()
-    return deleted
+def expired_uploads(*, kept: timedelta) -> QuerySet[Upload]:
+    """Return the rows of the upload URLs that expired so long ago."""
+    return Upload.objects.filter(expires_at__lt=Now() - kept)
+
+
+# The row's lock serializes the charges of one user; while there is no row, the unique index does.
+CHARGE_TEST = """
+INSERT INTO etl_usage AS u (user_id, day, documents, bytes, tests)
+SELECT %(user)s, (clock_timestamp() AT TIME ZONE 'UTC')::date, 0, 0, 1 WHERE %(most)s > 0
+ON CONFLICT (user_id, day) DO UPDATE SET tests = u.tests + 1 WHERE u.tests < %(most)s
+RETURNING tests
+"""
+
+
+def charge_test(user_id: int) -> None:
+    """Charge the test of a rule with a model. Raises QuotaExceeded."""
+    most = settings.SLUICE.etl_daily_rule_tests
+    if sql.scalar(CHARGE_TEST, user=user_id, most=most) is None:
+        refuse(f"You have tested rules with the language model {most:,} times today", state(user_id))

@@ -20,7 +20,7 @@ from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
 from etl.models import ModelUsage
-from etl.pipeline import artifacts, engines
+from etl.pipeline import artifacts, engines, quotas
 from etl.pipeline.stages.postprocess import ResultOrigin, output_of
 from etl.postprocessors.base import Processed
 from etl.providers.base import PAGE_MARKER, OCRResult, Page
@@ -56,12 +56,13 @@ class TooManyTrialsOfUser(Problem):
 def run(rule: RuleContent, *, markdown: str, user: User, before_wait: Callable[[], None]) -> dict[str, Any]:
     """Return the result or error that a task would end with, after one attempt of at most MAX_SECONDS.
 
-    Raises TooManyTrials and TooManyTrialsOfUser. `before_wait` is called before the trial waits for a model. No
-    database connection is held during the model call: ten trials would exhaust a pool of ten.
+    Raises TooManyTrials, TooManyTrialsOfUser and QuotaExceeded. `before_wait` is called before the trial waits for a
+    model. No database connection is held during the model call: ten trials would exhaust a pool of ten.
     """
     with ExitStack() as held:
         if asks_model(rule):
             held.enter_context(place_of(user))
+            quotas.charge_test(user.pk)
             before_wait()
         context = StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS), on_usage=count_tokens)
         try:

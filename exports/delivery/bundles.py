@@ -9,9 +9,9 @@ All are streamed: memory does not grow with the number or the size of the files.
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ import structlog
 from zipstream import ZIP_DEFLATED, ZIP_STORED, ZipStream
 
 from config.platform import storage
+from config.platform.db import identity
 from exports.core import planning
 from exports.core.errors import FileGone
 from exports.models import Chunk, Job
@@ -71,6 +72,7 @@ class Attempt:
     token: int
     checkpoint: Callable[[], None]
     adopt: Adopt
+    mark: Mapping[str, str] = field(default_factory=identity.marker)  # read once, not by the threads that copy
 
     @property
     def folder(self) -> str:
@@ -82,7 +84,7 @@ class Attempt:
 
     @property
     def metadata(self) -> dict[str, str]:
-        return {"job": str(self.job.job_id), "token": str(self.token)}
+        return {"job": str(self.job.job_id), "token": str(self.token), **self.mark}
 
 
 def make(attempt: Attempt) -> Bundle:

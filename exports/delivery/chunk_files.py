@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 
 from config.platform import storage
+from config.platform.db import identity
 from config.platform.http.problems import NotFound, Problem, StorageUnavailable
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
@@ -65,6 +66,8 @@ def copy(job: Job, chunk: Chunk, key: str) -> None:
         chunk.etag = etag
         with suppress(FileGone):
             with suppress(storage.Conflict):
-                bundles.copy_file(chunk, key, encoding.content_type(job.shape), metadata={"job": str(job.job_id)})
+                bundles.copy_file(
+                    chunk, key, encoding.content_type(job.shape), metadata={"job": str(job.job_id), **identity.marker()}
+                )
             return
     raise FileSuperseded

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from config.platform import storage
+from config.platform.db import identity
 from config.platform.storage import writability
 from exports.core import metrics
 from exports.core.states import ChunkStatus, JobStatus
@@ -88,7 +89,7 @@ def delete_orphans() -> int:
     old = (item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young)
     deleted = 0
     while batch := list(islice(old, BATCH)):
-        orphans = undelivered(batch)
+        orphans = of_this_service(undelivered(batch))
         storage.delete_many(orphans)
         deleted += len(orphans)
         if violations := sum(not key.startswith(writability.PREFIX) for key in orphans):
@@ -103,6 +104,21 @@ def undelivered(keys: list[str]) -> list[str]:
     kept = Receipt.objects.filter(job_id__in=jobs, deleted_at=None).values_list("object_key", flat=True)
     folders = {bundles.folder_of(key) for key in kept}
     return [key for key in keys if bundles.folder_of(key) not in folders]
+
+
+def of_this_service(keys: list[str]) -> list[str]:
+    """Return those of the delivered objects that this service made. Others may share the bucket.
+
+    It made those whose job it knows, and those with its mark. Those of earlier releases have no mark: without a job,
+    the bucket's lifecycle rule deletes them.
+    """
+    jobs = {part for key in keys if (part := job_of(key))}
+    known = set(Job.objects.filter(pk__in=jobs).values_list("pk", flat=True))
+    unknown = [key for key in keys if job_of(key) not in known and not key.startswith(writability.PREFIX)]
+    with ThreadPoolExecutor(HEAD_THREADS) as pool:
+        heads = dict(zip(unknown, pool.map(storage.head, unknown), strict=True))
+    mark = identity.marker().items()
+    return [key for key in keys if key not in heads or ((head := heads[key]) and mark <= head.metadata.items())]
 
 
 def job_of(key: str) -> UUID | None:
@@ -194,8 +210,16 @@ def abort_uploads(*, before: datetime) -> int:
     completing = Job.objects.active().filter(completion_token__isnull=False).values_list("pk", flat=True)
     live = {str(job_id) for job_id in completing}
     lost = [upload for upload in old if upload.key not in busy and upload.key.split("/")[1] not in live]
+    lost = without_unknown_jobs(lost)
     for upload in lost:
         storage.abort_upload(upload.key, upload.upload_id)
     if lost:
         log.info("uploads_aborted", uploads=len(lost))
     return len(lost)
+
+
+def without_unknown_jobs(uploads: list[storage.OpenUpload]) -> list[storage.OpenUpload]:
+    """Return the uploads without those of deliveries of other services in the bucket. Uploads have no metadata."""
+    jobs = {upload.upload_id: job_of(upload.key) for upload in uploads if upload.key.startswith(f"{bundles.PREFIX}/")}
+    known = set(Job.objects.filter(pk__in=filter(None, jobs.values())).values_list("pk", flat=True))
+    return [upload for upload in uploads if upload.upload_id not in jobs or jobs[upload.upload_id] in known]

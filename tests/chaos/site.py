@@ -102,6 +102,7 @@ class Site:
             "ETL_DAILY_DOCUMENTS": "100000",
             "ETL_DAILY_BYTES": "100000000000",
             "ETL_DAILY_RULE_VERSIONS": "100000",
+            "ETL_DAILY_RULE_TESTS": "100000",
             "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
             "ETL_LEASE_SECONDS": str(LEASE_SECONDS),
             "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),

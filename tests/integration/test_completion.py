@@ -27,7 +27,7 @@ from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
 from config.platform import storage
-from config.platform.db import sql
+from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
 from exports.api import event_hub
 from exports.core.planning import Dialect, Shape
@@ -570,10 +570,34 @@ def test_the_sweep_keeps_the_copies_of_live_deliveries(
     receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
     live = {item.key for item in storage.list_objects("_receipts/")}
     for orphan in (f"_receipts/{receipt.pk}/1/files/a.csv", f"_receipts/{uuid4()}/2/files/b.csv"):
-        storage.put(orphan, b"x", content_type="text/csv")
+        storage.put(orphan, b"x", content_type="text/csv", metadata=identity.marker())
 
     assert storage_cleanup.delete_orphans() == 2
     assert {item.key for item in storage.list_objects("_receipts/")} == live
+
+
+@pytest.mark.parametrize("mark", [{}, {"database": str(uuid4())}], ids=["an earlier release", "this release"])
+def test_the_sweep_keeps_the_deliveries_of_another_service_in_the_bucket(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, settings: LazySettings, mark: dict[str, str]
+) -> None:
+    """A26: two services in one bucket deleted each other's deliveries, and aborted each other's uploads."""
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
+    receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
+    theirs = f"_receipts/{uuid4()}/1/x.zip"
+    storage.put(theirs, b"x", content_type="application/zip", metadata={"job": "x", **mark})
+    for key in (theirs, f"_receipts/{receipt.pk}/9/x.zip"):
+        storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
+
+    try:
+        assert storage_cleanup.delete_orphans() == 0
+        assert storage_cleanup.abort_abandoned_uploads() == 1
+        assert storage.head(theirs) is not None
+        (upload,) = storage.list_uploads("_receipts/")
+        assert upload.key == theirs
+    finally:
+        storage.delete(theirs)
+        for upload in storage.list_uploads("_receipts/"):
+            storage.abort_upload(upload.key, upload.upload_id)
 
 
 def test_a_file_is_refused_after_the_expiry_by_the_databases_clock(

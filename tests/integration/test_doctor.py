@@ -350,6 +350,17 @@ def test_it_finds_secret_files_readable_by_the_document_parser(monkeypatch: pyte
     assert "Landlock" in text
 
 
+def test_it_finds_a_system_without_the_required_sandbox(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(system_calls, "library", lambda: None)
+    assert deployment.check_required_sandbox() == []
+    change(etl_require_sandbox=True)
+    level, text = system_check(deployment.check_required_sandbox)
+    assert level == "failure"
+    assert "seccomp" in text
+
+
 def test_it_finds_that_system_calls_of_the_document_parser_are_not_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert deployment.check_system_calls() == []
     monkeypatch.setattr(system_calls, "library", lambda: None)

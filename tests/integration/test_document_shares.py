@@ -367,15 +367,46 @@ def test_concurrent_upload_urls_cannot_overspend(alice: User, quota: Callable[..
     assert sorted(in_threads(8, lambda n: offer(clients[n]).status_code)) == [201] * 3 + [429] * 5
 
 
-def test_an_expired_upload_url_gives_its_share_back(alice: User, quota: Callable[..., None]) -> None:
+def expire(*, hours: float) -> None:
+    Upload.objects.update(expires_at=timezone.now() - timedelta(hours=hours))
+
+
+def test_an_expired_upload_url_gives_its_share_back_if_nothing_was_uploaded(
+    alice: User, quota: Callable[..., None]
+) -> None:
     quota(etl_daily_documents=1)
     api = client_of(alice)
     assert [offer(api).status_code for _ in range(2)] == [201, 429]
-    Upload.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert offer(api).status_code == 201
-    Upload.objects.update(expires_at=timezone.now() - timedelta(days=2))
+    expire(hours=0.5)  # an upload that began in time may still end
+    cleanup.sweep()
+    assert offer(api).status_code == 429
+    expire(hours=2)
     cleanup.sweep()
     assert not Upload.objects.exists()
+    assert offer(api).status_code == 201
+
+
+def test_what_was_uploaded_counts_until_it_is_deleted(
+    api: APIClient, quota: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B44: its share came back every 15 minutes, so a user stored 96 times the daily bytes in a day."""
+    quota(etl_daily_documents=2, etl_max_open_per_user=1)
+    key = uploaded(api)
+    assert offer(api).status_code == 429
+    expire(hours=2)
+    cleanup.sweep()
+    assert storage.head(key) is not None
+    assert offer(api).status_code == 201  # it is not open any more
+    expire(hours=0.5)
+    response = offer(api)
+    assert refusal(response) == (429, "quota_exceeded")
+    assert "all 2 documents of today" in response.json()["detail"]
+
+    monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
+    expire(hours=25)
+    cleanup.sweep()
+    assert (storage.head(key), Upload.objects.count()) == (None, 0)
+    assert offer(api).status_code == 201
 
 
 def test_usage_is_kept_for_a_month(alice: User) -> None:

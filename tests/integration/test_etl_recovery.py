@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from pydantic import AnyHttpUrl, SecretStr
 
 from config.platform import storage
+from config.platform.db import identity
 from etl import runstate
 from etl.api import lookup
 from etl.core import metrics
@@ -479,9 +480,11 @@ def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
 def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_row(alice)
     orphan, upload = f"{artifacts.DOCUMENTS}{uuid4()}.txt", f"{artifacts.UPLOADS}1/{uuid4()}"
-    for key in (orphan, upload):
+    theirs = f"{artifacts.DOCUMENTS}{uuid4()}.txt"  # of another service in the bucket
+    for key in (orphan, upload, theirs):
         storage.delete(key)
-        storage.put(key, b"x", content_type="text/plain")
+        mark = identity.marker() if key == orphan else {"database": str(uuid4())}
+        storage.put(key, b"x", content_type="text/plain", metadata=mark)
     cleanup.sweep()
     assert storage.head(orphan)
     monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
@@ -489,6 +492,35 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
     cleanup.sweep()
     assert (storage.head(orphan), storage.head(upload)) == (None, None)
     assert storage.head(task.document_key)
+    assert storage.head(theirs)
+    storage.delete(theirs)
+
+
+def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) -> None:
+    """B19: each retry from OCR left the Markdown of the run before it for ever."""
+    task = make_task(alice)
+    run(task)
+    kept = [stored(task)]
+    for stage in (Stage.OCR, Stage.POSTPROCESS):
+        actions.retry(task=row_of(task), from_stage=stage)
+        age(task, seconds=7_200)
+        cleanup.sweep()
+        assert stored(task) == kept[-1]  # the previous result is shown until this one is there
+        run(task)
+        cleanup.sweep()
+        assert stored(task) > kept[-1]  # until now, the row may have been read by others
+        age(task, seconds=7_200)
+        cleanup.sweep()
+        kept.append(stored(task))
+        now = row_of(task)
+        assert {key.removeprefix(artifacts.folder(task)).split("/")[0] for key in kept[-1]} == {
+            f"ocr-{now.ocr_run}", f"result-{now.run}"
+        }  # fmt: skip
+        assert storage.head(now.metadata["artifact_mineru_markdown_key"])
+
+
+def stored(task: Task) -> set[str]:
+    return {item.key for item in storage.list_objects(artifacts.folder(task))}
 
 
 @pytest.mark.parametrize("folder", ["etl", "etl/uploads", "etl/uploads/1", "etl/documents"])

@@ -34,6 +34,7 @@ from etl.core.errors import (
     FileTooLarge,
     OcrFailed,
     OutOfTime,
+    SandboxMissing,
     TooManyPages,
     TooManyPixels,
     UnsupportedFormat,
@@ -734,6 +735,21 @@ def test_a_process_that_a_document_leaves_is_killed(
     wait_until(lambda: set(readers()) <= others)
 
 
+def test_no_document_is_read_without_the_required_sandbox(
+    taken_over: Callable[..., LocalProvider], made: Maker, settings: LazySettings
+) -> None:
+    """B12: ETL_REQUIRE_SANDBOX."""
+    document = made(hostile.printed("Anything"))
+    provider = taken_over("", **UNFILTERED)
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": True})
+    for _ in range(2):
+        with capture_logs() as lines, pytest.raises(SandboxMissing):
+            convert(provider, document)
+        assert [(line["event"], line["missing"]) for line in lines] == [("sandbox_incomplete", ["seccomp"])]
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": False})
+    assert "Anything" in convert(provider, document)[0].markdown
+
+
 def test_the_memory_of_all_processes_of_a_document_is_limited(
     taken_over: Callable[..., LocalProvider], made: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -743,6 +759,25 @@ def test_the_memory_of_all_processes_of_a_document_is_limited(
     with pytest.raises(FileTooLarge):
         convert(provider, made(hostile.printed("Anything")))
     wait_until(lambda: set(readers()) <= others)
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "result['text'] = 'x' * (4 << 20)",
+        "result['layout']['blocks'] *= (4 << 20) // len(result['text'])",
+        "return {'pages': 501}",
+    ],
+    ids=["text", "boxes", "pages"],
+)
+def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_worker(
+    taken_over: Callable[..., LocalProvider], made: Maker, settings: LazySettings, deed: str
+) -> None:
+    """B12: the limits of the reader process are checked again outside of it."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_file_bytes": 1 << 20})
+    provider = taken_over(deed)
+    with pytest.raises(OcrFailed):
+        convert(provider, made(hostile.printed("Anything that is long enough for a line")))
 
 
 def test_the_number_of_threads_is_limited(taken_over: Callable[..., LocalProvider], made: Maker) -> None:

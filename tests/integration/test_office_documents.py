@@ -1,6 +1,7 @@
 """Office documents, web pages, books, mails, and tables in the local provider's sandbox (B12, B28)."""
 
 import io
+import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -199,6 +200,78 @@ def test_bombs_are_refused_and_the_next_document_is_read(
     assert isinstance(caught.value, error)
     assert not caught.value.transient
     assert "Quantity" in read(provider, "invoice.docx")[0][0]
+
+
+BOX = b"<draw:frame><draw:text-box><text:p>Box."
+BOX_END = b"</text:p></draw:text-box></draw:frame>"
+NOTE = b"<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>Note.<text:span>"
+NOTE_END = b"</text:span></text:p></text:note-body></text:note>"
+CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:id="0"/></w:r></w:p>'
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "counts"),
+    [
+        (hostile_office.odt(b"<text:p>Text." + BOX * 40 + BOX_END * 40 + b"</text:p>"), DocumentFormat.ODT, (40, 0)),
+        (hostile_office.odt(b"<text:p>Text." + NOTE * 40 + NOTE_END * 40 + b"</text:p>"), DocumentFormat.ODT, (0, 1)),
+        (hostile_office.docx(CITED, parts=hostile_office.notes(40)), DocumentFormat.DOCX, (0, 40)),
+    ],
+    ids=["text boxes", "notes", "notes that cite each other"],
+)
+def test_what_is_nested_is_read_once(
+    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
+) -> None:
+    """B12: each level was read twice as often as the one above it, so 469 bytes took all the time of all attempts."""
+    markdown = convert(provider, made(content, kind))[0].markdown
+    assert markdown.count("Text.") == 1
+    assert (markdown.count("Box."), len(re.findall(r"Note( \d+)?\.", markdown))) == counts
+
+
+def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, made: Maker) -> None:
+    """B12: 1,907 bytes became 600 MB of Markdown."""
+    cited = b"".join(b'<w:p><w:r><w:footnoteReference w:id="0"/></w:r></w:p>' for _ in range(50))
+    document = made(hostile_office.docx(cited, parts=hostile_office.notes(1)), DocumentFormat.DOCX)
+    markdown = convert(provider, document)[0].markdown
+    assert markdown.count("Note 0.") == 1
+    assert markdown.count("[^0]") > 50
+
+
+def test_markdown_that_is_longer_than_its_text_is_limited() -> None:
+    """B12: quotes and lists repeat their mark at each line and level."""
+    content = b"<html>" + b"<blockquote>" * 30 + b"<pre>" + b"x\n" * 100
+    limits = DocumentLimits(pages=5, pixels=1, text=1_000)
+    with pytest.raises(errors.TooMuchText):
+        list(reading.read(DocumentFormat.HTML, io.BytesIO(content), limits, describe=str))
+
+
+def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> None:
+    """B12: a long label is in the file once, and in the text at each item."""
+    item = (
+        b'<w:p><w:pPr><w:numPr><w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr></w:pPr><w:r><w:t>x</w:t></w:r></w:p>'
+    )
+    label = f'<w:lvl w:ilvl="0"><w:numFmt w:val="decimal"/><w:lvlText w:val="%1{"x" * 100_000}"/></w:lvl>'
+    numbering = (
+        f'<w:numbering xmlns:w="{hostile_office.WORD}"><w:abstractNum w:abstractNumId="0">{label}</w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num></w:numbering>'
+    )
+    relations = hostile_office.relations(("r2", "numbering", "numbering.xml"))
+    parts = (("word/_rels/document.xml.rels", relations), ("word/numbering.xml", numbering.encode()))
+    with pytest.raises(errors.TooMuchText):
+        convert(provider, made(hostile_office.docx(item * 1_000, parts=parts), DocumentFormat.DOCX))
+
+
+def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B12: Python's parser of mail headers takes hours for some, three times for each of them."""
+    monkeypatch.setattr("etl.providers.local.provider.MAX_OFFICE_SECONDS", 2)
+    mail = b"Date: x\nMIME-Version: 1.0\nFrom: " + b"((a" * 100 + b"a, " * 300_000 + b"b\n\nText\n"
+    provider = LocalProvider()
+    try:
+        with pytest.raises(errors.TooMuchProcessing) as caught:
+            convert(provider, made(mail, DocumentFormat.EML))
+        assert not caught.value.transient
+        assert "Quantity" in read(provider, "invoice.docx")[0][0]
+    finally:
+        provider.close()
 
 
 def test_a_limit_is_told_in_numbers(provider: LocalProvider, made: Maker) -> None:

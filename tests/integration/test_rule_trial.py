@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from rest_framework.test import APIClient
 
-from etl.models import Task
+from etl.models import ModelUsage, Task
 from etl.pipeline import trial
 from rules.models import Rule
 from tests.conftest import client_of
@@ -238,6 +238,26 @@ def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
     assert int(refused["Retry-After"]) > 0
     assert without_model.json()["ok"]
     assert try_out(api, rule).json()["ok"]  # the places are free again
+
+
+def test_tests_with_a_model_are_limited_in_a_day(
+    api: APIClient, bob: User, models: ModelServer, rule: str, settings: Any
+) -> None:
+    """B27: a user with a script paid for two calls at a time, all day."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 2})
+    skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
+    models.always(lambda _request: gives({"total": 1}))
+    assert [try_out(api, rule).status_code for _ in range(4)] == [200, 200, 429, 429]
+    refused = try_out(api, rule)
+    assert refused.json()["code"] == "quota_exceeded"
+    assert "2 times today" in refused.json()["detail"]
+    assert 0 < int(refused["Retry-After"]) <= 86_400
+    assert ModelUsage.objects.count() == 2
+    limit = api.get("/api/v1/etl/limits").json()["rule_tests_per_day"]
+    assert (limit["limit"], limit["used"], limit["remaining"]) == (2, 2, 0)
+    assert try_out(api, skip).json()["ok"]
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # so that he may read the rule
+    assert try_out(client_of(User.objects.get(pk=bob.pk)), rule).json()["ok"]
 
 
 def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(

@@ -20,6 +20,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from structlog.testing import capture_logs
 
 from config.platform import storage
+from config.platform.db import identity
 from config.platform.storage import probe, writability
 from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, webhook_events
@@ -265,7 +266,7 @@ def test_orphans_are_deleted_and_objects_of_live_receipts_kept(
 ) -> None:
     """A26."""
     live = finish(make_job(dataset, alice, 1))
-    storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv")
+    storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv", metadata=identity.marker())
     assert storage_cleanup.delete_orphans() == 0  # young: its receipt may be about to be written
 
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
@@ -288,7 +289,8 @@ def test_leftovers_of_the_doctor_are_deleted_and_are_not_violations(db: None, mo
 
 def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A26."""
-    for key in ("things/2024/x.csv", "_receipts/y.zip"):
+    job = make_job(dataset, User.objects.create_user("ann"), 1)
+    for key in ("things/2024/x.csv", f"_receipts/{job.pk}/1/y.zip"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
     assert storage_cleanup.abort_abandoned_uploads() == 0
 

@@ -239,8 +239,8 @@ MUTANTS = [
     ),
     STORAGE(
         name="delete objects that receipts name",
-        old="orphans = undelivered(batch)",
-        new="orphans = batch",
+        old="of_this_service(undelivered(batch))",
+        new="of_this_service(batch)",
         tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
     ),
     RETENTION(

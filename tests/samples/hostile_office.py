@@ -61,6 +61,29 @@ def ods(row: bytes) -> bytes:
     return zipped(("mimetype", ODS), ("content.xml", head + row + tail))
 
 
+def odt(body: bytes) -> bytes:
+    names = f'xmlns:office="{ODF}:office:1.0" xmlns:text="{ODF}:text:1.0" xmlns:draw="{ODF}:drawing:1.0"'
+    head = f"<office:document-content {names}><office:body><office:text>".encode()
+    tail = b"</office:text></office:body></office:document-content>"
+    return zipped(("mimetype", b"application/vnd.oasis.opendocument.text"), ("content.xml", head + body + tail))
+
+
+def notes(count: int) -> tuple[tuple[str, bytes], ...]:
+    """Return the parts of footnotes, each of which cites the next one twice, and the last one the first."""
+
+    def cite(number: int) -> str:
+        return f'<w:r><w:footnoteReference w:id="{number % count}"/></w:r>' * 2
+
+    rows = "".join(
+        f'<w:footnote w:id="{n}"><w:p><w:r><w:t>Note {n}.</w:t></w:r>{cite(n + 1)}</w:p></w:footnote>'
+        for n in range(count)
+    )
+    return (
+        ("word/_rels/document.xml.rels", relations(("r2", "footnotes", "footnotes.xml"))),
+        ("word/footnotes.xml", f'<w:footnotes xmlns:w="{WORD}">{rows}</w:footnotes>'.encode()),
+    )
+
+
 def epub(chapters: int) -> bytes:
     items = "".join(f'<item id="c{n}" href="c.xhtml" media-type="application/xhtml+xml"/>' for n in range(chapters))
     spine = "".join(f'<itemref idref="c{n}"/>' for n in range(chapters))

@@ -1,7 +1,11 @@
 """Markdown from words and their places (B13)."""
 
+from random import Random
+from time import process_time
+
 from etl.providers.local.boxes import Box
 from etl.providers.local.layout import to_markdown
+from etl.providers.local.order import reading_order
 
 # A letter is half as wide as the type is high, a line 1.2 times as high.
 SIZE = 10.0
@@ -23,6 +27,10 @@ def lines(*texts: str, x: float = 50, y: float = 50, step: float = 14) -> list[B
 
 def row(y: float, *cells: tuple[float, str]) -> list[Box]:
     return [box for x, text in cells for box in words(text, x, y)]
+
+
+def box(x0: float, y0: float, x1: float, y1: float, *, text: str = "a") -> Box:
+    return Box(text=text, x0=x0, y0=y0, x1=x1, y1=y1, size=y1 - y0)
 
 
 PROSE = ["the quick brown fox jumps over a lazy dog and runs on"] * 8
@@ -157,3 +165,20 @@ def test_cells_of_several_lines_do_not_tear_a_table() -> None:
     text = to_markdown(boxes)
     assert "| Brackets of hard steel | 12 | 3.15 |" in text
     assert "| Cables of pure copper | 1 | 9.00 |" in text
+
+
+def test_narrow_blocks_at_a_gutter_are_read() -> None:
+    """Cutting at a gutter with all blocks on one side of it never ended."""
+    blocks = [box(10, 10, 11, 20), box(10.5, 15, 11, 30), box(12, 12, 12.5, 40)]
+    assert sorted(map(id, reading_order(blocks))) == sorted(map(id, blocks))
+
+
+def test_thousands_of_scattered_words_take_seconds() -> None:
+    """B12: 5,000 words on a page of 20 KB took minutes."""
+    random = Random(2)
+    places = [(random.randrange(600), random.randrange(800)) for _ in range(5_000)]
+    words = [box(x, y, x + 0.5, y + 1, text=f"w{index}.") for index, (x, y) in enumerate(places)]
+    started = process_time()
+    text = to_markdown(words, width=600)
+    assert process_time() - started < 15
+    assert all(word.text in text for word in words)

@@ -103,6 +103,22 @@ def test_messages_of_libraries_are_cut_to_one_line(lines: Lines) -> None:
     assert [line["message"] for line in lines()] == ["Received unregistered task."]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kombu.transport.redis", "Could not restore message: %r"),
+        ("celery.worker.consumer.consumer", "Can't decode message body: %r [type:%r encoding:%r headers:%s]"),
+    ],
+)
+def test_messages_of_the_broker_are_not_quoted(lines: Lines, name: str, text: str) -> None:
+    """A28: Kombu logs a message that it cannot put back with its body."""
+    values = [{"body": SECRET}, UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, "invalid"), SECRET, SECRET]
+    logging.getLogger(name).critical(text, *values[: text.count("%")])
+    (line,) = lines()
+    assert line["message"] == text
+    assert SECRET not in str(line)
+
+
 def test_suspicious_requests_are_not_quoted(lines: Lines, client: Client) -> None:
     client.get("/livez", headers={"Host": "hunter2.example.com"})
 

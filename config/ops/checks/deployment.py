@@ -89,6 +89,18 @@ def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
 
 
 @register(deploy=True)
+def check_required_sandbox(**_kwargs: Any) -> list[CheckMessage]:
+    env = settings.SLUICE
+    if env.etl_ocr_provider != "local" or not env.etl_require_sandbox or not (missing := sandbox.missing()):
+        return []
+    message = (
+        f"ETL_REQUIRE_SANDBOX is set, but this system has no {' and no '.join(missing)}: no document is read here."
+    )
+    hint = "Run OCR workers on Linux 5.13 or newer with Landlock and libseccomp, or unset ETL_REQUIRE_SANDBOX."
+    return [Error(message, hint=hint, id="ops.E002")]
+
+
+@register(deploy=True)
 def check_system_calls(**_kwargs: Any) -> list[CheckMessage]:
     if settings.SLUICE.etl_ocr_provider != "local" or system_calls.can_deny():
         return []

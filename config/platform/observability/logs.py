@@ -159,11 +159,19 @@ def renderer(style: str) -> Processor:
     return structlog.processors.JSONRenderer(serializer=json.dumps, default=str)
 
 
+def quotes_message(record: logging.LogRecord) -> bool:
+    """Return whether Kombu or Celery may quote a broker's message, as in "Could not restore message: %r"."""
+    is_of_broker = record.name.partition(".")[0] == "kombu" or record.name.startswith("celery.worker.consumer")
+    return is_of_broker and "message" in str(record.msg).lower()
+
+
 class LineFormatter(structlog.stdlib.ProcessorFormatter):
     """The formatter of all lines. It removes the messages of exceptions in the arguments of a library's message."""
 
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord(record.__dict__)
+        if quotes_message(record):
+            record.args = None
         if isinstance(record.args, tuple):
             record.args = tuple(without_message(value) for value in record.args)
         elif isinstance(record.args, Mapping):

@@ -79,6 +79,8 @@ def exit_after(messages: Iterator[Message], request: Message, output: BinaryIO, 
     code = 1
     try:
         exit_with(reader)
+        if processor_seconds := request.get("processor_seconds"):
+            sandbox.limit_processor_time(processor_seconds)
         sandbox.confine_further()
         signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_DELAY)
         for message in messages:

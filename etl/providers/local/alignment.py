@@ -1,6 +1,7 @@
 """Tables without ruling lines: rows whose cells have common columns, although no model sees a table."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -153,6 +154,6 @@ def merge_spans(spans: list[Span]) -> list[Span]:
 
 
 def are_distinct(spans: list[Span], columns: list[Span]) -> bool:
-    """Return whether each span is in a different column."""
-    found = {next(index for index, (x0, x1) in enumerate(columns) if x0 <= span[0] and span[1] <= x1) for span in spans}
-    return len(found) == len(spans)
+    """Return whether each span is in a different column. `columns`: from left to right, and each span is in one."""
+    starts = [x0 for x0, _ in columns]
+    return len({bisect_right(starts, x0) for x0, _ in spans}) == len(spans)

@@ -6,6 +6,7 @@ nothing shows a structure, lines of text are kept.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import median
 
 from etl.providers.local import hyphens, tables
@@ -35,6 +36,7 @@ MOSTLY = 0.6
 # One-column prose: share of rows that are one text, and their median width as a share of the widest.
 PLAIN_ROWS, PLAIN_WIDTH = 0.95, 0.6
 MIN_PLAIN_ROWS = 4
+MAX_LINE_GAP = 0.9  # between lines of a text, in type sizes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,23 +244,27 @@ def distance(word: Area, region: Area) -> float:
 
 def clusters(words: Words) -> list[Words]:
     """Return groups of words in no region: lines below each other, with their neighbors in the same row."""
-    groups: list[list[list[Box]]] = []
+    groups: list[list[tuple[Words, Box]]] = []
+    near: list[list[tuple[Words, Box]]] = []  # the groups that a line may still continue
     lines = [(cell, join_words(cell)) for row in group_words(words) for cell in row]
-    for cell, line in lines:
-        near = [group for group in groups if any(is_below(line, join_words(other)) for other in group[-3:])]
-        near = near[:1]
-        if near:
-            near[0].append(cell)
-        else:
-            groups.append([cell])
-    return [[word for cell in group for word in cell] for group in join_single_rows(groups)]
+    tops = list(accumulate((line.y0 for _, line in reversed(lines)), min))[::-1]  # of a line and all after it
+    reach = MAX_LINE_GAP * max((line.size for _, line in lines), default=0.0)
+    for (cell, line), top in zip(lines, tops, strict=True):
+        near = [group for group in near if top < reach + max(other.y1 for _, other in group[-3:])]
+        found = next((group for group in near if any(is_below(line, other) for _, other in group[-3:])), None)
+        if found is None:
+            groups.append(found := [])
+            near.append(found)
+        found.append((cell, line))
+    cells = [[cell for cell, _ in group] for group in groups]
+    return [[word for cell in group for word in cell] for group in join_single_rows(cells)]
 
 
 def is_below(line: Box, above: Box) -> bool:
     size = max(line.size, above.size)
     shared = min(line.x1, above.x1) - max(line.x0, above.x0)
     return (
-        -0.5 * size < line.y0 - above.y1 < 0.9 * size
+        -0.5 * size < line.y0 - above.y1 < MAX_LINE_GAP * size
         and shared > 0.3 * min(line.width, above.width)
         and abs(line.middle - above.middle) > 0.5 * size
     )

@@ -4,6 +4,7 @@ A gutter, a vertical gap between columns, is cut first. Blocks that span it, suc
 parts from top to bottom.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ def reading_order(blocks: Sequence[Block]) -> list[Block]:
         return by_bands(blocks)
     spanning = sorted((block for block in blocks if is_spanning(block, gutter)), key=lambda block: block.y0)
     rest = [block for block in blocks if not is_spanning(block, gutter)]
+    if not spanning and len({is_left(block, gutter) for block in rest}) == 1:
+        return by_bands(blocks)  # narrow blocks at the gutter: cutting here again would never end
     ordered: list[Block] = []
     for divider in spanning:
         middle = (divider.y0 + divider.y1) / 2
@@ -35,9 +38,13 @@ def reading_order(blocks: Sequence[Block]) -> list[Block]:
 
 
 def columns(blocks: Sequence[Block], gutter: float) -> list[Block]:
-    left = [block for block in blocks if (block.x0 + block.x1) / 2 < gutter]
-    right = [block for block in blocks if (block.x0 + block.x1) / 2 >= gutter]
+    left = [block for block in blocks if is_left(block, gutter)]
+    right = [block for block in blocks if not is_left(block, gutter)]
     return reading_order(left) + reading_order(right)
+
+
+def is_left(block: Area, x: float) -> bool:
+    return (block.x0 + block.x1) / 2 < x
 
 
 def is_spanning(block: Area, x: float) -> bool:
@@ -50,24 +57,25 @@ def find_gutter(blocks: Sequence[Area]) -> float | None:
     Blocks on its two sides must be beside each other.
     """
     edges = sorted({block.x1 for block in blocks})
+    starts = sorted(block.x0 for block in blocks)
+    # The edges of the blocks that may span a gutter: a page may have thousands.
+    wide = [block for block in blocks if block.x1 - block.x0 > 2 * TOLERANCE]
+    begins, ends = sorted(block.x0 + TOLERANCE for block in wide), sorted(block.x1 - TOLERANCE for block in wide)
     best: tuple[int, float, float] | None = None
     for edge in edges[:-1]:
-        x = next_gap(blocks, edge)
-        if x is None:
+        after = bisect_left(starts, edge - TOLERANCE)
+        if after == len(starts):
             continue
-        spanning = sum(is_spanning(block, x) for block in blocks)
-        if spanning > MAX_SPANNING * len(blocks) or (spanning and not are_columns(blocks, x)):
+        x = (edge + starts[after]) / 2  # the middle of the gap that begins at the edge
+        spanning = bisect_left(begins, x) - bisect_right(ends, x)
+        if spanning > MAX_SPANNING * len(blocks) or (best is not None and spanning > best[0]):
+            continue
+        if spanning and not are_columns(blocks, x):
             continue
         beside = height_beside(blocks, x)
         if beside > 0 and (best is None or (spanning, -beside) < best[:2]):
             best = (spanning, -beside, x)
     return best[2] if best else None
-
-
-def next_gap(blocks: Sequence[Area], edge: float) -> float | None:
-    """Return the middle of the gap that begins at the right edge of a block, or None."""
-    starts = [block.x0 for block in blocks if block.x0 >= edge - TOLERANCE]
-    return (edge + min(starts)) / 2 if starts else None
 
 
 def are_columns(blocks: Sequence[Area], x: float) -> bool:
@@ -81,9 +89,23 @@ def height_beside(blocks: Sequence[Area], x: float) -> float:
     """Return the height that blocks on both sides of a gutter share, or 0 if it is small."""
     left = [block for block in blocks if block.x1 <= x + TOLERANCE and not is_spanning(block, x)]
     right = [block for block in blocks if block.x0 >= x - TOLERANCE and not is_spanning(block, x)]
-    shared = sum(max(0.0, min(one.y1, other.y1) - max(one.y0, other.y0)) for one in left for other in right)
+    shared = shared_height(left, right)
     heights = [sum(block.y1 - block.y0 for block in side) for side in (left, right)]
     return shared if shared > MIN_BESIDE * min(heights) else 0.0
+
+
+def shared_height(left: Sequence[Area], right: Sequence[Area]) -> float:
+    """Return the sum of the heights that each block on one side shares with each on the other.
+
+    From top to bottom, because a page may have thousands of blocks: the pairs at a height are a product.
+    """
+    edges = [(y, change, 0) for block in left for y, change in ((block.y0, 1), (block.y1, -1))]
+    edges += [(y, 0, change) for block in right for y, change in ((block.y0, 1), (block.y1, -1))]
+    shared, lefts, rights, above = 0.0, 0, 0, 0.0
+    for y, left_change, right_change in sorted(edges):
+        shared += lefts * rights * (y - above)
+        lefts, rights, above = lefts + left_change, rights + right_change, y
+    return shared
 
 
 def by_bands(blocks: Sequence[Block]) -> list[Block]:

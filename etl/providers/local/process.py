@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from config.platform.observability import logs
-from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed
+from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed, SandboxMissing, TooMuchProcessing
 from etl.core.stage_context import StageContext
 from etl.providers.local import process_tree
 
@@ -107,10 +108,12 @@ class ReaderProcess:
         message = self.receive(context)
         if "startup_error" in message:
             raise engine_missing(str(message["startup_error"]))
-        self.ready = True
-        self.can_fork = "seccomp" in message["missing"]
         if message["missing"]:
             log.warning("sandbox_incomplete", missing=message["missing"])
+            if settings.SLUICE.etl_require_sandbox:
+                raise SandboxMissing
+        self.ready = True
+        self.can_fork = "seccomp" in message["missing"]
 
     def send(self, request: Message) -> FileIO:
         """Send a request with its document as an open file, because the sandbox cannot open files by `path`.
@@ -193,6 +196,8 @@ class ReaderProcess:
     def crash(self) -> EtlError:
         """Return the error for a document's process that exited without a result."""
         log.warning("reader_died", code=self.exit_code, memory=self.peak)
+        if self.exit_code == -signal.SIGXCPU:
+            return TooMuchProcessing()
         # Libraries abort, or access a null pointer, if an allocation fails.
         if self.peak > MAX_MEMORY / 2 and self.exit_code in {-signal.SIGABRT, -signal.SIGSEGV}:
             return FileTooLarge("Reading the file takes more memory than allowed.")

@@ -32,6 +32,10 @@ LIBRARIES = ("pypdfium2", "rapidocr", "rapid-layout", "onnxruntime", "pillow", "
 UNKNOWN_SCRIPT = 0.45
 BLOCK_KINDS = frozenset({"title", "text", "list", "table", "figure", "caption", "header", "footer", "other"})
 LOCK_POLL_INTERVAL = 0.2  # seconds between checks of the deadline and the lease
+# Seconds of processor time for a document that is not printed, such as a spreadsheet; 2,000,000 cells take a third.
+# Parsers of mails and HTML have input that takes them hours. More time would not help, so there is no further attempt.
+MAX_OFFICE_SECONDS = 120
+MAX_COPIES = 3  # of the text in messages: in Markdown, in boxes, and in running heads
 # Warnings about pages of documents that are not printed, by code.
 OFFICE_WARNINGS = {
     "hidden_text": "The page has text that people do not see.",
@@ -127,13 +131,19 @@ def make_request(document: Document, context: StageContext, *, count_only: bool)
         "path": str(document.path.resolve()),
         "kind": document.kind.value,
         "seconds": context.remaining(),
+        "processor_seconds": MAX_OFFICE_SECONDS if document.kind in OFFICE_FORMATS else None,
         "count_only": count_only,
         "limits": {
             "pages": sluice.etl_max_pages,
             "pixels": sluice.etl_max_pixels,
-            "text": max(sluice.etl_max_file_bytes, 1024**2),
+            "text": max_text(),
         },
     }
+
+
+def max_text() -> int:
+    """Return the maximum number of bytes of a document's text."""
+    return max(settings.SLUICE.etl_max_file_bytes, 1024**2)
 
 
 def plain_messages(document: Document) -> Generator[Message]:
@@ -154,6 +164,7 @@ class ResultBuilder:
         self.text = MarkdownOfPages()
         self.has_text = False
         self.total = 0
+        self.size = 0  # characters
         self.ocr_seconds = 0.0
         self.layout: list[dict[str, Any]] = []
 
@@ -166,7 +177,7 @@ class ResultBuilder:
             raise reader_error(message)
         try:
             if "pages" in message:
-                self.total = int(message["pages"])
+                self.total = checked_total(message["pages"])
             elif "failed" in message:
                 self.add_failed_page(int(message["failed"]), class_name(message["reason"]))
             elif "page" in message:
@@ -183,6 +194,7 @@ class ResultBuilder:
         self.ocr_seconds += float(message.get("ocr_seconds", 0))
         if layout := message.get("layout"):
             self.layout.append(checked_layout(layout, number))
+            self.count(sum(len(block["text"]) for block in self.layout[-1]["blocks"]))
         if message.get("hidden"):
             self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
         for code in message.get("warnings", ()):
@@ -209,9 +221,18 @@ class ResultBuilder:
 
     def append(self, number: int, text: str, method: str, confidence: float | None) -> None:
         text = unmarked(without_useless(text)).strip("\n")
+        self.count(len(text))
+        if len(self.text.pages) >= self.total:
+            raise ReaderCrashed
         self.text.add(number, text, method=method, confidence=confidence)
         self.has_text = self.has_text or bool(text.strip())
         self.context.progress(number, self.total)
+
+    def count(self, size: int) -> None:
+        """Count characters. The reader process has the same limit, but it may be compromised, or have an error."""
+        self.size += size
+        if self.size > MAX_COPIES * max_text():
+            raise ReaderCrashed
 
     def log_exception(self, event: str, reason: object, *, page: object) -> None:
         """Log and count an exception that the reader process caught."""
@@ -233,6 +254,13 @@ def reader_error(message: Message) -> EtlError:
     if issubclass(error, BadDocument) and isinstance(found, int) and isinstance(limit, int):
         return error.of(found, limit)
     return error()
+
+
+def checked_total(pages: object) -> int:
+    total = int(str(pages))
+    if total > settings.SLUICE.etl_max_pages:
+        raise ReaderCrashed
+    return total
 
 
 def checked_layout(layout: Message, number: int) -> dict[str, Any]:

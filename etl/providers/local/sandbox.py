@@ -178,6 +178,12 @@ def set_resource_limits() -> None:
             resource.setrlimit(kind, (limit, limit))
 
 
+def limit_processor_time(seconds: int) -> None:
+    """Have the kernel kill this process (SIGXCPU) after so many seconds of processor time, of all threads together."""
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
 def deny_event(event: str, _args: tuple[Any, ...]) -> None:
     if event.startswith(DENIED_EVENTS):
         raise PermissionError(event)

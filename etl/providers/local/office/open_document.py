@@ -17,6 +17,7 @@ SKIPPED = frozenset({
     "tracked-changes", "annotation", "annotation-end", "sequence-decls", "forms", "ruby-text", "page-number",
     "page-count",
 })  # fmt: skip
+PARAGRAPHS, BOXES = frozenset({"p", "h"}), frozenset({"frame", "text-box"})
 HIDDEN_ROWS = frozenset({"collapse", "filter"})
 TABLE_ROWS = ("table-header-rows", "table-rows", "table-row-group")
 COLUMNS = ("table-header-columns", "table-columns", "table-column-group")
@@ -91,10 +92,10 @@ class TextDocument(PageList):
 
     def add_frames(self, paragraph: Any) -> None:
         """Add the text boxes that are anchored in a paragraph, and note its pictures."""
+        for box in outermost_boxes(paragraph):
+            self.add_blocks(box)
         for each in paragraph.iter():
-            if local_name(each) == "text-box":
-                self.add_blocks(each)
-            elif local_name(each) == "frame" and child(each, "image") is not None and area(each) >= LARGE_PICTURE:
+            if local_name(each) == "frame" and child(each, "image") is not None and area(each) >= LARGE_PICTURE:
                 self.warn(IMAGE)
 
 
@@ -106,8 +107,31 @@ def margins(styles: Any, kind: str) -> list[str]:
 
 
 def texts(element: Any) -> Iterator[str]:
-    found = (text_of(each).strip() for each in element.iter() if local_name(each) in {"p", "h"})
+    found = (text_of(each).strip() for each in paragraphs(element))
     return (text for text in found if any(char.isalnum() for char in text))
+
+
+def paragraphs(element: Any, *, is_in_text: bool = False) -> Iterator[Any]:
+    """Yield the paragraphs of an element and of the text boxes in them, each once.
+
+    Not those of notes, whose text `pieces` yields: if they came twice, nested notes would come exponentially often.
+    """
+    for each in element:
+        name = local_name(each)
+        is_found = name in PARAGRAPHS and not is_in_text
+        if is_found:
+            yield each
+        if name != "note" and name not in SKIPPED:
+            yield from paragraphs(each, is_in_text=(is_in_text or is_found) and name not in BOXES)
+
+
+def outermost_boxes(element: Any) -> Iterator[Any]:
+    """Yield the text boxes of a paragraph that are not inside another one, which yields those itself."""
+    for each in element:
+        if local_name(each) == "text-box":
+            yield each
+        elif local_name(each) not in SKIPPED and local_name(each) != "note":
+            yield from outermost_boxes(each)
 
 
 def list_lines(
@@ -165,7 +189,7 @@ def pieces(element: Any, notes: list[str]) -> Iterator[str]:
                 f"{label}: {' '.join(texts(child(each, 'note-body')))}" if child(each, "note-body") is not None else ""
             )
             yield label
-        elif name not in SKIPPED and name != "frame":
+        elif name not in SKIPPED and name not in BOXES:
             yield from pieces(each, notes)
         yield each.tail or ""
 

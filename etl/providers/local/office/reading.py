@@ -39,6 +39,8 @@ def read(
         raise TooManyPages.of(total, limits.pages)
     yield {"pages": total}
     failed = 0
+    # Markdown of quotes, lists, and tables may be many times as long as their text, which the other budget counts.
+    markdown = TextBudget(limits.text)
     for index in range(total):
         try:
             page = document.page(index)
@@ -48,8 +50,9 @@ def read(
             failed += 1
             yield {"failed": index + 1, "reason": describe(error)}
             continue
-        method = "text" if page.text.strip() else "none"
-        yield {"page": index + 1, "text": page.text, "method": method, "warnings": sorted(page.warnings)}
+        text = markdown.spend(page.text)
+        method = "text" if text.strip() else "none"
+        yield {"page": index + 1, "text": text, "method": method, "warnings": sorted(page.warnings)}
     if failed == total:
         raise FileCorrupt
     yield {"done": True}

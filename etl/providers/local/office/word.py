@@ -29,6 +29,7 @@ class WordDocument(PageList):
         self.numbering = Numbering(self.related_tree("numbering"))
         self.notes = {kind: self.note_elements(kind) for kind in ("footnotes", "endnotes")}
         self.cited: list[str] = []
+        self.labels: dict[tuple[str, str], str] = {}  # of the notes that were cited
         for text in self.margins("header"):
             self.add(text)
         self.add_blocks(child(archive.tree(self.main), "body"))
@@ -58,11 +59,13 @@ class WordDocument(PageList):
         return {} if root is None else {attribute(each, "id"): each for each in root}
 
     def cite_note(self, kind: str, identifier: str) -> str:
-        if (note := self.notes[kind].get(identifier)) is None:
-            return ""
-        label = f"[^{identifier}]" if kind == "footnotes" else f"[^e{identifier}]"
-        text = markdown.one_line(" ".join(self.paragraph_text(each) for each in note.iter() if local_name(each) == "p"))
-        self.cited.append(f"{label}: {text}")
+        """Return the label of a note. Its text follows once, although a malicious note may cite itself and others."""
+        note, place = self.notes[kind].get(identifier), (kind, identifier)
+        if note is None or place in self.labels:
+            return self.labels.get(place, "")
+        label = self.labels[place] = f"[^{identifier}]" if kind == "footnotes" else f"[^e{identifier}]"
+        text = markdown.one_line(" ".join(self.paragraph_text(each) for each in outermost(note, "p")))
+        self.cited.append(self.budget.spend(f"{label}: {text}"))
         return label
 
     def add_notes(self) -> None:
@@ -87,7 +90,7 @@ class WordDocument(PageList):
             self.break_page()
         text = self.paragraph_text(paragraph)
         if text.strip():
-            self.add(self.decorate(self.budget.spend(text), properties))
+            self.add(self.budget.spend(self.decorate(text, properties)))
         elif PAGE_BREAK in text:
             self.break_page()
         for box in outermost(paragraph, "txbxContent"):
@@ -187,6 +190,7 @@ class WordPart(WordDocument):
         PageList.__init__(self)
         self.budget, self.archive, self.main = document.budget, document.archive, document.main
         self.styles, self.numbering, self.notes, self.cited = document.styles, document.numbering, document.notes, []
+        self.labels = document.labels
         self.add_blocks(root)
 
     def text(self) -> str:

@@ -65,4 +65,4 @@ def children(element: Any, *names: str) -> Iterator[Any]:
 
 def number(text: str, default: int = 0) -> int:
     """Return an integer of at most nine digits, which attributes count with."""
-    return int(text) if text.lstrip("-").isdecimal() and len(text) < 10 else default  # noqa: PLR2004 - digits
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else default  # noqa: PLR2004 - digits

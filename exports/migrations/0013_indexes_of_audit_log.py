@@ -18,7 +18,7 @@ class Migration(repeatable.Migration):
 
     dependencies = [
         ("admin", "0003_logentry_add_action_flag_choices"),
-        ("exports", "0011_indexes_of_lists"),
+        ("exports", "0012_created_at"),
     ]
 
     operations = [

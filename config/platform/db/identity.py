@@ -1,0 +1,21 @@
+"""The identity of this database, by which a service knows its own objects in a bucket that it shares with others."""
+
+from django.db import connection
+
+from config.platform.db import sql
+
+# The row of the watermark, which the reaper creates as well. Exports and documents do not import each other.
+READ = "SELECT database::text FROM exports_watermark"
+CREATE = """
+INSERT INTO exports_watermark (id, database, number) VALUES (1, gen_random_uuid(), 0) ON CONFLICT (id) DO NOTHING
+"""
+NAME = "database"  # in the metadata of objects
+
+
+def marker() -> dict[str, str]:
+    """Return the metadata of an object that this service makes."""
+    if (known := sql.one(READ)) is None:
+        with connection.cursor() as cursor:
+            cursor.execute(CREATE)
+        known = sql.one(READ) or {}
+    return {NAME: str(known["database"])}

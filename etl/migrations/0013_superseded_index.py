@@ -1,0 +1,18 @@
+from django.db import models
+
+from config.platform.db import repeatable
+
+
+class Migration(repeatable.Migration):
+    atomic = False  # the index is created while others write
+
+    dependencies = [("etl", "0012_tests_of_rules")]
+
+    operations = [
+        repeatable.AddIndexConcurrently(
+            model_name="task",
+            index=models.Index(
+                fields=["updated_at"], name="etl_task_superseded", condition=models.Q(status="completed", run__gt=1)
+            ),
+        ),
+    ]
