@@ -26,8 +26,17 @@ log = structlog.get_logger(__name__)
 
 PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "2"
-LIBRARIES = ("pypdfium2", "rapidocr", "rapid-layout", "onnxruntime", "pillow", "lxml", "charset-normalizer")
+VERSION = "3"
+LIBRARIES = (
+    "pypdfium2",
+    "rapidocr",
+    "rapid-layout",
+    "onnxruntime",
+    "pillow",
+    "lxml",
+    "docling-slim",
+    "charset-normalizer",
+)
 # Below this confidence of all lines, also of omitted ones, the script is most likely unknown. Blurred text has 0.6.
 UNKNOWN_SCRIPT = 0.45
 BLOCK_KINDS = frozenset({"title", "text", "list", "table", "figure", "caption", "header", "footer", "other"})
