@@ -169,8 +169,7 @@ class ResultBuilder:
     def add(self, message: Message) -> None:
         """Add a message. Its content is untrusted, because the reader process may be compromised."""
         if "reason" in message:
-            event = "page_unreadable" if "failed" in message else "recognition_failed"
-            self.log_exception(event, message["reason"], page=message.get("failed"))
+            self.log_exception(event_of(message), message["reason"], page=message.get("failed"))
         if "error" in message:
             raise reader_error(message)
         try:
@@ -233,6 +232,13 @@ class ResultBuilder:
         if not self.has_text:
             raise EmptyDocument
         return str(self.text)
+
+
+def event_of(message: Message) -> str:
+    """Return the name of the log event for an exception that the reader process caught."""
+    if "failed" in message:
+        return "page_unreadable"
+    return "recognition_failed" if message.get("error") == OcrFailed.__name__ else "document_unreadable"
 
 
 def reader_error(message: Message) -> EtlError:
