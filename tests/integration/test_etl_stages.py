@@ -110,7 +110,7 @@ def test_the_boxes_of_the_pages_are_stored_beside_the_markdown(alice: User, rehe
         task = make_task(alice, content.decode("ascii"), kind="pdf")
         assert run(task) == [True, True]
     finally:
-        engines.provider().close()  # type: ignore[attr-defined]
+        engines.provider().close()
     stored = artifacts.find_ocr(seen(task))
     assert stored is not None
     (page,) = json.loads(b"".join(storage.read(stored.facts["layout_key"])))["pages"]
