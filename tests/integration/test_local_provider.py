@@ -84,6 +84,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 import sys
 sys.path.append({str(PROJECT)!r})
 from etl.providers.local import page_text, reading, recognition, regions, words
+from etl.providers.local.office import reading as office
 *names, last = {place!r}.split(".")
 owner = globals()[names[0]]
 for name in names[1:]:
@@ -459,7 +460,7 @@ def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
     assert ("First line\nsecond" in result.markdown) == (event == "layout_failed")
     assert "Other" in result.markdown
     assert [(line["page"], line["reason"]) for line in lines if line["event"] == event] == [
-        (1, "LookupError at sitecustomize.py:11")
+        (1, "LookupError at sitecustomize.py:12")
     ]
     assert counted("page") == before + 1
 
@@ -472,7 +473,7 @@ def test_an_exception_in_a_model_fails_the_document(
     with capture_logs() as lines, pytest.raises(OcrFailed):
         convert(failing(place), scan)
     assert [line["reason"] for line in lines if line["event"] == "recognition_failed"] == [
-        "LookupError at sitecustomize.py:11"
+        "LookupError at sitecustomize.py:12"
     ]
     assert counted("page") == before + 1
 
@@ -483,8 +484,10 @@ def test_an_exception_in_an_office_reader_is_logged_and_counted(
     before = counted("page")
     content = (PROJECT / "tests/samples/office/ledger.xlsx").read_bytes()
     with capture_logs() as lines, pytest.raises(FileCorrupt):
-        convert(failing("reading.office.opened"), made(content, DocumentFormat.XLSX))
-    assert [line["reason"] for line in lines if line["log_level"] == "error"] == ["LookupError at sitecustomize.py:11"]
+        convert(failing("office.opened"), made(content, DocumentFormat.XLSX))
+    assert [(line["event"], line["reason"]) for line in lines if line["log_level"] == "error"] == [
+        ("document_unreadable", "LookupError at sitecustomize.py:12")
+    ]
     assert counted("page") == before + 1
 
 
@@ -808,6 +811,13 @@ def test_a_crash_of_a_documents_process_keeps_the_reader(taken_over: Callable[..
         convert(provider, made(hostile.printed("Crash")))
     assert [(line["event"], line["code"]) for line in lines] == [("reader_died", -signal.SIGABRT)]
     assert "Next" in convert(provider, made(hostile.printed("Next")))[0].markdown
+
+
+def test_a_page_with_the_layout_model_takes_less_than_a_third_of_the_memory(provider: LocalProvider) -> None:
+    result, _ = convert(provider, samples.document(samples.sample("invoice.pdf")))
+    assert "table" in {block["kind"] for page in result.layout for block in page["blocks"]}
+    assert provider.process is not None
+    assert provider.process.peak < reader.MAX_MEMORY / 3
 
 
 @pytest.mark.slow

@@ -72,9 +72,9 @@ def test_headings_tables_and_lists_keep_their_structure(provider: LocalProvider,
 def test_word_pages_are_those_that_word_recorded(provider: LocalProvider) -> None:
     pages, warnings = read(provider, "contract.docx")
     assert len(pages) == 3
-    assert pages[0].startswith("Example Trading Ltd, 12 Sample Street\n\n# Contract\n\n# Parties")
-    assert "1. First point\n2. Second point\n- A remark" in pages[0]
-    assert pages[1].startswith("# Price\n\n| Item | Quantity | Amount |")
+    assert pages[0].startswith("Example Trading Ltd, 12 Sample Street\n\n# Contract\n\n## Parties")
+    assert "1. First point\n2. Second point\n\n- A remark" in pages[0]
+    assert pages[1].startswith("## Price\n\n| Item | Quantity | Amount |")
     assert "| Sum |  | 378.00 |" in pages[1]
     assert pages[2].endswith("IBAN DE02 1203 0000 0000 2020 51")
     assert warnings == [("hidden_text", 2)]
@@ -148,6 +148,61 @@ def test_a_damaged_sheet_has_a_warning_and_the_others_are_read(provider: LocalPr
 def replaced(content: bytes, name: str, part: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return hostile.zipped(*((each, part if each == name else archive.read(each)) for each in archive.namelist()))
+
+
+WORD_RUNS = b"<w:r><w:t>INV-</w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>2024</w:t></w:r><w:r><w:t>-17</w:t></w:r>"
+RUNS = [
+    (hostile_office.docx(b"<w:p>" + WORD_RUNS + b"</w:p>"), DocumentFormat.DOCX),
+    (hostile_office.odt(b"<text:p>INV-<text:span>2024</text:span>-17</text:p>"), DocumentFormat.ODT),
+    (b"<html><p>INV-<b>2024</b>-17", DocumentFormat.HTML),
+]
+
+
+@pytest.mark.parametrize(("content", "kind"), RUNS, ids=[str(kind) for _, kind in RUNS])
+def test_words_in_which_the_formatting_changes_stay_whole(
+    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat
+) -> None:
+    assert "INV-2024-17" in convert(provider, made(content, kind))[0].markdown
+
+
+def test_the_displayed_text_of_opendocument_cells_is_read_and_hidden_rows_have_a_warning(
+    provider: LocalProvider, made: Maker
+) -> None:
+    cell = (
+        '<table:table-cell office:value-type="percentage" office:value="0.19"><text:p>19 %</text:p></table:table-cell>'
+    )
+    row = (
+        f"<table:table-row>{cell}</table:table-row>"
+        f'<table:table-row table:visibility="collapse">{cell}</table:table-row>'
+    )
+    result, warnings = convert(provider, made(hostile_office.ods(row.encode()), DocumentFormat.ODS))
+    assert "19 %" in result.markdown
+    assert "0.19" not in result.markdown
+    assert warnings == [("hidden_text", 1)]
+
+
+def test_a_footnote_is_on_the_page_that_has_its_label(provider: LocalProvider, made: Maker) -> None:
+    note = b"<text:note-citation>1</text:note-citation><text:note-body><text:p>PO-7</text:p></text:note-body>"
+    body = b"<text:p>First<text:note>" + note + b"</text:note></text:p><text:p><text:soft-page-break/>Second</text:p>"
+    result, _ = convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))
+    pages = [result.markdown[page.start : page.end].strip() for page in result.pages]
+    assert pages == ["First[^1]\n\n[^1]: PO-7", "Second"]
+
+
+def test_a_large_picture_has_a_warning_and_a_logo_has_none(provider: LocalProvider, made: Maker) -> None:
+    frame = '<draw:frame svg:width="{0}cm" svg:height="{0}cm"><draw:image xlink:href="a.png"/></draw:frame>'
+    for side, expected in ((4, []), (12, [("image_not_read", 1)])):
+        body = f"<text:p>Text {frame.format(side)}</text:p>".encode()
+        assert convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))[1] == expected
+
+
+def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider, made: Maker) -> None:
+    table = b"<w:tbl>" + hostile_office.row(b"Item", b"Price") + hostile_office.row(b"Bolt", b"12.00")
+    table += hostile_office.row(b"Nut", b"13.00", before=b"<w:lastRenderedPageBreak/>") + b"</w:tbl>"
+    result, _ = convert(provider, made(hostile_office.docx(table), DocumentFormat.DOCX))
+    pages = [result.markdown[page.start : page.end].strip() for page in result.pages]
+    head = "| Item | Price |\n| --- | --- |\n"
+    assert pages == [f"{head}| Bolt | 12.00 |", f"{head}| Nut | 13.00 |"]
 
 
 # ---- Bombs ----------------------------------------------------------------------------------------------------------

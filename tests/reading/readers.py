@@ -15,7 +15,7 @@ from typing import Any
 
 Read = Callable[[Path], dict[str, Any]]
 
-KINDS = {".pdf": "pdf", ".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".tif": "tiff", ".tiff": "tiff", ".webp": "webp"}
+KINDS = {".jpeg": "jpg", ".tif": "tiff", ".htm": "html"}  # where they are not the suffix
 LIMITS = {"pages": 1000, "pixels": 100_000_000, "text": 100_000_000}
 
 
@@ -27,7 +27,8 @@ def local() -> Read:
     recognition.warm_up()
 
     def read(path: Path) -> dict[str, Any]:
-        kind = DocumentFormat(KINDS.get(path.suffix.lower(), "pdf"))
+        suffix = path.suffix.lower()
+        kind = DocumentFormat(KINDS.get(suffix, suffix[1:]))
         request = {"kind": kind.value, "limits": LIMITS}
         messages = list(reading.read(recognition.Engine(), request, io.BytesIO(path.read_bytes())))
         if error := messages[-1].get("error") or messages[-1].get("startup_error"):

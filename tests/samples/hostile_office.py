@@ -7,7 +7,8 @@ OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 ODF = "urn:oasis:names:tc:opendocument:xmlns"
-ODS = b"application/vnd.oasis.opendocument.spreadsheet"
+ODF_NAMES = {"office": "office", "table": "table", "text": "text", "draw": "drawing", "svg": "svg-compatible"}
+ODF_TYPE = b"application/vnd.oasis.opendocument."
 
 
 def relations(*entries: tuple[str, str, str], external: bool = False) -> bytes:
@@ -17,11 +18,18 @@ def relations(*entries: tuple[str, str, str], external: bool = False) -> bytes:
     return f'<Relationships xmlns="{RELATIONS}">{rows}</Relationships>'.encode()
 
 
+TYPES = (
+    b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Default Extension="rels" '
+    b'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" ContentType='
+    b'"application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
+)
+
+
 def docx(body: bytes, *, before: bytes = b"", parts: tuple[tuple[str, bytes], ...] = ()) -> bytes:
     """Return a document with this body. `before`: the beginning of its XML."""
     document = before + f'<w:document xmlns:w="{WORD}"><w:body>'.encode() + body + b"</w:body></w:document>"
     return zipped(
-        ("[Content_Types].xml", b"<Types/>"),
+        ("[Content_Types].xml", TYPES),
         ("_rels/.rels", relations(("r1", "officeDocument", "word/document.xml"))),
         ("word/document.xml", document),
         *parts,
@@ -54,11 +62,32 @@ def xlsx(rows: bytes, *, strings: bytes = b"", sheets: int = 1) -> bytes:
     )
 
 
+def row(*cells: bytes, before: bytes = b"") -> bytes:
+    """Return a row of a table. `before`: XML before the text of its first cell."""
+    first, *others = cells
+    runs = [before + b"<w:t>" + first + b"</w:t>", *(b"<w:t>" + cell + b"</w:t>" for cell in others)]
+    return b"<w:tr>" + b"".join(b"<w:tc><w:p><w:r>" + run + b"</w:r></w:p></w:tc>" for run in runs) + b"</w:tr>"
+
+
 def ods(row: bytes) -> bytes:
-    names = f'xmlns:office="{ODF}:office:1.0" xmlns:table="{ODF}:table:1.0" xmlns:text="{ODF}:text:1.0"'
-    head = f'<office:document-content {names}><office:body><office:spreadsheet><table:table table:name="S">'.encode()
-    tail = b"</table:table></office:spreadsheet></office:body></office:document-content>"
-    return zipped(("mimetype", ODS), ("content.xml", head + row + tail))
+    return open_document(b"spreadsheet", b'<table:table table:name="S">' + row + b"</table:table>")
+
+
+def odt(body: bytes) -> bytes:
+    return open_document(b"text", body)
+
+
+def open_document(kind: bytes, body: bytes) -> bytes:
+    names = "".join(f' xmlns:{name}="{ODF}:{full}:1.0"' for name, full in ODF_NAMES.items()).encode()
+    names += b' xmlns:xlink="http://www.w3.org/1999/xlink"'
+    inner = b"<office:body><office:%s>%s</office:%s></office:body>" % (kind, body, kind)
+    content = b"<office:document-content%s>%s</office:document-content>" % (names, inner)
+    mimetype = ODF_TYPE + kind
+    manifest = (
+        b'<m:manifest xmlns:m="%s:manifest:1.0"><m:file-entry m:full-path="/" m:media-type="%s"/>'
+        b'<m:file-entry m:full-path="content.xml" m:media-type="text/xml"/></m:manifest>' % (ODF.encode(), mimetype)
+    )
+    return zipped(("mimetype", mimetype), ("content.xml", content), ("META-INF/manifest.xml", manifest))
 
 
 def odt(body: bytes) -> bytes:

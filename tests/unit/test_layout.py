@@ -124,6 +124,13 @@ def test_chinese_lines_are_joined_without_spaces() -> None:
     )
 
 
+def test_korean_words_keep_their_spaces() -> None:
+    first, second = (
+        Box(text=text, x0=x, y0=50, x1=x + 40, y1=62, size=SIZE) for text, x in (("미래국가", 50), ("정보보안", 94))
+    )
+    assert to_markdown([first, second]) == "미래국가 정보보안"
+
+
 def test_a_hyphen_at_the_end_of_a_line_stays() -> None:
     boxes = lines("a warranty of all these long words and of twenty-", "four months.")
     assert to_markdown(boxes).endswith("twenty-four months.")
@@ -182,3 +189,33 @@ def test_thousands_of_scattered_words_take_seconds() -> None:
     text = to_markdown(words, width=600)
     assert process_time() - started < 15
     assert all(word.text in text for word in words)
+
+
+def item(y: float, name: str, *below: str) -> list[Box]:
+    """Return an item of an invoice, with texts below its number and name."""
+    first = row(y, (50, "1"), (110, name), (220, "9.90"), (280, "20 pcs"), (350, "19 %"), (420, "198.00"))
+    return [*first, *row(y + 11, *zip((50, 110), below, strict=True))]
+
+
+def test_the_lines_below_an_item_are_parts_of_it() -> None:
+    boxes = [*item(50, "Dividers", "2031", "A4"), *item(75, "Yogurt", "2032", "20/0500")]
+    assert to_markdown(boxes).splitlines()[::2] == [
+        "| 1 2031 | Dividers A4 | 9.90 | 20 pcs | 19 % | 198.00 |",
+        "| 1 2032 | Yogurt 20/0500 | 9.90 | 20 pcs | 19 % | 198.00 |",
+    ]
+
+
+def test_a_single_item_is_a_row() -> None:
+    text = to_markdown(item(50, "Dividers", "2031", "A4"))
+    assert text.splitlines()[0] == "| 1 2031 | Dividers A4 | 9.90 | 20 pcs | 19 % | 198.00 |"
+
+
+def test_a_heading_between_rows_of_a_statement_stays_a_row() -> None:
+    figures = [(200, "10.00"), (280, "11.00"), (360, "12.00"), (440, "13.00")]
+    boxes = [
+        *row(50, (50, "Cash and its equivalents"), *figures),
+        *row(64, (50, "Receivables"), *figures),
+        *row(78, (50, "Other")),
+        *row(92, (50, "Land"), *figures),
+    ]
+    assert "| Other |  |  |  |  |" in to_markdown(boxes).splitlines()

@@ -46,6 +46,7 @@ def main(worker: int) -> None:
     reader = os.getpid()
     for request, document, output in receive(control):
         with document, output:
+            reading.prepare(request)
             if not (pid := os.fork()):
                 control.close()
                 exit_after(reading.read(recognition.Engine(), request, document), request, output, reader)

@@ -12,6 +12,8 @@ CELL_GAP = 0.9
 WORD_GAP = 0.12
 # Between two letters that a line break separates after a hyphen. `hyphens` decides whether the hyphen stays.
 BREAK = "\x02"
+# Korean syllables and letters.
+HANGUL = (("\uac00", "\ud7a3"), ("\u1100", "\u11ff"), ("\u3131", "\u318e"))
 
 
 class Area(Protocol):
@@ -103,7 +105,7 @@ def join_words(words: Words) -> Box:
     for before, after in pairwise(ordered):
         gap = max(before.x0, after.x0) - min(before.x1, after.x1)
         has_gap = gap > WORD_GAP * min(before.size, after.size)
-        needs_space = has_gap and not (is_wide(before.text[-1]) and is_wide(after.text[0]))
+        needs_space = has_gap and not (is_unspaced(before.text[-1]) and is_unspaced(after.text[0]))
         texts += [" ", after.text] if needs_space else [after.text]
     return Box(
         text="".join(texts),
@@ -136,8 +138,13 @@ def mean_confidence(boxes: Iterable[Box]) -> float | None:
 
 
 def is_wide(character: str) -> bool:
-    """Return whether a character is wide, as in Chinese and Japanese. Those scripts have no spaces between words."""
+    """Return whether a character is wide, as in Chinese, Japanese, and Korean. Lines may end after any of them."""
     return bool(character) and east_asian_width(character) in "WF"
+
+
+def is_unspaced(character: str) -> bool:
+    """Return whether a character is of a script without spaces between words. Korean has them."""
+    return is_wide(character) and not any(first <= character <= last for first, last in HANGUL)
 
 
 def body_size(boxes: Iterable[Box]) -> float:

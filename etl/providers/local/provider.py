@@ -26,8 +26,17 @@ log = structlog.get_logger(__name__)
 
 PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "2"
-LIBRARIES = ("pypdfium2", "rapidocr", "rapid-layout", "onnxruntime", "pillow", "lxml", "charset-normalizer")
+VERSION = "3"
+LIBRARIES = (
+    "pypdfium2",
+    "rapidocr",
+    "rapid-layout",
+    "onnxruntime",
+    "pillow",
+    "lxml",
+    "docling-slim",
+    "charset-normalizer",
+)
 # Below this confidence of all lines, also of omitted ones, the script is most likely unknown. Blurred text has 0.6.
 UNKNOWN_SCRIPT = 0.45
 BLOCK_KINDS = frozenset({"title", "text", "list", "table", "figure", "caption", "header", "footer", "other"})
@@ -171,8 +180,7 @@ class ResultBuilder:
     def add(self, message: Message) -> None:
         """Add a message. Its content is untrusted, because the reader process may be compromised."""
         if "reason" in message:
-            event = "page_unreadable" if "failed" in message else "recognition_failed"
-            self.log_exception(event, message["reason"], page=message.get("failed"))
+            self.log_exception(event_of(message), message["reason"], page=message.get("failed"))
         if "error" in message:
             raise reader_error(message)
         try:
@@ -245,6 +253,13 @@ class ResultBuilder:
         if not self.has_text:
             raise EmptyDocument
         return str(self.text)
+
+
+def event_of(message: Message) -> str:
+    """Return the name of the log event for an exception that the reader process caught."""
+    if "failed" in message:
+        return "page_unreadable"
+    return "recognition_failed" if message.get("error") == OcrFailed.__name__ else "document_unreadable"
 
 
 def reader_error(message: Message) -> EtlError:

@@ -9,7 +9,6 @@ from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, T
 from etl.core.formats import OFFICE_FORMATS, DocumentFormat
 from etl.providers.local import hyphens, page_layout
 from etl.providers.local.images import ImagePages
-from etl.providers.local.office import reading as office
 from etl.providers.local.page_text import PageConverter, PageText, describe_location
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
@@ -115,6 +114,12 @@ class DocumentReader:
         self.source.close()
 
 
+def prepare(request: Message) -> None:
+    """Import what only some documents need, before the first fork for one: a second and 120 MB for Office documents."""
+    if request.get("kind") in OFFICE_FORMATS:
+        from etl.providers.local.office import reading  # noqa: F401
+
+
 def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Message]:
     """Yield messages about a document. The last one has one of these keys:
 
@@ -123,6 +128,8 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
     kind, limits = DocumentFormat(request["kind"]), DocumentLimits(**request["limits"])
     try:
         if kind in OFFICE_FORMATS:
+            from etl.providers.local.office import reading as office
+
             yield from office.read(kind, document, limits, describe=describe_location)
             return
         reader = DocumentReader(engine, document=document, kind=kind, limits=limits)

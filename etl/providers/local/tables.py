@@ -6,7 +6,7 @@ amounts, because other cells may have several lines.
 
 import re
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import median
 
 import numpy as np
@@ -27,6 +27,9 @@ OVERLAP = 0.2  # type sizes by which lines of cells that are beside each other o
 TIGHT = 0.7  # gap between lines of a cell, at most, in type sizes
 MIN_RULED_BANDS = 3
 SAME_LINE = 3  # points between ruling lines that are one
+MORE_SPACE = 1.2  # gap above a row, at least, relative to the gaps between its lines
+MAX_LEADING = 1.5  # of the lines of a single row, in type sizes
+MIN_ITEM, MIN_ITEM_NUMBERS = 4, 2  # columns, and numbers among them
 FIRST_COLUMN_FILLED = 0.7  # share of rows whose first cell has text, from which a line without one continues a row
 NUMBER = re.compile(
     r"[(\[<>~≈±+−–-]{0,2}\s?[€$£¥]?\s?\d[\d.,'’:/ ]*\s?(?:%|[A-Za-z€$£¥]{1,3})?[)\]]?[*†‡]{0,2}|[-–—]|n/?a",
@@ -95,7 +98,8 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
         rows += band_rows(band, len(cuts) + 1, is_ruled=is_ruled)
     cells = [texts(row, len(cuts) + 1) for row in rows]
     cells = without_empty_columns(cells)
-    if len(cells) < MIN_ROWS or len(cells[0]) < MIN_COLUMNS:
+    is_item_alone = len(rows) == 1 and len(rows[0]) > 1 and any(is_item(BaseRow(base)) for base in rows[0])
+    if (len(cells) < MIN_ROWS and not is_item_alone) or len(cells[0]) < MIN_COLUMNS:
         return None
     return Table(
         cells=cells,
@@ -294,8 +298,9 @@ def find_anchors(bases: list[BaseRow], width: int) -> set[int]:
         index for index in full
         if any(line.first in numeric and NUMBER.fullmatch(line.box.text) for line in bases[index].lines)
     }  # fmt: skip
-    if len(anchors) >= 0.4 * len(full):
-        return anchors
+    items = find_items(bases)
+    if items or len(anchors) >= 0.4 * len(full):
+        return items or anchors
     gaps = [below.y - above.y for above, below in pairwise(bases)]
     if len(gaps) > 1:
         small = sorted(gaps)[len(gaps) // 4]
@@ -304,6 +309,33 @@ def find_anchors(bases: list[BaseRow], width: int) -> set[int]:
             return {0, *large}
     first = [index for index in full if 0 in bases[index].columns]
     return set(first) if len(first) > 1 else set(full)
+
+
+def find_items(bases: list[BaseRow]) -> set[int]:
+    """Return the baselines of items, which have most of the columns and several numbers, if others are parts of them.
+
+    Others have few columns and no amount, or are the head.
+    """
+    most = max(len(base.columns) for base in bases)
+    items = [index for index, base in enumerate(bases) if len(base.columns) > 0.7 * most and is_item(base)]
+    if not items:
+        return set()
+    amount = max(line.last for line in bases[items[0]].lines)
+    parts = all(
+        len(base.columns) <= most / 2 and amount not in number_columns(base)
+        if index > items[0]
+        else not number_columns(base)
+        for index, base in enumerate(bases) if index not in items
+    )  # fmt: skip
+    return set(items) if parts else set()
+
+
+def number_columns(base: BaseRow) -> set[int]:
+    return {line.last for line in base.lines if NUMBER.fullmatch(line.box.text)}
+
+
+def is_item(base: BaseRow) -> bool:
+    return len(base.columns) >= MIN_ITEM and len(number_columns(base)) >= MIN_ITEM_NUMBERS
 
 
 def numeric_columns(bases: list[BaseRow], width: int) -> set[int]:
@@ -321,6 +353,7 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
     rows: list[list[list[Line]]] = []
     pending: list[list[Line]] = []  # of the next anchor
     rights = right_edges(bases)
+    owned = spaced(bases, anchors)
     has_first = sum(0 in bases[index].columns for index in anchors) > FIRST_COLUMN_FILLED * len(anchors)
     for index, base in enumerate(bases):
         above = bases[index - 1] if index else None
@@ -328,9 +361,9 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
         if index in anchors:
             rows.append([*pending, base.lines])
             pending = []
-        elif below and index + 1 in anchors and is_staggered(base, below):
+        elif below and index + 1 in anchors and index not in owned and is_staggered(base, below):
             pending.append(base.lines)
-        elif rows and above and index - 1 in anchors and is_staggered(above, base):
+        elif rows and above and (index in owned or (index - 1 in anchors and is_staggered(above, base))):
             rows[-1].append(base.lines)
         elif above and continues(above, base, rights):
             (pending or (rows[-1] if rows else pending)).append(base.lines)
@@ -343,6 +376,28 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
             rows += [[each] for each in [*pending, base.lines]]
             pending = []
     return rows + [[each] for each in pending]
+
+
+def spaced(bases: list[BaseRow], anchors: set[int]) -> set[int]:
+    """Return the baselines that belong to the anchor above them, because the next anchor is further away."""
+    found: set[int] = set()
+    limit = 0.0  # the largest gap within a row so far
+    starts = sorted(anchors)
+    for start, end in zip_longest(starts, starts[1:], fillvalue=len(bases)):
+        gaps = [below.y - above.y for above, below in pairwise(bases[start:end])]
+        width = len(bases[start].columns)
+        if not gaps or any(len(base.columns) >= width for base in bases[start + 1 : end]):
+            continue
+        if end < len(bases):
+            is_apart = MORE_SPACE * max(gaps) < bases[end].y - bases[end - 1].y
+            limit = max(limit, *gaps) if is_apart else limit
+            found.update(range(start + 1, end) if is_apart else ())
+            continue
+        if len(starts) == 1 and is_item(bases[start]):
+            limit = MAX_LEADING * max(line.box.size for line in bases[start].lines)
+        near = next((index for index, gap in enumerate(gaps) if gap > limit), len(gaps))
+        found.update(range(start + 1, start + 1 + near))
+    return found
 
 
 def right_edges(bases: list[BaseRow]) -> dict[int, float]:

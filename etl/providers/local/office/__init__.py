@@ -2,7 +2,7 @@
 
 - `reading`: pages into messages; `pages`: their type.
 - Containers: `archive`, `xml`; limits in `bounds`.
-- Formats: `word` with `word_styles`; `workbook` with `number_formats` and `sheets`; `slides`; `open_document`; `web`;
-  `book`; `mail`; `delimited`.
+- Formats: `conversion` by docling, of what `parts` and `web` have checked; `workbook` with `number_formats` and
+  `sheets`; `book`; `mail`; `delimited`.
 - `markdown`: blocks as Markdown.
 """

@@ -7,13 +7,11 @@ from typing import Any, BinaryIO
 from etl.core import encodings
 from etl.core.errors import BadDocument, FileCorrupt, FileEncrypted, FileTooLarge, TooManyPages
 from etl.core.formats import DocumentFormat
-from etl.providers.local.office import delimited, mail, open_document, web
+from etl.providers.local.office import conversion, delimited, mail, parts, web
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.book import Book
 from etl.providers.local.office.bounds import TextBudget
-from etl.providers.local.office.pages import OfficeDocument, OnePage
-from etl.providers.local.office.slides import Presentation
-from etl.providers.local.office.word import WordDocument
+from etl.providers.local.office.pages import OfficeDocument, PageList
 from etl.providers.local.office.workbook import Workbook
 from etl.providers.local.pages import DocumentLimits
 
@@ -61,21 +59,14 @@ def read(
 def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
     """Return a document. Raises BadDocument."""
     if kind == DocumentFormat.EML:
-        return OnePage(mail.page(file, budget))
+        return PageList([mail.page(file, budget)])
     if kind == DocumentFormat.CSV:
-        return OnePage(delimited.page(encodings.decode(file.read()), budget))
+        return PageList([delimited.page(encodings.decode(file.read()), budget)])
     if kind == DocumentFormat.HTML:
-        return OnePage(web.page(web.decode(file.read()), budget))
+        return PageList([web.page(web.decode(file.read()), budget)])
     archive = Archive(file)
-    if kind in OPEN_DOCUMENT:
-        return open_document.read(archive, kind, budget)
-    return OTHER_ARCHIVES[kind](archive, budget)
-
-
-OPEN_DOCUMENT = frozenset({DocumentFormat.ODT, DocumentFormat.ODS, DocumentFormat.ODP})
-OTHER_ARCHIVES: dict[DocumentFormat, Callable[[Archive, TextBudget], OfficeDocument]] = {
-    DocumentFormat.DOCX: WordDocument,
-    DocumentFormat.XLSX: Workbook,
-    DocumentFormat.PPTX: Presentation,
-    DocumentFormat.EPUB: Book,
-}
+    if kind == DocumentFormat.XLSX:
+        return Workbook(archive, budget)
+    if kind == DocumentFormat.EPUB:
+        return Book(archive, budget)
+    return PageList(conversion.pages(kind, parts.checked(archive, kind, budget), budget))

@@ -43,6 +43,10 @@ def local_name(element: Any) -> str:
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
+def namespace(element: Any) -> str:
+    return str(element.tag)[1:].partition("}")[0]
+
+
 def attribute(element: Any, name: str, default: str = "") -> str:
     """Return an attribute by its local name."""
     if (value := element.get(name)) is not None:

@@ -1,0 +1,180 @@
+"""Word, PowerPoint, OpenDocument, and HTML documents through docling, whose backends need none of its models.
+
+docling gets only what `parts` and `web` have checked, with marks for what its documents do not keep: page breaks,
+hidden text, large pictures.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from typing import Any
+
+from docling.backend.abstract_backend import DeclarativeDocumentBackend
+from docling.backend.html_backend import HTMLDocumentBackend
+from docling.backend.mspowerpoint_backend import MsPowerpointDocumentBackend
+from docling.backend.msword_backend import MsWordDocumentBackend
+from docling.backend.opendocument_backend import OdpDocumentBackend, OdsDocumentBackend, OdtDocumentBackend
+from docling.datamodel.backend_options import HTMLBackendOptions
+from docling.datamodel.base_models import InputFormat
+from docling.datamodel.document import InputDocument
+from docling_core.transforms.serializer.markdown import MarkdownDocSerializer, MarkdownParams
+from docling_core.types.doc.document import ContentLayer, DoclingDocument, GroupItem
+from docling_core.types.doc.labels import GroupLabel
+
+from etl.core.errors import FileCorrupt
+from etl.core.formats import DocumentFormat
+from etl.providers.local.office import markdown
+from etl.providers.local.office.bounds import TextBudget
+from etl.providers.local.office.pages import HIDDEN, MARKS, PAGE_BREAK, OfficePage
+
+BACKENDS: dict[DocumentFormat, type[DeclarativeDocumentBackend]] = {
+    DocumentFormat.DOCX: MsWordDocumentBackend,
+    DocumentFormat.PPTX: MsPowerpointDocumentBackend,
+    DocumentFormat.ODT: OdtDocumentBackend,
+    DocumentFormat.ODP: OdpDocumentBackend,
+    DocumentFormat.ODS: OdsDocumentBackend,
+    DocumentFormat.HTML: HTMLDocumentBackend,
+}
+# Formats with a group for each page: a slide or sheet.
+PAGED = frozenset({DocumentFormat.PPTX, DocumentFormat.ODP, DocumentFormat.ODS})
+LAYERS = {ContentLayer.BODY, ContentLayer.FURNITURE, ContentLayer.INVISIBLE}
+MARGINS = {ContentLayer.FURNITURE}  # headers, footers, and footnotes
+OPTIONS = MarkdownParams(
+    layers=LAYERS, image_placeholder="", escape_underscores=False, escape_html=False, include_formatting=False,
+    include_hyperlinks=False, compact_tables=True, indent=2, include_picture_classification=False,
+    traverse_pictures=True,
+)  # fmt: skip
+# What is above the first heading is not a header.
+WHOLE_PAGE = HTMLBackendOptions.model_validate({"infer_furniture": False})
+SHEET = "sheet: "  # before the name of a sheet
+NOTES = "Speaker notes"
+NOTE = re.compile(r"(\[\^\w+\]):")  # a footnote, as `parts` labels it
+BEFORE_TEXT = re.compile(rf"^([\s#>|*-]*(?:[\d.]+\)?\s+)?){PAGE_BREAK}")
+RULE = re.compile(r"^\|(?:[ :]*-+[ :]*\|)+$", re.MULTILINE)
+
+
+def convert(kind: DocumentFormat, content: bytes) -> DoclingDocument:
+    """Return a checked document. Raises FileCorrupt."""
+    source = InputDocument(
+        path_or_stream=BytesIO(content), format=InputFormat(kind.value), backend=BACKENDS[kind], filename=f"x.{kind}",
+        backend_options=WHOLE_PAGE if kind == DocumentFormat.HTML else None,
+    )  # fmt: skip
+    backend = source._backend if source.valid else None
+    if not isinstance(backend, DeclarativeDocumentBackend):
+        raise FileCorrupt
+    return backend.convert()
+
+
+def pages(kind: DocumentFormat, content: bytes, budget: TextBudget) -> list[OfficePage]:
+    """Return the Markdown of each page of a checked document. Raises FileCorrupt, and the errors of the budget."""
+    return Pages(convert(kind, content), budget).read(is_paged=kind in PAGED)
+
+
+class Pages:
+    def __init__(self, document: DoclingDocument, budget: TextBudget) -> None:
+        self.document, self.budget = document, budget
+        unspan(document)
+        self.serializer = MarkdownDocSerializer(doc=document, params=OPTIONS)
+
+    def read(self, *, is_paged: bool) -> list[OfficePage]:
+        children = [each.resolve(self.document) for each in self.document.body.children]
+        if is_paged:
+            groups = [each for each in children if isinstance(each, GroupItem) and not is_comments(each)]
+            return [page(self.page_text(each)) for each in groups]
+        return [page(text) for text in split(self.flow(children))]
+
+    def flow(self, children: Iterable[Any]) -> str:
+        """Return a text with its headers first, and its footers and notes last."""
+        body = MarkdownDocSerializer(doc=self.document, params=OPTIONS.model_copy(update={"layers": LAYERS - MARGINS}))
+        margins: dict[str, bool] = {}
+        for each in children:
+            if each.content_layer in MARGINS and re.search(r"[^\W\d_]", text := self.text(each)):
+                margins[text] = getattr(each, "name", "") == "page header"
+        before = (text for text, is_header in margins.items() if is_header)
+        after = (text for text, is_header in margins.items() if not is_header)
+        return "\n\n".join([*before, self.budget.spend(body.serialize().text), *after])
+
+    def page_text(self, group: GroupItem) -> str:
+        """Return the text of a slide or sheet."""
+        is_hidden = group.content_layer == ContentLayer.INVISIBLE
+        blocks = [self.text(group)]
+        if group.name.startswith(SHEET):
+            name = group.name.removeprefix(SHEET)
+            blocks.insert(0, markdown.heading(2, f"{name} (hidden sheet)" if is_hidden else name))
+        notes = [
+            self.budget.spend(text)
+            for each, _ in self.document.iterate_items(group, included_content_layers={ContentLayer.NOTES})
+            if (text := str(getattr(each, "text", "")))
+        ]
+        blocks += [markdown.heading(3, NOTES), *notes] if notes else []
+        return markdown.join(blocks)
+
+    def text(self, item: Any) -> str:
+        text = self.serializer.serialize(item=item).text.strip("\n")
+        layers = {each.content_layer for each, _ in self.document.iterate_items(item, included_content_layers=LAYERS)}
+        return self.budget.spend(text + MARKS[HIDDEN] if ContentLayer.INVISIBLE in layers and text else text)
+
+
+def unspan(document: DoclingDocument) -> None:
+    """Leave the text of cells that span several only in the first one. Otherwise, rows would have amounts twice."""
+    for table in document.tables:
+        for cell in table.data.table_cells:
+            cell.row_span = cell.col_span = 1
+            cell.end_row_offset_idx, cell.end_col_offset_idx = (
+                cell.start_row_offset_idx + 1,
+                cell.start_col_offset_idx + 1,
+            )
+
+
+def is_comments(item: Any) -> bool:
+    return bool(getattr(item, "label", None) == GroupLabel.COMMENT_SECTION)
+
+
+def page(text: str) -> OfficePage:
+    """Return a page, with the warnings of its marks."""
+    warnings = frozenset(code for code, mark in MARKS.items() if mark in text)
+    for mark in MARKS.values():
+        text = text.replace(mark, "")
+    text = re.sub(r" +$", "", text.replace("&#124;", "\\|"), flags=re.MULTILINE)
+    text = RULE.sub(lambda rule: re.sub("-+", "---", rule[0]), text)
+    return OfficePage(text=re.sub(r"\n{3,}", "\n\n", text).strip("\n"), warnings=warnings)
+
+
+# ---- Pages of a text ------------------------------------------------------------------------------------------------
+def split(text: str) -> list[str]:
+    """Return the text of each page, with footnotes on the pages that have their labels."""
+    lines = text.split("\n")
+    labels = ((line, NOTE.match(line)) for line in lines)
+    notes = {line: label[1] for line, label in labels if label}
+    found = list(divide(line for line in lines if line not in notes))
+    for line, label in notes.items():
+        at = next((index for index, each in enumerate(found) if label in each), len(found) - 1)
+        found[at] = f"{found[at]}\n\n{line}"
+    return found
+
+
+def divide(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the pages. A table that goes on on the next page has its head there too."""
+    own: list[str] = []
+    head: list[str] = []
+    for line in lines:
+        is_row = line.startswith("|")
+        if not is_row:
+            head = []
+        elif own and RULE.fullmatch(line):
+            head = [own[-1], line]
+        first, *others = broken(line, head) if PAGE_BREAK in line else [line]
+        own.append(first)
+        for other in others:
+            if any(each.strip() for each in own):
+                yield "\n".join(own)
+                own = []
+            own.append(other)
+    yield "\n".join(own)
+
+
+def broken(line: str, head: list[str]) -> list[str]:
+    """Split a line at its page breaks: a row above itself, and a heading or list item above its sign."""
+    if line.startswith("|"):
+        return ["", "\n".join([*head, line.replace(PAGE_BREAK, "")])]
+    return BEFORE_TEXT.sub(rf"{PAGE_BREAK}\1", line).split(PAGE_BREAK)

@@ -1,0 +1,286 @@
+"""Checked copies of Office and OpenDocument files: their XML alone, with marks for what docling leaves out."""
+
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
+from typing import Any
+
+from lxml import etree
+
+from etl.core.errors import FileCorrupt, FileEncrypted
+from etl.core.formats import DocumentFormat
+from etl.providers.local.office.archive import Archive
+from etl.providers.local.office.bounds import TextBudget
+from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK
+from etl.providers.local.office.xml import attribute, child, children, local_name, namespace, number, parse
+
+# Formatting of characters, at whose limits docling separates words. Words also have it within.
+FORMATTING = tuple(f"{{*}}{name}" for name in (
+    "b", "bCs", "i", "iCs", "u", "strike", "dstrike", "vertAlign", "highlight", "color", "rFonts", "sz", "szCs",
+))  # fmt: skip
+OFF = frozenset({"0", "false", "off", "none"})
+# Pictures of at least these areas may be scans. Logos are smaller. 360,000 EMU are a centimeter.
+LARGE_PICTURE, LARGE_ON_SLIDE = 60, 120  # square centimeters
+EMU = 360_000
+UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "px": 2.54 / 96}
+HIDDEN_ROWS = frozenset({"collapse", "filter"})
+FEW_COLUMNS = 1_000  # more are the unused rest of a sheet, which programs also hide
+TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+TEXT_BOX = (
+    '<p:sp xmlns:p="{0}" xmlns:a="{1}"><p:nvSpPr><p:cNvPr id="0" name=""/><p:cNvSpPr txBox="1"/><p:nvPr/></p:nvSpPr>'
+    "<p:spPr/><p:txBody><a:bodyPr/><a:p><a:r><a:t/></a:r></a:p></p:txBody></p:sp>"
+)
+
+
+def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes:
+    """Return a copy of an archive whose other parts are empty. Raises BadDocument."""
+    manifest = archive.optional("META-INF/manifest.xml")
+    if manifest is not None and any(local_name(each) == "encryption-data" for each in manifest.iter()):
+        raise FileEncrypted
+    copy = BytesIO()
+    with zipfile.ZipFile(copy, "w") as target:
+        for name in archive.entries:
+            content = b""
+            if name.endswith((".xml", ".rels")):
+                # Without a part that it needs, docling fails.
+                with suppress(FileCorrupt):
+                    content = checked_part(kind, name, archive.read(name), budget)
+            elif name == "mimetype":
+                content = archive.read(name)
+            target.writestr(name, content)
+    return copy.getvalue()
+
+
+def checked_part(kind: DocumentFormat, name: str, content: bytes, budget: TextBudget) -> bytes:
+    """Return a part, with its marks. Raises FileCorrupt and TooManyCells."""
+    root = parse(content)
+    if (mark := marker(kind, name)) is None:
+        return content
+    mark(root, budget)
+    return bytes(etree.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def marker(kind: DocumentFormat, name: str) -> Callable[[Any, TextBudget], None] | None:
+    """Return the function that marks a part of a document."""
+    if name.endswith(".rels"):
+        return remove_external
+    if kind == DocumentFormat.DOCX:
+        return mark_word if name.startswith("word/") and name.count("/") == 1 else None
+    if kind == DocumentFormat.PPTX:
+        return mark_slide if name.startswith("ppt/slides/") and name.count("/") == 2 else None  # noqa: PLR2004 - folders
+    return mark_open_document if name == "content.xml" else None
+
+
+def remove_external(root: Any, _budget: TextBudget) -> None:
+    for each in list(root):
+        if attribute(each, "TargetMode") == "External":
+            root.remove(each)
+
+
+# ---- Word -----------------------------------------------------------------------------------------------------------
+def mark_word(root: Any, _budget: TextBudget) -> None:
+    etree.strip_tags(root, "{*}hyperlink")
+    for table in root.iter("{*}tbl"):
+        add_grid(table)
+    for properties in root.iter("{*}rPr"):
+        if local_name(properties.getparent()) == "r":
+            etree.strip_elements(properties, *FORMATTING)
+    for each in list(root.iter(*MARKED)):
+        MARKED[f"{{*}}{local_name(each)}"](each)
+
+
+def add_grid(table: Any) -> None:
+    """Add the parts that Word does without, and docling does not."""
+    for position, name in enumerate(("tblPr", "tblGrid")):
+        if child(table, name) is None:
+            table.insert(position, etree.Element(f"{{{namespace(table)}}}{name}"))
+    grid = child(table, "tblGrid")
+    widest = max((sum(1 for _ in children(row, "tc")) for row in children(table, "tr")), default=0)
+    for _ in range(widest - len(grid)):
+        etree.SubElement(grid, f"{{{namespace(table)}}}gridCol")
+
+
+def mark_word_break(element: Any) -> None:
+    if local_name(element) != "br" or attribute(element, "type") == "page":
+        element.getparent().replace(element, word_text(element, PAGE_BREAK))
+
+
+def mark_break_before(element: Any) -> None:
+    if is_on(element) and local_name(paragraph := element.getparent().getparent()) == "p":
+        add_run(paragraph, PAGE_BREAK)
+
+
+def show_hidden_run(element: Any) -> None:
+    properties = element.getparent()
+    if is_on(element) and local_name(run := properties.getparent()) == "r":
+        properties.remove(element)
+        run.append(word_text(run, MARKS[HIDDEN]))
+
+
+def mark_word_picture(extent: Any) -> None:
+    drawing = extent.getparent()
+    run = next(drawing.iterancestors("{*}r"), None)
+    if emu_area(extent) >= LARGE_PICTURE and run is not None and next(drawing.iter("{*}blip"), None) is not None:
+        run.append(word_text(run, MARKS[IMAGE]))
+
+
+def label_reference(element: Any) -> None:
+    element.getparent().replace(element, word_text(element, f"[^{note_label(element)}]"))
+
+
+def label_note(element: Any) -> None:
+    first = next(element.iter("{*}p"), None)
+    if first is not None:
+        add_run(first, f"[^{note_label(element)}]: ")
+
+
+MARKED: dict[str, Callable[[Any], None]] = {
+    "{*}lastRenderedPageBreak": mark_word_break,
+    "{*}br": mark_word_break,
+    "{*}pageBreakBefore": mark_break_before,
+    "{*}vanish": show_hidden_run,
+    "{*}extent": mark_word_picture,
+    "{*}footnoteReference": label_reference,
+    "{*}endnoteReference": label_reference,
+    "{*}footnote": label_note,
+    "{*}endnote": label_note,
+}
+
+
+def is_on(element: Any) -> bool:
+    return attribute(element, "val") not in OFF
+
+
+def note_label(element: Any) -> str:
+    return ("e" if local_name(element).startswith("endnote") else "") + attribute(element, "id")
+
+
+def word_text(near: Any, text: str) -> Any:
+    element = etree.Element(f"{{{namespace(near)}}}t")
+    element.text = text
+    element.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+    return element
+
+
+def add_run(paragraph: Any, text: str) -> None:
+    """Add a text at the beginning of a paragraph."""
+    run = etree.Element(f"{{{namespace(paragraph)}}}r")
+    run.append(word_text(run, text))
+    paragraph.insert(int(child(paragraph, "pPr") is not None), run)
+
+
+def emu_area(element: Any) -> float:
+    """Return the area of an extent in square centimeters."""
+    return number(attribute(element, "cx")) * number(attribute(element, "cy")) / EMU**2
+
+
+# ---- PowerPoint -----------------------------------------------------------------------------------------------------
+def mark_slide(root: Any, _budget: TextBudget) -> None:
+    for each in list(root.iter("{*}rPr")):
+        if local_name(each.getparent()) == "r":
+            each.getparent().remove(each)
+    for picture in list(root.iter("{*}pic")):
+        properties = child(picture, "spPr")
+        extent = child(properties, "xfrm", "ext")
+        if extent is not None and emu_area(extent) >= LARGE_ON_SLIDE:
+            box = etree.fromstring(TEXT_BOX.format(namespace(picture), DRAWING))
+            box.replace(box[1], properties)
+            next(box.iter("{*}t")).text = MARKS[IMAGE]
+            picture.getparent().replace(picture, box)
+
+
+# ---- OpenDocument ---------------------------------------------------------------------------------------------------
+def mark_open_document(root: Any, budget: TextBudget) -> None:
+    etree.strip_tags(root, f"{{{TEXT}}}span", f"{{{TEXT}}}a")
+    breaks = {
+        attribute(style, "name")
+        for style in children(child(root, "automatic-styles"), "style")
+        if any(attribute(each, "break-before") == "page" for each in style)
+    }
+    for table in root.iter("{*}table"):
+        check_cells(table, budget)
+    for paragraph in root.iter("{*}p", "{*}h"):
+        if attribute(paragraph, "style-name") in breaks:
+            paragraph.text = PAGE_BREAK + (paragraph.text or "")
+    for each in list(root.iter("{*}soft-page-break")):
+        mark_break(each)
+    for frame in list(root.iter("{*}frame")):
+        if child(frame, "image") is not None and odf_area(frame) >= LARGE_PICTURE:
+            mark_picture(frame)
+    for note in root.iter("{*}note"):
+        label_odf_note(note)
+
+
+def label_odf_note(note: Any) -> None:
+    citation, first = child(note, "note-citation"), next(note.iter("{*}p"), None)
+    if citation is not None and first is not None:
+        label = f"[^{''.join(citation.itertext())}]"
+        put_before(note, label)
+        first.text = f"{label}: {first.text or ''}"
+
+
+def mark_break(element: Any) -> None:
+    """Mark a page break, which stands in a paragraph, or between paragraphs or rows."""
+    if local_name(element.getparent()) in {"p", "h", "span", "a"}:
+        put_before(element, PAGE_BREAK)
+        return
+    following = element.getnext()
+    first = next(following.iter("{*}p", "{*}h"), None) if following is not None else None
+    if first is not None:
+        first.text = PAGE_BREAK + (first.text or "")
+
+
+def mark_picture(frame: Any) -> None:
+    if local_name(frame.getparent()) in {"p", "h", "span", "a"}:
+        put_before(frame, MARKS[IMAGE])
+    elif local_name(frame.getparent()) == "page":
+        box = etree.SubElement(frame, f"{{{namespace(frame)}}}text-box")
+        etree.SubElement(box, f"{{{TEXT}}}p").text = MARKS[IMAGE]
+        frame.remove(child(frame, "image"))
+
+
+def put_before(element: Any, text: str) -> None:
+    before = element.getprevious()
+    if before is not None:
+        before.tail = (before.tail or "") + text
+    else:
+        element.getparent().text = (element.getparent().text or "") + text
+
+
+def check_cells(table: Any, budget: TextBudget) -> None:
+    """Count the cells of a table, also repeated ones. Leave cells only their displayed text, and mark hidden parts."""
+    hidden = any(
+        attribute(each, "visibility") in HIDDEN_ROWS and repeated(each, "columns") < FEW_COLUMNS
+        for each in table.iter("{*}table-column")
+    )
+    for row in table.iter("{*}table-row"):
+        for cell in children(row, "table-cell", "covered-table-cell"):
+            text = next(cell.iter("{*}p", "{*}h"), None)
+            if text is None:
+                continue
+            times = repeated(row, "rows") * repeated(cell, "columns")
+            budget.count_cells(times)
+            budget.spend("".join(cell.itertext()), times - 1)
+            if len(list(cell.iter("{*}p", "{*}h"))) == 1:
+                etree.strip_tags(cell, f"{{{TEXT}}}list", f"{{{TEXT}}}list-item")
+            for name in [name for name in cell.attrib if "value" in name.rpartition("}")[2]]:
+                del cell.attrib[name]
+            if hidden or attribute(row, "visibility") in HIDDEN_ROWS:
+                text.text = MARKS[HIDDEN] + (text.text or "")
+                hidden = False
+
+
+def repeated(element: Any, what: str) -> int:
+    return max(1, number(attribute(element, f"number-{what}-repeated"), 1))
+
+
+def odf_area(frame: Any) -> float:
+    """Return the area of a frame in square centimeters."""
+    return length(attribute(frame, "width")) * length(attribute(frame, "height"))
+
+
+def length(text: str) -> float:
+    value, unit = text[:-2], text[-2:]
+    return float(value) * UNITS.get(unit, 0.0) if value.replace(".", "", 1).isdecimal() else 0.0
