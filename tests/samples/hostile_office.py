@@ -90,13 +90,6 @@ def open_document(kind: bytes, body: bytes) -> bytes:
     return zipped(("mimetype", mimetype), ("content.xml", content), ("META-INF/manifest.xml", manifest))
 
 
-def odt(body: bytes) -> bytes:
-    names = f'xmlns:office="{ODF}:office:1.0" xmlns:text="{ODF}:text:1.0" xmlns:draw="{ODF}:drawing:1.0"'
-    head = f"<office:document-content {names}><office:body><office:text>".encode()
-    tail = b"</office:text></office:body></office:document-content>"
-    return zipped(("mimetype", b"application/vnd.oasis.opendocument.text"), ("content.xml", head + body + tail))
-
-
 def notes(count: int) -> tuple[tuple[str, bytes], ...]:
     """Return the parts of footnotes, each of which cites the next one twice, and the last one the first."""
 
