@@ -137,7 +137,7 @@ def of_documents(rows: Rows) -> dict[str, Case]:
         "documents: quota": claim(lambda _: quotas.state(rows.alice.pk)),
         "documents: recover": batch(lambda: list(recovery.batches())),
         "documents: orphans": batch(lambda: cleanup.unreferenced(keys)),
-        "documents: upload URLs": batch(cleanup.forget_expired_uploads),
+        "documents: upload URLs": batch(cleanup.forget_uploads),
     }
 
 
