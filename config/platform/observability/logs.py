@@ -160,7 +160,7 @@ def renderer(style: str) -> Processor:
 
 
 def quotes_message(record: logging.LogRecord) -> bool:
-    """Return whether Kombu or Celery may quote a broker's message, as in "Could not restore message: %r"."""
+    """Return whether Kombu or Celery may quote a broker's message, as in "Could not restore message"."""
     is_of_broker = record.name.partition(".")[0] == "kombu" or record.name.startswith("celery.worker.consumer")
     return is_of_broker and "message" in str(record.msg).lower()
 
