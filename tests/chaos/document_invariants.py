@@ -74,9 +74,11 @@ def rows_are_consistent(retried: Iterable[str]) -> None:
             assert task.error["code"] in errors.codes()
             assert task.error["stage"] == task.phase
             assert task.result is None
-        if task.status == Status.CANCELLED and task.phase == Stage.OCR and str(task.pk) not in retried:
-            assert not list(storage.list_objects(artifacts.folder(task))), f"task {task.pk} was processed"
-            assert not rehearsal.calls(f"ocr-{task.pk}"), f"task {task.pk} was cancelled and read"
+        if task.status == Status.CANCELLED and str(task.pk) not in retried:
+            unread = task.phase == Stage.OCR  # otherwise, it waited for post-processing
+            unused = artifacts.folder(task) if unread else artifacts.result_folder(task)
+            assert not list(storage.list_objects(unused)), f"task {task.pk} was processed"
+            assert not (unread and rehearsal.calls(f"ocr-{task.pk}")), f"task {task.pk} was cancelled and read"
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------

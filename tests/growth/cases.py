@@ -139,6 +139,7 @@ def of_documents(rows: Rows) -> dict[str, Case]:
         "documents: recover": batch(lambda: list(recovery.batches())),
         "documents: orphans": batch(lambda: cleanup.unreferenced(keys)),
         "documents: upload URLs": batch(cleanup.forget_uploads),
+        "documents: usage": batch(cleanup.delete_old_usage),
     }
 
 
