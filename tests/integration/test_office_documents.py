@@ -292,8 +292,8 @@ def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, mad
 
 
 def test_markdown_that_is_longer_than_its_text_is_limited() -> None:
-    """B12: quotes and lists repeat their mark at each line and level."""
-    content = b"<html>" + b"<blockquote>" * 30 + b"<pre>" + b"x\n" * 100
+    """B12: lists repeat their indentation at each item."""
+    content = b"<html>" + b"<ul><li>" * 30 + b"<li>x" * 100
     limits = DocumentLimits(pages=5, pixels=1, text=1_000)
     with pytest.raises(errors.TooMuchText):
         list(reading.read(DocumentFormat.HTML, io.BytesIO(content), limits, describe=str))

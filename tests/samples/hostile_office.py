@@ -21,7 +21,7 @@ def relations(*entries: tuple[str, str, str], external: bool = False) -> bytes:
 TYPES = (
     b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Default Extension="rels" '
     b'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" ContentType='
-    b'"application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
+    b'"application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>%s</Types>'
 )
 
 
@@ -29,11 +29,18 @@ def docx(body: bytes, *, before: bytes = b"", parts: tuple[tuple[str, bytes], ..
     """Return a document with this body. `before`: the beginning of its XML."""
     document = before + f'<w:document xmlns:w="{WORD}"><w:body>'.encode() + body + b"</w:body></w:document>"
     return zipped(
-        ("[Content_Types].xml", TYPES),
+        ("[Content_Types].xml", TYPES % b"".join(override(name) for name, _ in parts if name.endswith(".xml"))),
         ("_rels/.rels", relations(("r1", "officeDocument", "word/document.xml"))),
         ("word/document.xml", document),
         *parts,
     )
+
+
+def override(part: str) -> bytes:
+    """Return the type of a part by its name, such as word/footnotes.xml."""
+    kind = part.rpartition("/")[2].removesuffix(".xml")
+    media_type = f"application/vnd.openxmlformats-officedocument.wordprocessingml.{kind}+xml"
+    return f'<Override PartName="/{part}" ContentType="{media_type}"/>'.encode()
 
 
 def paragraph(text: bytes) -> bytes:

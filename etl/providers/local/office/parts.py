@@ -209,11 +209,14 @@ def mark_open_document(root: Any, budget: TextBudget) -> None:
     for frame in list(root.iter("{*}frame")):
         if child(frame, "image") is not None and odf_area(frame) >= LARGE_PICTURE:
             mark_picture(frame)
-    for note in root.iter("{*}note"):
-        label_odf_note(note)
+    for note in list(root.iter("{*}note")):
+        mark_note(note)
 
 
-def label_odf_note(note: Any) -> None:
+def mark_note(note: Any) -> None:
+    if next(note.iterancestors("{*}note"), None) is not None:
+        note.clear(keep_tail=True)  # docling reads it twice as often as the note around it
+        return
     citation, first = child(note, "note-citation"), next(note.iter("{*}p"), None)
     if citation is not None and first is not None:
         label = f"[^{''.join(citation.itertext())}]"
