@@ -96,7 +96,7 @@ def guard(terminal: Terminal, action: Callable[[], None]) -> None:
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.UNEXPECTED) from None
-    except (typer.Exit, typer.Abort, typer.TyperException):
+    except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Exception as error:  # noqa: BLE001 - the last handler before the user
         if terminal.debugs:
