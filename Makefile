@@ -162,7 +162,7 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 bench: setup ## compare with alternatives; table and chart in .local/bench
 	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
-# SEED: of the documents. ONLY="invoice-en-pdf …": only these families. QUICK=1: three of them, as in `make test-all`.
+# SEED: of the documents. ONLY="invoice-en-pdf …": only these families. QUICK=1: four of them, as in `make test-all`.
 extract-bench: setup ## check extraction from long documents against a known truth, with a scripted model (four minutes)
 	@$(PYTHON) -m tests.bench.extraction $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 

@@ -144,7 +144,7 @@ def find_tables(rows: list[list[Words]], sheet: Sheet) -> tuple[list[Block], lis
                 lines=len(table.cells),
             )
         )  # fmt: skip
-        taken = set(map(id, inside))
+        taken = set(map(id, table.boxes))
         rows = [[[word for word in cell if id(word) not in taken] for cell in row] for row in rows]
         rows = [[cell for cell in row if cell] for row in rows]
     return blocks, [row for row in rows if row]

@@ -96,6 +96,9 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
     is_ruled = len(bands) >= MIN_RULED_BANDS
     for band in bands:
         rows += band_rows(band, len(cuts) + 1, is_ruled=is_ruled)
+    while len(rows) > MIN_ROWS and is_above(rows[0]):
+        del rows[0]
+    words = [word for word in words if word.y1 > min(line.box.y0 for base in rows[0] for line in base)]
     cells = [texts(row, len(cuts) + 1) for row in rows]
     cells = without_empty_columns(cells)
     is_item_alone = len(rows) == 1 and len(rows[0]) > 1 and any(is_item(BaseRow(base)) for base in rows[0])
@@ -109,6 +112,12 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
         y1=max(word.y1 for word in words),
         boxes=words,
     )
+
+
+def is_above(row: list[list[Line]]) -> bool:
+    """Return whether a first row is a line of text above the table: one text, from the first column to others."""
+    lines = [line for base in row for line in base]
+    return len(lines) == 1 and lines[0].first == 0 < lines[0].last
 
 
 def texts(row: list[list[Line]], width: int) -> list[str]:

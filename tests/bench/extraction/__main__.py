@@ -25,7 +25,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="three families alone")
+    parser.add_argument("--quick", action="store_true", help="four families alone")
     names = [family.name for family in FAMILIES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="FAMILY", help=f"of {', '.join(names)}")
     options = parser.parse_args()

@@ -76,7 +76,7 @@ FAMILIES = (
     Family(name="contract-en-amended", language=ENGLISH, kind="contract", form="blocks", pages=12, duplicates=0.1),
     Family(name="contract-de-annex", language=GERMAN, kind="contract", form="aligned", pages=3),
 )
-QUICK = ("invoice-en-carried", "invoice-fr-blocks", "contract-en-amended")
+QUICK = ("invoice-en-carried", "invoice-en-pdf", "invoice-fr-blocks", "contract-en-amended")
 INDENT = "    "
 
 
