@@ -75,7 +75,7 @@ def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str
     assert row.status == "completed"
     assert row.result
     assert (row.result["data"], row.result["citations"]) == (data, [])
-    assert row.result["output_s3_key"] == f"{artifacts.folder(task)}result-1/output.json"
+    assert row.result["output_s3_key"] == f"{artifacts.result_folder(row)}output.json"
     assert api.get(f"/api/v1/etl/tasks/{task.pk}").json()["result"] == row.result
 
 
