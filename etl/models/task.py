@@ -106,7 +106,8 @@ class Task(models.Model):
             models.Index(fields=["document_key"], name="etl_task_document_key"),
             # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
             models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
-            # For the sweep of artifacts that a retry has superseded: few tasks are retried.
+            # For the sweep of artifacts that a retry has superseded. It reads the tasks that completed lately, and
+            # skips each whose run is the first one of its UUID.
             models.Index(
                 fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)
             ),

@@ -228,10 +228,8 @@ def test_a_wrong_worker_clock_changes_no_webhook_signature(site: Site, seconds: 
         Verifier(webhook["secret"]).verify(delivery.body, delivery.headers)
 
 
-@pytest.mark.usefixtures("_tidy")
-@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
-def test_a_wrong_web_clock_changes_no_time_of_a_job_or_document(site: Site, seconds: int) -> None:
-    """11: all times of a job are of the same clock, so that it starts after it was created, and has a duration."""
+def export_by_web_off_by(site: Site, seconds: int) -> Job:
+    """Return an ended job that a web process with a wrong clock accepted."""
     site.start_worker()
     site.start_beat()
     site.start_web(**clock_off_by(seconds))
@@ -240,6 +238,14 @@ def test_a_wrong_web_clock_changes_no_time_of_a_job_or_document(site: Site, seco
     assert site.web
     assert site.web.process
     assert is_shifted(last_log_time(site.web.process), seconds)
+    return job
+
+
+@pytest.mark.usefixtures("_tidy")
+@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
+def test_a_wrong_web_clock_changes_no_time_of_a_job_or_document(site: Site, seconds: int) -> None:
+    """11: all times of a job are of the same clock, so that it starts after it was created, and has a duration."""
+    job = export_by_web_off_by(site, seconds)
 
     assert job.started_at
     assert timedelta(0) < job.started_at - job.created_at < timedelta(seconds=REAPER_SECONDS + BUSY)
@@ -253,14 +259,7 @@ def test_a_wrong_web_clock_changes_no_time_of_a_job_or_document(site: Site, seco
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
 def test_a_wrong_web_clock_changes_no_presigned_url(site: Site, seconds: int) -> None:
     """11: the URL is valid for the minute after its request, by the clocks of the database and the object storage."""
-    site.start_worker()
-    site.start_beat()
-    site.start_web(**clock_off_by(seconds))
-    job = site.submit("A")
-    site.settle(job)
-    assert site.web
-    assert site.web.process
-    assert is_shifted(last_log_time(site.web.process), seconds)
+    job = export_by_web_off_by(site, seconds)
 
     link = urlsplit(site.client.get(f"/exports/{job.pk}").json()["receipt"]["signedUrl"])
     url = site.client.get(f"{link.path}?{link.query}").headers["location"]

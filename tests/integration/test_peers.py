@@ -76,10 +76,10 @@ def test_a_server_that_is_down_is_named_with_the_reason(connect_to: ConnectTo, c
 
 
 def test_an_unknown_host_name_is_reported(connect_to: ConnectTo) -> None:
-    lines = connect_to("http://nobody.invalid/pearl")
+    lines = connect_to("http://missing.invalid/pearl")
     assert lines
     for line in lines:
-        assert line["host"] == "nobody.invalid:80"
+        assert line["host"] == "missing.invalid:80"
         assert line["cause"].startswith("gaierror (EAI_")
 
 
