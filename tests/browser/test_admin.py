@@ -93,6 +93,7 @@ def test_long_values_wrap_on_a_phone(page: Page, alice_is_staff: User, name: str
     assert max(values.evaluate_all(wide)) <= PHONE["width"]
 
 
+@pytest.mark.slow
 def test_a_bulk_action_is_confirmed_done_and_logged(page: Page, alice_is_staff: User) -> None:
     busy(alice_is_staff)
     page.goto("/admin/exports/job/?status__exact=failed")

@@ -325,6 +325,7 @@ def test_a_long_result_opens_at_once_and_loads_more_on_demand(page: Page, alice:
     expect(page.locator("#json summary", has_text=re.compile("^101 "))).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_tree_opens_by_keyboard(page: Page, alice: User) -> None:
     task = scenes.paper(alice)
     scenes.read_paper(task)

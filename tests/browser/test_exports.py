@@ -140,6 +140,7 @@ def test_a_link_for_a_program_is_created_and_copied(
     assert re.match(r"curl -fL -A 'Mozilla/5\.0 .*' -o 'weather_\S+' 'http://\S+/download\?token=\S+'$", copied)
 
 
+@pytest.mark.slow
 def test_a_file_can_be_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: Path) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text("key,effectiveDate\nJFK,2024-02-29\nLGA,2024-03-01\n")

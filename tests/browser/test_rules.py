@@ -148,6 +148,7 @@ def test_schema_errors_appear_while_typing_and_link_to_their_location(editor: Pa
     expect(page.locator("#check")).to_contain_text("can be saved")
 
 
+@pytest.mark.slow
 def test_tab_indents_and_escape_releases_the_focus(editor: Page) -> None:
     page = editor
     area = page.get_by_label("JSON Schema", exact=True)
@@ -280,6 +281,7 @@ def test_a_user_signed_out_while_typing_can_sign_in_and_save(
     assert rule.system_prompt == "Long work."
 
 
+@pytest.mark.slow
 def test_leaving_with_unsaved_changes_asks_for_confirmation(editor: Page, rule: Rule) -> None:
     page = editor
     dialogs: list[str] = []

@@ -142,6 +142,7 @@ def test_a_single_delivery_can_be_sent_again(
     assert endpoint.ids == [str(delivery.pk)]
 
 
+@pytest.mark.slow
 def test_it_can_be_disabled_with_a_reason_and_enabled(page: Page, hook: Webhook, accessible: Accessible) -> None:
     failed(hook, 1)
     Webhook.objects.update(enabled=False, disabled_reason="No delivery has succeeded for three days.")

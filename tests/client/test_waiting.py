@@ -116,6 +116,7 @@ def test_it_waits_for_a_busy_server(done: Job, sluice: Cli, api_proxy: FaultProx
     assert time.monotonic() - began > 2
 
 
+@pytest.mark.slow
 def test_it_waits_no_longer_than_the_given_limit(dataset: Dataset, alice: User, sluice: Cli) -> None:
     """C3."""
     job = make_job(dataset, alice, 1)

@@ -127,6 +127,7 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
     assert all(attempts(task) == (1, 1) for task in tasks)
 
 
+@pytest.mark.slow
 def test_users_take_turns_although_one_users_messages_came_first(alice: User, bob: User, workers: Workers) -> None:
     """B44: bob's two documents are among the next four, and everything is read once."""
     one = make_rule(alice)

@@ -94,6 +94,7 @@ def test_an_invalid_message_is_dropped(
     assert (counters.get_sample_value("sluice_caught_errors_total", {"place": "message"}) or 0) == len(raised)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["garbage", "number", "codec", "no tag", "bomb", "unacknowledged"])
 def test_a_message_that_cannot_be_decoded_is_dropped(
     dataset: Dataset, api: APIClient, workers: Workers, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -158,12 +159,14 @@ def test_remote_control_is_off(dataset: Dataset, api: APIClient, workers: Worker
     assert export(api)
 
 
+@pytest.mark.slow
 def test_heartbeats_name_the_queues(workers: Workers) -> None:
     workers.start("exports,bundles", concurrency=3)
     wait_until(lambda: doctor.inspect_workers().children == 3)
     assert sorted(doctor.inspect_workers().queues) == ["bundles", "exports"]
 
 
+@pytest.mark.slow
 def test_a_full_broker_pauses_a_worker(dataset: Dataset, api: APIClient, workers: Workers) -> None:
     """`noeviction`: writes are rejected while reads work. The worker ended at each message."""
     worker = workers.start(concurrency=1)

@@ -35,6 +35,7 @@ def subscribe(api: APIClient, url: str) -> Any:
     return response.json()
 
 
+@pytest.mark.slow
 def test_a_webhook_is_delivered_after_a_failed_first_attempt(
     dataset: Dataset, api: APIClient, workers: Workers, endpoint: Receiver
 ) -> None:

@@ -97,6 +97,7 @@ def test_attempts_that_get_nowhere_are_counted(models: ModelServer, alice: User)
     assert row.metadata["attempts"]["postprocess"] == 2
 
 
+@pytest.mark.slow
 def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, alice: User, rehearsed: Change) -> None:
     """Each run had its time limit, and the third one failed with `timeout`."""
 

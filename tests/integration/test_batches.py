@@ -176,6 +176,7 @@ def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User) -> N
     assert not Slot.objects.held().exists()
 
 
+@pytest.mark.slow
 def test_a_chunk_that_takes_long_delays_no_other(
     alone: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,6 +305,7 @@ def test_a_completion_without_attempts_or_lease_fails(dataset: Dataset, alice: U
     assert job.status == "failed"
 
 
+@pytest.mark.slow
 def test_the_lease_is_renewed_while_files_are_checked(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -671,6 +672,7 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
     assert completion.unclaimed_jobs() == [job.pk]
 
 
+@pytest.mark.slow
 def test_an_attempt_without_a_receipt_leaves_no_copies(dataset: Dataset, alice: User, settings: LazySettings) -> None:
     """A40: a storage would be filled by a delivery that has one file which cannot be copied."""
     job = make_job(dataset, alice, 12, delivery="manifest")

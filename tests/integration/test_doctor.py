@@ -109,6 +109,7 @@ def test_it_prints_no_secret(settings: LazySettings, change: Callable[..., None]
     assert not [secret for secret in secrets if secret in printed]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_unreachable_servers_are_reported_and_the_others_checked(
     change: Callable[..., None], settings: LazySettings

@@ -211,6 +211,7 @@ def deactivate(alice: User) -> None:
     User.objects.filter(pk=alice.pk).update(is_active=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revoke", [end_token, deactivate])
 def test_a_long_poll_ends_soon_after_its_access(api: APIClient, alice: User, revoke: Callable[[User], None]) -> None:
     """B5: it went on for up to 60 s."""

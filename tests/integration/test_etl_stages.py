@@ -733,6 +733,7 @@ def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent: s
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
+@pytest.mark.slow
 def test_work_stops_after_a_redis_outage_longer_than_the_lease(
     alice: User, rehearsed: Change, settings: LazySettings, silent: str
 ) -> None:
@@ -789,6 +790,7 @@ def lost_runs() -> float:
     return sum(float(metrics.STAGES.labels(stage, "lost")._value.get()) for stage in Stage.values)
 
 
+@pytest.mark.slow
 def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, relay: Relay) -> None:
     """B2, B9: Redis had made the move; it is asked again as the same one."""
     task = make_task(alice)

@@ -195,6 +195,7 @@ def test_it_reports_a_missing_bucket(client: Client, settings: LazySettings) -> 
     assert wrong(client) == {"storage": "does not have this bucket"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reason"), [("closed", "does not respond"), ("silent", "did not respond within 2 seconds")]
 )

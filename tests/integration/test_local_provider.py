@@ -606,6 +606,7 @@ for message in process.read(request, StageContext(seconds=60)):
         wait_until(lambda: is_gone(child))
 
 
+@pytest.mark.slow
 def test_threads_share_one_sandbox(provider: LocalProvider, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.pdf" for number in range(12)]
     for number, path in enumerate(paths):
@@ -723,6 +724,7 @@ def leave_grandchild(megabytes: int, *, new_session: bool = False) -> str:
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new_session", [False, True], ids=["same session", "new session"])
 def test_a_process_that_a_document_leaves_is_killed(
     taken_over: Callable[..., LocalProvider], made: Maker, *, new_session: bool

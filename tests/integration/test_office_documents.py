@@ -299,6 +299,7 @@ def test_markdown_that_is_longer_than_its_text_is_limited() -> None:
         list(reading.read(DocumentFormat.HTML, io.BytesIO(content), limits, describe=str))
 
 
+@pytest.mark.slow
 def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> None:
     """B12: a long label is in the file once, and in the text at each item."""
     item = (
@@ -315,6 +316,7 @@ def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> No
         convert(provider, made(hostile_office.docx(item * 1_000, parts=parts), DocumentFormat.DOCX))
 
 
+@pytest.mark.slow
 def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """B12: Python's parser of mail headers takes hours for some, three times for each of them."""
     monkeypatch.setattr("etl.providers.local.provider.MAX_OFFICE_SECONDS", 2)

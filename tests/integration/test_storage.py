@@ -850,6 +850,7 @@ def test_it_checks_that_the_bucket_exists(settings: LazySettings) -> None:
         storage.ping()
 
 
+@pytest.mark.slow
 def test_forks_share_no_connection(key: str) -> None:
     store(key, SMALL)
     ours = storage.client()

@@ -176,6 +176,7 @@ def test_wake_ups_do_not_accumulate_without_workers(dataset: Dataset, alice: Use
     assert queued("exports") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_an_unavailable_broker_does_not_delay_the_cleanup(dataset: Dataset, alice: User, is_silent: bool) -> None:  # noqa: FBT001
     make_job(dataset, alice, 3)

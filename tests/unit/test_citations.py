@@ -246,6 +246,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_texts_are_searched_in_time(part: str) -> None:
     data: Any = {"a": "nowhere", "b": 77, "c": "2024-02-29", "d": part * 20, "e": part}

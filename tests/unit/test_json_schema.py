@@ -283,6 +283,7 @@ def test_any_json_can_be_checked_and_accepted_schemas_can_be_applied(schema: Any
         assert all(pointer == "" or pointer[0] == "/" for pointer, _ in errors(schema, instance))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_most_expensive_schemas_cost_two_seconds_and_50_mib_at_most(seconds: int) -> None:
     """B24: known ones, and those that a random search finds."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config.platform import exact_json
 from etl.postprocessors.responses import NotJson, evidence_of, parse, readings
 
 
@@ -27,7 +28,7 @@ def test_it_parses_json(value: Any) -> None:
 def test_any_text_is_parsed_or_refused_with_a_reason(text: str) -> None:
     with suppress(NotJson):
         read = parse(text)
-        assert json.loads(json.dumps(read, allow_nan=False)) == read
+        assert exact_json.loads(exact_json.dumps(read)) == read
 
 
 @given(
