@@ -13,7 +13,7 @@ from etl import runstate
 from etl.core import workspace
 from etl.core.states import Stage
 from etl.maintenance import cleanup, recovery
-from etl.pipeline import dispatch, execution
+from etl.pipeline import dispatch, execution, page_images
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +28,11 @@ def ocr(self: Any, /, *, task_id: int, **_later: object) -> None:
 @shared_task(name=dispatch.POSTPROCESS, bind=True)
 def postprocess(self: Any, /, *, task_id: int, **_later: object) -> None:
     execution.run_next(Stage.POSTPROCESS, task_id=task_id, job_id=self.request.id or "")
+
+
+@shared_task(name=dispatch.DRAW)
+def draw_pages(*, task_id: int, page: int, width: int, **_later: object) -> None:
+    page_images.draw(task_id, page=page, width=width)
 
 
 @shared_task(name=dispatch.RECOVER)

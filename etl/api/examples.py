@@ -32,6 +32,20 @@ LIMITS = {
     "max_pages": 500,
     "rate": "1200/min",
 }
+LAYOUT: dict[str, Any] = {
+    "pages": [
+        {
+            "page": 1,
+            "width": 595.3,
+            "height": 841.9,
+            "rotation": 0,
+            "blocks": [
+                {"id": "1-1", "kind": "title", "bbox": [56.7, 70.1, 238.4, 92.6], "text": "# Invoice 2026-0042"},
+                {"id": "1-2", "kind": "text", "bbox": [56.7, 110.0, 301.2, 122.3], "text": "Total: 118.50"},
+            ],
+        }
+    ]
+}
 RUNNING: dict[str, Any] = {
     "task_id": 17,
     "status": "llm_processing",

@@ -51,25 +51,33 @@ class MarkdownView(TaskAPIView):
         if not key:
             raise MarkdownNotReady
         lookup.record_reading(state, user=user_of(request), what="Over the API: opened the Markdown.")
-        etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # the object is named by the hash of its content
-        unchanged = get_conditional_response(request._request, etag=etag)
-        response = unchanged or streamed(key, request)
-        response["ETag"] = etag
-        return response
+        return unless_unchanged(key, request, content_type=MARKDOWN)
 
 
-def streamed(key: str, request: Request) -> HttpResponseBase:
-    """Return a response with a stored Markdown. Raises OcrResultMissing and StorageUnavailable."""
+def unless_unchanged(key: str, request: Request, *, content_type: str) -> HttpResponseBase:
+    """Return a response with an artifact that is named by the hash of its content, or 304.
+
+    Raises OcrResultMissing and StorageUnavailable.
+    """
+    etag = f'"{key.rpartition("/")[2].partition(".")[0]}"'
+    unchanged = get_conditional_response(request._request, etag=etag)
+    response = unchanged or streamed(key, request, content_type=content_type)
+    response["ETag"] = etag
+    return response
+
+
+def streamed(key: str, request: Request, *, content_type: str = MARKDOWN) -> HttpResponseBase:
+    """Return a response with a stored artifact. Raises OcrResultMissing and StorageUnavailable."""
     with acceptance.storing():
         found = storage.head(key)
         if found is None:
             raise actions.OcrResultMissing
         headers = {"Content-Length": str(found.size)}
         if request.method == "HEAD":
-            return HttpResponse(content_type=MARKDOWN, headers=headers)
+            return HttpResponse(content_type=content_type, headers=headers)
         blocks = storage.read(key, if_match=found.etag)  # Django calls its `close`
     parts = InThreads(blocks) if isinstance(request._request, ASGIRequest) else blocks
-    return StreamingHttpResponse(parts, content_type=MARKDOWN, headers=headers)
+    return StreamingHttpResponse(parts, content_type=content_type, headers=headers)
 
 
 class InThreads:

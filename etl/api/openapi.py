@@ -45,6 +45,12 @@ DAYS = OpenApiParameter(
     {"type": "integer", "minimum": 1, "maximum": 366, "default": 30},
     description="Number of days, of which the last is today.",
 )
+WIDTH = OpenApiParameter(
+    "width",
+    {"type": "integer", "minimum": 200, "maximum": 2000, "default": 1240},
+    description="Minimum width of the image, in pixels; images are stored in three widths. An original image that is "
+    "smaller is not enlarged.",
+)
 ETAG = OpenApiParameter(
     "ETag", str, "header", response=[200, 304], required=True, description="Identifies the content."
 )
@@ -149,6 +155,24 @@ MARKDOWN: dict[str, Any] = {
     "soon as OCR is done, also if post-processing is running or has failed. Until then 409: check the task's status.",
     "parameters": [ETAG],
     "examples": [response_example("Two pages", examples.MARKDOWN, media_type="text/markdown")],
+}
+LAYOUT: dict[str, Any] = {
+    "summary": "Get the layout of a task's document",
+    "description": "Returns the pages with their blocks: kind, place and text. A block's place can be shown on the "
+    "image of its page. Documents that are not printed, such as spreadsheets, have no places.",
+    "parameters": [ETAG],
+    "examples": [response_example("One page", examples.LAYOUT)],
+}
+PAGE_IMAGE: dict[str, Any] = {
+    "summary": "Get the image of a page",
+    "description": """Redirects to an image (WebP) of a page of a PDF or image, which is valid for a minute.
+
+The image is made when it is first requested, together with those of the next pages. If that takes longer than a few
+seconds, the response is 409 with the code `image_not_ready` and `Retry-After`.""",
+    "parameters": [
+        WIDTH,
+        location(302, "Presigned URL, valid for one minute. Request it without credentials."),
+    ],
 }
 WATCH: dict[str, Any] = {
     "summary": "Stream the events of a task",

@@ -11,6 +11,7 @@ from config.platform.http.openapi.response_schemas import Path, Url, choices, se
 from etl.core import errors
 from etl.core.states import Stage, Status
 from etl.postprocessors.citations.levels import LEVELS
+from etl.providers.base import BLOCK_KINDS
 
 ERROR_CODES = sorted(errors.codes())
 OBJECT = {"type": "object", "additionalProperties": True}
@@ -32,7 +33,10 @@ CITATIONS = {
             "bbox": {
                 "type": ["array", "null"],
                 "items": {"type": "number"},
-                "description": "The place on the page. Always null in this release.",
+                "minItems": 4,
+                "maxItems": 4,
+                "description": "The place of this row on the page: x0, y0, x1, y1 in points from its top left, as in "
+                "`GET …/layout`. Null if it is not known, as for documents that are not printed.",
             },
             "quote": {"type": ["string", "null"], "description": "Text of the page. Null if no place is known."},
             "match": {
@@ -184,6 +188,29 @@ class Task(TaskSummary):
         ResultField,
         "The result of an earlier run, after a retry, until the task is `completed` again.",
     ]
+
+
+class LayoutBlock(TypedDict):
+    id: Annotated[str, "Page and number, such as `1-3`. In reading order."]
+    kind: Annotated[str, choices(BLOCK_KINDS)]
+    bbox: Annotated[
+        list[float],
+        partial(serializers.ListField, child=serializers.FloatField(), min_length=4, max_length=4),
+        "x0, y0, x1, y1 in points, from the top left of the page.",
+    ]
+    text: Annotated[str, "Markdown. Headers and footers are not in the Markdown of the document."]
+
+
+class LayoutPage(TypedDict):
+    page: Annotated[int, "Page number, from 1."]
+    width: Annotated[float, "Points, as the page is displayed."]
+    height: float
+    rotation: Annotated[int, "Always 0: places are on the page as it is displayed."]
+    blocks: list[LayoutBlock]
+
+
+class Layout(TypedDict):
+    pages: Annotated[list[LayoutPage], "Empty if the provider does not know the places of text."]
 
 
 class CancelledTask(TypedDict):

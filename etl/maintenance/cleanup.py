@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 GRACE = timedelta(hours=1)
 # The upload's URL expires earlier, and a submission copies the object.
 UPLOADS_KEPT = timedelta(hours=24)
+# Images of pages are drawn again when somebody looks at them.
+IMAGES_KEPT = timedelta(days=7)
 # Retried tasks are checked for superseded artifacts for so long after their end, in case a sweep fails.
 SEARCH_PERIOD = timedelta(days=2)
 BATCH = 500
@@ -32,6 +34,7 @@ def sweep() -> list[str]:
         delete_uploads,
         forget_uploads,
         delete_superseded,
+        delete_images,
         delete_old_usage,
         abort_uploads,
         workspace.clear,
@@ -67,6 +70,11 @@ def is_own(key: str) -> bool:
 def delete_uploads() -> int:
     """Delete old uploads."""
     return delete(old_objects(artifacts.UPLOADS, UPLOADS_KEPT), "uploads_deleted")
+
+
+def delete_images() -> int:
+    """Delete old images of pages."""
+    return delete(old_objects(artifacts.IMAGES, IMAGES_KEPT), "images_deleted")
 
 
 def forget_uploads() -> int:

@@ -10,7 +10,7 @@ from etl.api import lookup, representation
 from etl.core import completeness
 from etl.core.states import Status
 from etl.models import Task
-from etl.pages import explanations, results
+from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
 from etl.pages.steps import steps_of
 from etl.runstate import RunState
@@ -23,6 +23,12 @@ class DocumentPage(TaskPage):
 
     template_name = "etl/document.html"
     fragment_name = "etl/_document.html"
+
+    def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> Any:
+        """Allow images of the object storage, also for an open document: its page shows them when it is read."""
+        response = super().render_to_response(context, **kwargs)
+        response._csp_update = {"img-src": [page_images.storage_origin()]}  # type: ignore[attr-defined]
+        return response
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
@@ -54,6 +60,7 @@ class DocumentPage(TaskPage):
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
+            "images": page_images.pane(state, first=results.number(self.request, "page") or 1),
             "markdown": results.markdown_pane(state, self.request),
             "json": results.json_pane(state, self.request),
         }

@@ -1,7 +1,8 @@
 """Artifacts of tasks in object storage. Their keys follow from the task's row, so that a retry finds them.
 
     etl/tasks/17/ocr-9405313/3f9a….md             the Markdown, named by its content
-    etl/tasks/17/ocr-9405313/8b20….layout.json    the boxes of its pages, named by their content
+    etl/tasks/17/ocr-9405313/8b20….layout.json    the blocks of its pages with their boxes, named by their content
+    etl/tasks/17/ocr-9405313/4c1d….lines.json     the lines of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
     etl/tasks/17/result-9405313/journal/5c1e….json    model responses of this run, valid or not
@@ -30,12 +31,13 @@ from etl.runstate import RunState
 DOCUMENTS = "etl/documents/"
 UPLOADS = "etl/uploads/"
 TASKS = "etl/tasks/"
+IMAGES = "etl/images/"
 # Cleanup deletes only objects with keys of these forms. A dataset's folder may be below the same prefix, but its files
 # have a date and an extension.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RUN = rf"{TASKS}(?P<task>\d+)/(?P<part>ocr|result|journal)-(?P<run>\d+)/"
 RUN_FOLDER = re.compile(RUN)
-OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+")
+OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+|{IMAGES}\d+/ocr-\d+/\d+-\d+\.webp")
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 # Both have the numbers in the keys of artifacts.
@@ -70,6 +72,10 @@ def is_superseded(key: str, task: Task) -> bool:
 
 def ocr_folder(owner: ArtifactOwner) -> str:
     return f"{folder(owner)}ocr-{owner.ocr_run}/"
+
+
+def image_folder(owner: ArtifactOwner) -> str:
+    return f"{IMAGES}{owner.task_id}/ocr-{owner.ocr_run}/"
 
 
 def result_folder(owner: ArtifactOwner) -> str:
@@ -128,19 +134,28 @@ def keep_ocr(
 
 
 def keep_layout(owner: ArtifactOwner, result: OCRResult, *, check: Callable[[], None]) -> dict[str, str]:
-    """Store the boxes of the pages, if the provider knows them. Return their key, for the facts of the commit."""
-    if not result.layout:
-        return {}
-    layout = dumped({"pages": result.layout})
-    key = f"{ocr_folder(owner)}{hashlib.sha256(layout).hexdigest()}.layout.json"
-    put_once(key, layout, content_type=JSON, check=check)
-    return {"layout_key": key}
+    """Store the blocks and lines of the pages, if the provider knows them. Return their keys, for the commit."""
+    kept = {"layout": result.layout and {"pages": result.layout}, "lines": result.lines}
+    return {
+        f"{name}_key": keep_named(owner, f"{name}.json", dumped(content), check=check)
+        for name, content in kept.items()
+        if content
+    }
+
+
+def keep_named(owner: ArtifactOwner, ending: str, content: bytes, *, check: Callable[[], None]) -> str:
+    """Store JSON under the hash of its content. Return its key."""
+    key = f"{ocr_folder(owner)}{hashlib.sha256(content).hexdigest()}.{ending}"
+    put_once(key, content, content_type=JSON, check=check)
+    return key
 
 
 def load_ocr(stored: StoredOcr) -> OCRResult:
-    """Return the whole OCR result. Raises Missing if the Markdown no longer exists, and StorageError."""
+    """Return the OCR result without its layout. Raises Missing if an object no longer exists, and StorageError."""
     markdown = b"".join(storage.read(stored.markdown_key)).decode()
-    return OCRResult.from_dict(stored.facts, markdown=markdown)
+    lines = json.loads(b"".join(storage.read(key))) if (key := stored.facts.get("lines_key")) else {}
+    by_page = {int(page): content for page, content in lines.items()}
+    return OCRResult.from_dict(stored.facts, markdown=markdown, lines=by_page)
 
 
 # ---- Small JSON objects ---------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ log = get_logger(__name__)
 
 OCR = "etl.ocr"
 POSTPROCESS = "etl.postprocess"
+DRAW = "etl.draw_pages"
 RECOVER = "etl.recover"
 SWEEP = "etl.sweep"
 
@@ -83,3 +84,13 @@ def signature(name: str, task_id: int) -> Signature:
     return current_app.signature(
         name, kwargs={"task_id": task_id}, immutable=True, time_limit=None, soft_time_limit=None
     )
+
+
+def draw(*, task_id: int, page: int, width: int) -> None:
+    """Ask a worker for the image of a page. If the message is lost, the next request sends it again."""
+    message = current_app.signature(DRAW, kwargs={"task_id": task_id, "page": page, "width": width}, immutable=True)
+    try:
+        with connection() as connected:
+            message.apply_async(connection=connected, retry_policy=RETRY_ONCE)
+    except BROKER_ERRORS as error:
+        log.warning("image_not_requested", etl_task_id=task_id, reason=type(error).__name__)

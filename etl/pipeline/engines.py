@@ -12,12 +12,18 @@ from etl.core.errors import LlmForbidden
 from etl.core.formats import DocumentFormat
 from etl.postprocessors.base import PostProcessor
 from etl.providers.base import OCRProvider
+from etl.providers.local import LocalProvider
 
 
 def provider() -> OCRProvider:
     """Return the provider of ETL_OCR_PROVIDER: a name in ETL_OCR_PROVIDERS or a dotted path."""
     name: str = settings.SLUICE.etl_ocr_provider
     return cast("OCRProvider", instance(settings.ETL_OCR_PROVIDERS.get(name, name)))
+
+
+def local() -> LocalProvider:
+    """Return the local provider, which draws pages, whatever provider reads documents."""
+    return cast("LocalProvider", instance(settings.ETL_OCR_PROVIDERS["local"]))
 
 
 def formats() -> list[DocumentFormat]:

@@ -53,7 +53,7 @@ class Llm(PostProcessor):
         check(found.answer.data, rule, context=context)
         sums.check(found.answer.data, rule.json_schema or {}, context=context)
         repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
-        cited = cite(found, schema=rule.json_schema or {}, text=text, context=context)
+        cited = cite(found, schema=rule.json_schema or {}, text=text, lines=ocr.lines, context=context)
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
 
 

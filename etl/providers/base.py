@@ -10,6 +10,13 @@ from typing import Any, ClassVar, Self
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 
+# A line of a page, from left to right: the text of each cell with its box in points from the top left.
+Cell = tuple[float, float, float, float, str]
+Lines = list[list[Cell]]
+
+# Kinds of the blocks of a page.
+BLOCK_KINDS = ("title", "text", "list", "table", "figure", "caption", "header", "footer", "other")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -46,7 +53,8 @@ class OCRResult:
     `markdown` has a line `<!-- page: 3 -->` before each page's text. `metadata` has at least `pages`, `duration_ms` and
     `version`. A page that could not be read is a warning with code `page_failed` in the StageContext, or an error.
     It is never omitted silently. `layout`: for each page its size and its blocks with their boxes, if the provider
-    knows them; stored beside the Markdown.
+    knows them; stored beside the Markdown. `lines`: the printed lines of each page, as lists of cells
+    `[x0, y0, x1, y1, text]` by page number, for the places of citations.
     """
 
     markdown: str
@@ -55,9 +63,10 @@ class OCRResult:
     provider_task_id: str
     metadata: dict[str, Any] = field(default_factory=dict)
     layout: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # stored on its own
+    lines: dict[int, "Lines"] = field(default_factory=dict, compare=False)  # stored on its own
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything except the Markdown and the layout, for the JSON that is stored beside it."""
+        """Return everything except the Markdown, the layout and the lines, for the JSON that is stored beside them."""
         return {
             "pages": [asdict(page) for page in self.pages],
             "provider": self.provider,
@@ -66,9 +75,10 @@ class OCRResult:
         }
 
     @classmethod
-    def from_dict(cls, facts: dict[str, Any], *, markdown: str) -> Self:
+    def from_dict(cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, "Lines"]) -> Self:
         return cls(
             markdown=markdown,
+            lines=lines,
             pages=tuple(Page(**page) for page in facts["pages"]),
             provider=facts["provider"],
             provider_task_id=facts["provider_task_id"],

@@ -8,17 +8,20 @@ from django.utils import timezone
 
 from etl import runstate
 from etl.core.errors import FileEncrypted, SchemaInvalid, explain
-from etl.core.stage_context import TaskWarning, Usage
+from etl.core.stage_context import StageContext, TaskWarning, Usage
 from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.pipeline import artifacts, completion
+from etl.pipeline import artifacts, completion, engines, page_images
+from etl.pipeline.stages import ocr
 from etl.providers.base import OCRResult, Page, page_marker
 from rules.models import Rule
 from tests.browser.scenes import Scene
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import begin, fail
+from tests.samples import sample
 
 MANY = 1_000
+SHOWN = {"/title": "Invoice", "/total": "Total"}  # a word of the cited cell by pointer
 PAPER = (
     """# Invoice INV-2024-17
 
@@ -211,6 +214,31 @@ def long(user: User) -> None:
     complete_paper(task, {"items": items, "title": "Report"}, cited)
 
 
+def pictured(user: User) -> None:
+    """An invoice of two pages, read by the local provider, whose images a worker has drawn."""
+    content = sample("invoice.pdf").read_bytes()
+    task = paper(user, content=content, kind="pdf")
+    state, context = begin(task), StageContext(seconds=120)
+    try:
+        completion.advance(state, ocr.convert(state, context))
+        for width in page_images.WIDTHS:
+            page_images.draw(task.pk, page=1, width=width)
+    finally:
+        engines.local().close()
+        engines.provider().close()
+    stored = artifacts.find_ocr(state)
+    assert stored
+    lines = artifacts.load_ocr(stored).lines[1]
+    cited = {
+        pointer: next(cell for line in lines for cell in line if word in cell[-1]) for pointer, word in SHOWN.items()
+    }
+    citations = [
+        {"pointer": pointer, "page": 1, "bbox": cell[:4], "quote": cell[-1], "match": "exact"}
+        for pointer, cell in cited.items()
+    ]
+    complete_paper(task, {pointer.strip("/"): cell[-1] for pointer, cell in cited.items()}, citations)
+
+
 SCENES = [
     Scene(name="documents-empty", path=lambda _: "/app/documents"),
     Scene(name="documents-busy", path=lambda _: "/app/documents", prepare=busy),
@@ -220,6 +248,7 @@ SCENES = [
     Scene(name="document-failed-reading", path=newest, prepare=failed_early),
     Scene(name="document-failed-extracting", path=newest, prepare=failed_late),
     Scene(name="document-completed", path=newest, prepare=completed),
+    Scene(name="document-pages", path=newest, prepare=pictured),
     Scene(name="document-source", path=lambda user: f"{newest(user)}?view=source&json=raw", prepare=completed),
     Scene(name="document-plain", path=newest, prepare=plain),
     Scene(name="document-long", path=newest, prepare=long),

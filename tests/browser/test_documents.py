@@ -19,7 +19,7 @@ from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import begin, complete
-from tests.samples import sample
+from tests.samples import hostile, sample
 from tests.waiting import wait_until
 
 Accessible = Callable[[Page], None]
@@ -303,6 +303,50 @@ def test_values_link_to_their_citations(
     file = download(page, lambda: page.get_by_role("button", name="Download JSON").click(), tmp_path)
     assert file.name == "invoice.json"
     assert '"total": 645.0' in file.read_text()
+
+
+def test_a_value_is_shown_on_the_image_of_its_page(
+    page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, accessible: Accessible
+) -> None:
+    """B30, B31: from the citation of a value to its row on the image, and from a block of the image to the text."""
+    rule = make_rule(alice, mode="llm", name="Invoices")
+    texts = ["Invoice INV-2024-17\n\nTotal due: 645.00 EUR", *(f"Terms of page {number}." for number in range(2, 23))]
+    content = hostile.printed(*texts)
+    with openai_server.running() as models:
+        models.always(openai_server.gives({"total": 645.0}, {"/total": {"page": 1, "quote": "Total due: 645.00 EUR"}}))
+        monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
+        monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
+        task = make_task(alice, rule=rule, filename="invoice.pdf", content=content, kind="pdf")
+        workers.start(BOTH)
+        page.goto(path(task))
+        status(page, "Completed", limit=150)
+    image = page.locator("#image-1 > img")
+    wait_until(lambda: image.evaluate("image => image.complete && image.naturalWidth") == 1240)
+    assert page.locator("#images-list figure").count() == 20  # of 22
+
+    page.locator("#json li", has_text="total").get_by_role("link").click()
+    cited = page.locator("#image-1 rect.cited")
+    expect(cited).to_be_in_viewport()
+    box, paper = cited.bounding_box(), image.bounding_box()
+    assert box
+    assert paper
+    assert box["y"] < paper["y"] + paper["height"] / 4
+    assert box["height"] < paper["height"] / 30  # one line
+    expect(page.locator("mark.quoted")).to_have_text("Total due: 645.00 EUR")
+    accessible(page)
+
+    page.locator("#image-1 rect.block").first.hover()
+    expect(page.locator("mark.quoted").first).to_contain_text("Invoice INV-2024-17")
+
+    width = paper["width"]
+    page.locator("#images-list").focus()
+    page.keyboard.press("+")
+    wait_until(lambda: image.evaluate("image => image.clientWidth") > 1.4 * width)
+    page.keyboard.press("-")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#image-2")).to_be_in_viewport()
+    page.locator(".thumbnails a", has_text="22").click()
+    expect(page.locator("#image-22")).to_be_in_viewport()
 
 
 @pytest.mark.slow

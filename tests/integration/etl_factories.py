@@ -22,10 +22,12 @@ def make_rule(owner: User | None = None, *, mode: str = "skip", name: str = "pla
     return rule
 
 
-def make_row(user: User, text: str = "Hello.", *, rule: Rule | None = None, **changes: Any) -> Task:
-    """A document in object storage, and its row. Its UUID numbers its runs from 1."""
+def make_row(
+    user: User, text: str = "Hello.", *, rule: Rule | None = None, content: bytes | None = None, **changes: Any
+) -> Task:
+    """A document in object storage, and its row. Its UUID numbers its runs from 1. `content`: in place of `text`."""
     rule = rule or make_rule(user)
-    content = text.encode()
+    content = text.encode() if content is None else content
     key = f"{artifacts.DOCUMENTS}{uuid4()}.txt"
     storage.put(key, content, content_type="text/plain")
     fields: dict[str, Any] = {"filename": "hello.txt", "kind": "txt", "size": len(content)}

@@ -128,7 +128,7 @@ def test_the_result_names_its_provider(result: OCRResult, case: Case) -> None:
 def test_the_result_survives_serialization(result: OCRResult) -> None:
     """B8."""
     stored = json.loads(json.dumps(result.as_dict()))
-    assert OCRResult.from_dict(stored, markdown=result.markdown) == result
+    assert OCRResult.from_dict(stored, markdown=result.markdown, lines={}) == result
 
 
 def test_conversion_is_deterministic(provider: OCRProvider, document: Document) -> None:

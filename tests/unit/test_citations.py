@@ -39,10 +39,9 @@ def citations(data: Any, evidence: Any = None, *, pages: Any, schema: Any = None
         if quote is not None
     }
     found = StrategyResult(answer=ParsedResponse(data=data, evidence=quotes), places=places or {})
-    context = StageContext(seconds=60)
-    return {
-        each["pointer"]: each for each in cite(found, schema=schema or {}, text=clean(ocr_of(*pages)), context=context)
-    }
+    context, text = StageContext(seconds=60), clean(ocr_of(*pages))
+    cited = cite(found, schema=schema or {}, text=text, lines={}, context=context)
+    return {each["pointer"]: each for each in cited}
 
 
 def test_the_table_is_long() -> None:

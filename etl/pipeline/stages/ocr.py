@@ -18,7 +18,7 @@ from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
-from etl.pipeline.artifacts import StoredOcr
+from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.providers.base import Document, OCRResult, without_markers
 from etl.runstate import RunState
 
@@ -56,7 +56,7 @@ def refuse_empty(result: OCRResult) -> None:
 
 # ---- The document ---------------------------------------------------------------------------------------------------
 @contextmanager
-def local_copy(state: RunState, context: StageContext) -> Iterator[Document]:
+def local_copy(state: ArtifactOwner, context: StageContext) -> Iterator[Document]:
     """Download the document into a temporary folder, under a name that the client did not choose."""
     with workspace.folder() as folder:
         path = folder / f"{state.task_id}.{DocumentFormat(state.kind)}"
@@ -72,7 +72,7 @@ def local_copy(state: RunState, context: StageContext) -> Iterator[Document]:
         )
 
 
-def fetch(state: RunState, path: Path, context: StageContext) -> str:
+def fetch(state: ArtifactOwner, path: Path, context: StageContext) -> str:
     """Write the document to a file, and return its SHA-256 in hex. Raises FileTooLarge if it has grown."""
     digest, size = hashlib.sha256(), 0
     try:
@@ -89,7 +89,7 @@ def fetch(state: RunState, path: Path, context: StageContext) -> str:
     return digest.hexdigest()
 
 
-def url_of(state: RunState, name: str) -> str:
+def url_of(state: ArtifactOwner, name: str) -> str:
     """Return a download URL that is valid for longer than a stage may take."""
     return storage.presign_download(
         state.document_key,

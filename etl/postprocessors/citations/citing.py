@@ -4,12 +4,13 @@ Models invent evidence, as they invent values. So a quote counts only if it is f
 Values without such evidence are searched for in the text. The levels of certainty are in `levels`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from config.platform.http.pointers import unescaped
 from etl.core.stage_context import StageContext
 from etl.postprocessors.citations import columns, computed
+from etl.postprocessors.citations.boxes import Boxes
 from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Place, Span
 from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, NOT_FOUND, QUOTE, RANK
@@ -19,14 +20,20 @@ from etl.postprocessors.citations.values import Citing, Claim, Finder, claims_in
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.schemas import Guide, Schema
 from etl.postprocessors.strategies.base import StrategyResult
+from etl.providers.base import Lines
 
 MAX_NAMED = 20
 MAX_POINTER = 120
 MAX_OPTIONS = 500  # places of one value that are compared
 
 
-def cite(found: StrategyResult, *, schema: Schema, text: DocumentText, context: StageContext) -> list[dict[str, Any]]:
-    """Return the citations of a result, in the order of its values. Warns about unsupported values and evidence."""
+def cite(
+    found: StrategyResult, *, schema: Schema, text: DocumentText, lines: Mapping[int, Lines], context: StageContext
+) -> list[dict[str, Any]]:
+    """Return the citations of a result, in the order of its values. Warns about unsupported values and evidence.
+
+    `lines`: those of the pages, for the places of the citations.
+    """
     index = Index(text)
     context.check()
     claims = prepared_claims(found, schema, index, context)
@@ -37,7 +44,8 @@ def cite(found: StrategyResult, *, schema: Schema, text: DocumentText, context: 
     settle_repeats(citings, rows)
     computed.find(citings)
     warn(claims, citings, context)
-    return [as_dict(citing, index) for citing in citings]
+    boxes = Boxes(lines, index)
+    return [as_dict(citing, index, boxes) for citing in citings]
 
 
 def prepared_claims(found: StrategyResult, schema: Schema, index: Index, context: StageContext) -> list[Claim]:
@@ -197,9 +205,11 @@ def cited(claim: Claim, place: Place, index: Index, *, quote: Span | None = None
 
 
 # ---- Output ---------------------------------------------------------------------------------------------------------
-def as_dict(citing: Citing, index: Index) -> dict[str, Any]:
+def as_dict(citing: Citing, index: Index, boxes: Boxes) -> dict[str, Any]:
     quote = quote_around(index, citing.place, citing.quote)
-    return {"pointer": citing.claim.pointer, "page": citing.page, "bbox": None, "quote": quote, "match": citing.match}
+    span = (citing.place.start, citing.place.end) if citing.place else citing.quote
+    bbox = boxes.find(span, citing.page) if span and citing.page else None
+    return {"pointer": citing.claim.pointer, "page": citing.page, "bbox": bbox, "quote": quote, "match": citing.match}
 
 
 def is_unverified(citing: Citing) -> bool:

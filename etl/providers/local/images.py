@@ -56,6 +56,10 @@ class ImagePages:
         except DECODE_ERRORS:
             raise FileCorrupt from None
 
+    def draw(self, index: int, _width: int) -> Any:
+        """Return the pixels of a page for people, in BGR."""
+        return self.render(index)
+
     def check_sizes(self) -> None:
         """Raise TooManyPixels if the declared size of a page is above the limit."""
         try:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from etl.providers.local.boxes import Box
 from etl.providers.local.layout import Block
 from etl.providers.local.page_text import PageText
 
@@ -18,7 +19,7 @@ def describe(page: PageText, number: int) -> dict[str, Any]:
             {
                 "id": f"{number}-{index}",
                 "kind": block.kind,
-                "bbox": [round(each, 1) for each in upright(block, turn, page.width, page.height)],
+                "bbox": rounded(upright(block, turn, page.width, page.height)),
                 "text": block.text,
             }
             for index, (turn, block) in enumerate(blocks, start=1)
@@ -26,8 +27,19 @@ def describe(page: PageText, number: int) -> dict[str, Any]:
     }
 
 
-def upright(block: Block, turn: int, width: float, height: float) -> tuple[float, float, float, float]:
-    """Return the bounding box of a block on its page. `turn`: its clockwise turn in degrees."""
+def describe_lines(page: PageText) -> list[list[tuple[float, float, float, float, str]]]:
+    """Return the lines of a page, each with the boxes and texts of its cells."""
+    size = page.width, page.height
+    return [[(*rounded(upright(cell, turn, *size)), cell.text) for cell in row] for turn, row in page.lines]
+
+
+def rounded(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = (round(each, 1) for each in box)
+    return x0, y0, x1, y1
+
+
+def upright(block: Block | Box, turn: int, width: float, height: float) -> tuple[float, float, float, float]:
+    """Return the bounding box of a block or word on its page. `turn`: its clockwise turn in degrees."""
     match turn:
         case 90:
             return block.y0, height - block.x1, block.y1, height - block.x0

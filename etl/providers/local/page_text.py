@@ -2,12 +2,12 @@
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from etl.providers.local.boxes import Box, group_rows, mean_confidence
+from etl.providers.local.boxes import Box, Row, group_rows, mean_confidence
 from etl.providers.local.layout import Block, Sheet, analyze, bounds, is_plain
 from etl.providers.local.pages import LocalPage, Part
 from etl.providers.local.recognition import Engine, EngineBroken
@@ -37,6 +37,7 @@ class PageText:
     hidden: bool = False
     layout_failed: str | None = None
     image_not_read: bool = False
+    lines: list[tuple[int, Row]] = field(default_factory=list)  # each with the turn of its part
     legibility: float = 1.0  # see `Engine.legibility`
     ocr_seconds: float = 0.0
 
@@ -114,6 +115,7 @@ class PageConverter:
 
     def add(self, result: PageText, part: Part, picture: Any, body: float) -> None:
         """Add the blocks of a part. If its layout cannot be analyzed, add its lines, and where that failed."""
+        result.lines += [(part.turn, row) for row in group_rows(part.boxes)]
         width, height = (result.height, result.width) if part.turn % 180 else (result.width, result.height)
         try:
             blocks = analyze(part.boxes, self.sheet(picture, width, height, body)) if part.boxes else []

@@ -11,6 +11,7 @@ import pypdfium2.raw as pdfium
 from etl.core.errors import FileCorrupt, FileEncrypted, TooManyPixels
 from etl.providers.local.boxes import Box
 from etl.providers.local.forms import form_entries
+from etl.providers.local.page_images import scale_to_width
 from etl.providers.local.pages import DocumentLimits, LocalPage, Part, scale_for_ocr
 from etl.providers.local.words import Rectangle, TextLayer, to_page
 
@@ -72,14 +73,24 @@ class Pdf:
         page_box, rotation = page.get_bbox(), page.get_rotation()
         return list(form_entries(page, form and form.raw, lambda area: to_page(area, page_box, rotation)))
 
+    def draw(self, index: int, width: int) -> Any:
+        """Return the pixels of a page for people, in BGR."""
+        page = self.document[index]
+        self.check_images(page)
+        return page.render(scale=scale_to_width(page.get_size(), width), maybe_alpha=False).to_numpy()
+
     def render(self, page: Any, dpi: int) -> Any:
+        self.check_images(page)
+        width, height = (side * dpi / 72 for side in page.get_size())
+        scale = scale_for_ocr(width, height, self.limits.pixels) * dpi / 72
+        return page.render(scale=scale, maybe_alpha=False).to_numpy()
+
+    def check_images(self, page: Any) -> None:
+        """Raise TooManyPixels if an image of the page is above the limit."""
         for image in find_images(page):
             width, height = image.get_px_size()
             if width * height > self.limits.pixels:
                 raise TooManyPixels
-        width, height = (side * dpi / 72 for side in page.get_size())
-        scale = scale_for_ocr(width, height, self.limits.pixels) * dpi / 72
-        return page.render(scale=scale, maybe_alpha=False).to_numpy()
 
     def check_sizes(self) -> None:
         """Do nothing. Pages have no size in pixels, and `render` limits their resolution."""

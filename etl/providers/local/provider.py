@@ -3,7 +3,8 @@
 import re
 import threading
 import time
-from collections.abc import Generator
+from base64 import b64decode
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import cache
 from importlib.metadata import version
@@ -18,7 +19,17 @@ from etl.core.characters import without_useless
 from etl.core.errors import BadDocument, EmptyDocument, EtlError, OcrFailed, UnsupportedFormat
 from etl.core.formats import IMAGES, OFFICE_FORMATS, DocumentFormat
 from etl.core.stage_context import StageContext
-from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, unmarked
+from etl.providers.base import (
+    BLOCK_KINDS,
+    UNSURE,
+    Cell,
+    Document,
+    Lines,
+    MarkdownOfPages,
+    OCRProvider,
+    OCRResult,
+    unmarked,
+)
 from etl.providers.local import plain
 from etl.providers.local.process import Message, ReaderCrashed, ReaderProcess
 
@@ -39,12 +50,11 @@ LIBRARIES = (
 )
 # Below this confidence of all lines, also of omitted ones, the script is most likely unknown. Blurred text has 0.6.
 UNKNOWN_SCRIPT = 0.45
-BLOCK_KINDS = frozenset({"title", "text", "list", "table", "figure", "caption", "header", "footer", "other"})
 LOCK_POLL_INTERVAL = 0.2  # seconds between checks of the deadline and the lease
 # Seconds of processor time for a document that is not printed, such as a spreadsheet; 2,000,000 cells take a third.
 # Parsers of mails and HTML have input that takes them hours. More time would not help, so there is no further attempt.
 MAX_OFFICE_SECONDS = 120
-MAX_COPIES = 3  # of the text in messages: in Markdown, in boxes, and in running heads
+MAX_COPIES = 4  # of the text in messages: in Markdown, in boxes, in lines, and in running heads
 # Warnings about pages of documents that are not printed, by code.
 OFFICE_WARNINGS = {
     "hidden_text": "The page has text that people do not see.",
@@ -85,6 +95,7 @@ class LocalProvider(OCRProvider):
             markdown=result.markdown(),
             pages=tuple(result.text.pages),
             layout=tuple(result.layout),
+            lines=result.lines,
             provider=self.name,
             provider_task_id=f"local-{document.sha256[:12]}",
             metadata={
@@ -101,6 +112,21 @@ class LocalProvider(OCRProvider):
         """Return the number of pages of a PDF or image, without reading them. Raises the errors of `convert`."""
         return self.collect(self.read(document, context, count_only=True), context).total
 
+    def draw_pages(
+        self, document: Document, *, first: int, last: int, width: int, context: StageContext
+    ) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the number and the image of each page of a PDF or image, a WebP; None for a page that cannot be drawn.
+
+        Raises the errors of `convert`.
+        """
+        draw = {"first": first, "last": last, "width": width}
+        with closing(self.read(document, context, draw=draw)) as messages:
+            for message in messages:
+                if "error" in message:
+                    raise reader_error(message)
+                if "drawn" in message:
+                    yield drawn_page(message)
+
     def collect(self, messages: Generator[Message], context: StageContext) -> "ResultBuilder":
         result = ResultBuilder(context)
         # The generator holds the lock. Without `closing`, the traceback of an error would keep it open.
@@ -110,11 +136,11 @@ class LocalProvider(OCRProvider):
         return result
 
     # ---- The process ------------------------------------------------------------------------------------------------
-    def read(self, document: Document, context: StageContext, *, count_only: bool = False) -> Generator[Message]:
+    def read(self, document: Document, context: StageContext, **how: Any) -> Generator[Message]:
         while not self.lock.acquire(timeout=LOCK_POLL_INTERVAL):
             context.check()
         try:
-            yield from self.running_process().read(make_request(document, context, count_only=count_only), context)
+            yield from self.running_process().read(make_request(document, context, **how), context)
         finally:
             self.lock.release()
 
@@ -134,7 +160,9 @@ class LocalProvider(OCRProvider):
             self.process = None
 
 
-def make_request(document: Document, context: StageContext, *, count_only: bool) -> dict[str, Any]:
+def make_request(
+    document: Document, context: StageContext, *, count_only: bool = False, draw: dict[str, int] | None = None
+) -> dict[str, Any]:
     sluice = settings.SLUICE
     return {
         "path": str(document.path.resolve()),
@@ -142,6 +170,7 @@ def make_request(document: Document, context: StageContext, *, count_only: bool)
         "seconds": context.remaining(),
         "processor_seconds": MAX_OFFICE_SECONDS if document.kind in OFFICE_FORMATS else None,
         "count_only": count_only,
+        "draw": draw,
         "limits": {
             "pages": sluice.etl_max_pages,
             "pixels": sluice.etl_max_pixels,
@@ -176,6 +205,7 @@ class ResultBuilder:
         self.size = 0  # characters
         self.ocr_seconds = 0.0
         self.layout: list[dict[str, Any]] = []
+        self.lines: dict[int, Lines] = {}
 
     def add(self, message: Message) -> None:
         """Add a message. Its content is untrusted, because the reader process may be compromised."""
@@ -200,9 +230,7 @@ class ResultBuilder:
         confidence = message.get("confidence")
         self.append(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
         self.ocr_seconds += float(message.get("ocr_seconds", 0))
-        if layout := message.get("layout"):
-            self.layout.append(checked_layout(layout, number))
-            self.count(sum(len(block["text"]) for block in self.layout[-1]["blocks"]))
+        self.add_places(number, message)
         if message.get("hidden"):
             self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
         for code in message.get("warnings", ()):
@@ -222,6 +250,15 @@ class ResultBuilder:
             self.context.warn(
                 "layout_failed", "The page is given as lines without structure.", page=number, reason=class_name(reason)
             )
+
+    def add_places(self, number: int, message: Message) -> None:
+        """Add the blocks and lines of a page, with their places."""
+        if layout := message.get("layout"):
+            self.layout.append(checked_layout(layout, number))
+            self.count(sum(len(block["text"]) for block in self.layout[-1]["blocks"]))
+        if lines := message.get("lines"):
+            self.lines[number] = [[checked_cell(*cell) for cell in line] for line in lines]
+            self.count(sum(len(text) for line in self.lines[number] for *_, text in line))
 
     def add_failed_page(self, number: int, reason: str) -> None:
         self.context.warn("page_failed", "The page could not be read.", page=number, reason=reason)
@@ -262,6 +299,24 @@ def event_of(message: Message) -> str:
     return "recognition_failed" if message.get("error") == OcrFailed.__name__ else "document_unreadable"
 
 
+def drawn_page(message: Message) -> tuple[int, bytes | None]:
+    """Return the number and the image of a page. It is untrusted: browsers decode it, as they decode any image."""
+    if reason := message.get("reason"):
+        log.error("page_not_drawn", page=message["drawn"], reason=checked_reason(reason))
+        CAUGHT.labels("page").inc()
+    try:
+        number, image = int(message["drawn"]), message["image"] and b64decode(message["image"], validate=True)
+    except (TypeError, ValueError):
+        raise ReaderCrashed from None
+    if image and not is_webp(image):
+        raise ReaderCrashed
+    return number, image or None
+
+
+def is_webp(content: bytes) -> bool:
+    return content[:4] == b"RIFF" and content[8:12] == b"WEBP"
+
+
 def reader_error(message: Message) -> EtlError:
     """Return an error of the reader process, with its numbers."""
     error: type[EtlError] = READER_ERRORS.get(str(message["error"]), OcrFailed)
@@ -291,6 +346,10 @@ def checked_layout(layout: Message, number: int) -> dict[str, Any]:
     ]
     size = {name: float(layout[name]) for name in ("width", "height")}
     return {"page": number, **size, "rotation": int(layout["rotation"]), "blocks": blocks}
+
+
+def checked_cell(x0: Any, y0: Any, x1: Any, y1: Any, text: Any) -> Cell:
+    return float(x0), float(y0), float(x1), float(y1), str(text)
 
 
 def checked_reason(reason: object) -> str:

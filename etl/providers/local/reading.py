@@ -1,13 +1,14 @@
 """Reads a document page by page into messages for the worker. Runs only in the reader process."""
 
 import re
+from base64 import b64encode
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels, TooMuchText
 from etl.core.formats import OFFICE_FORMATS, DocumentFormat
-from etl.providers.local import hyphens, page_layout
+from etl.providers.local import hyphens, page_images, page_layout
 from etl.providers.local.images import ImagePages
 from etl.providers.local.page_text import PageConverter, PageText, describe_location
 from etl.providers.local.pages import DocumentLimits
@@ -62,6 +63,22 @@ class DocumentReader:
         yield {"pages": total}
         yield {"done": True}
 
+    def draw_pages(self, first: int, last: int, width: int) -> Iterator[Message]:
+        """Yield `{"drawn": 3, "image": …}` for each page from `first` to `last`: a WebP of this width, in base64.
+
+        A page that cannot be drawn is `{"drawn": 3, "image": None, "reason": …}`.
+        """
+        for index in range(first - 1, min(last, self.page_count())):
+            try:
+                image = page_images.encode(self.source.draw(index, width), width)
+            except (*DOCUMENT_ERRORS, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - as in `read_page`; the worker logs it
+                yield {"drawn": index + 1, "image": None, "reason": describe_location(error)}
+            else:
+                yield {"drawn": index + 1, "image": b64encode(image).decode()}
+        yield {"done": True}
+
     def page_count(self) -> int:
         total = len(self.source)
         if total > self.limits.pages:
@@ -108,6 +125,7 @@ class DocumentReader:
             "image_not_read": page.image_not_read,
             "ocr_seconds": page.ocr_seconds,
             "layout": page_layout.describe(page, number),
+            "lines": page_layout.describe_lines(page),
         }
 
     def close(self) -> None:
@@ -134,7 +152,10 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
             return
         reader = DocumentReader(engine, document=document, kind=kind, limits=limits)
         try:
-            yield from reader.count_pages() if request.get("count_only") else reader.read_all()
+            if draw := request.get("draw"):
+                yield from reader.draw_pages(**draw)
+            else:
+                yield from reader.count_pages() if request.get("count_only") else reader.read_all()
         finally:
             reader.close()
     except BadDocument as error:

@@ -1,0 +1,127 @@
+"use strict";
+// Images of a document's pages: they load as they come into view, zoom, and show where a value or block stands.
+
+const ZOOMS = [100, 150, 200, 300]; // percent; each is a class of the list
+const RETRY_MS = 2500;
+const MOST_RETRIES = 24;
+let zoom = 0;
+
+const list = () => document.getElementById("images-list");
+const figureOf = (page) => document.getElementById(`image-${page}`);
+
+// ---- Loading --------------------------------------------------------------------------------------------------------
+// The server makes an image when it is first requested, and answers 409 until then.
+document.addEventListener("error", (event) => {
+  if (event.target.matches?.("#images img")) retry(event.target);
+}, true);
+
+async function retry(image) {
+  const tries = Number(image.dataset.tries ?? 0) + 1;
+  image.dataset.tries = tries;
+  const url = image.src;
+  const status = image.closest("figure")?.querySelector("[role=status]");
+  const response = await fetch(url, { redirect: "manual" }).catch(() => null);
+  const problem = response?.status === 409 ? await response.json() : {};
+  const isFinal = (response?.status >= 400 && problem.code !== "image_not_ready") || tries > MOST_RETRIES;
+  if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being made …";
+  image.classList.toggle("missing", isFinal);
+  if (isFinal) return;
+  window.setTimeout(() => { image.src = url; }, response?.type === "opaqueredirect" ? 0 : RETRY_MS);
+}
+
+document.addEventListener("load", (event) => {
+  if (!event.target.matches?.("#images img")) return;
+  const status = event.target.closest("figure")?.querySelector("[role=status]");
+  if (status) status.textContent = "";
+}, true);
+
+// ---- Pages ----------------------------------------------------------------------------------------------------------
+async function showPage(page) {
+  if (!figureOf(page)) await htmx.ajax("GET", list().dataset.pages + page, { target: list(), swap: "innerHTML" });
+  const figure = figureOf(page);
+  if (figure) list().scrollTop = figure.offsetTop - list().offsetTop;
+  return figure;
+}
+
+function currentPage() {
+  const top = list().getBoundingClientRect().top + list().clientHeight / 3;
+  const figures = [...list().querySelectorAll("figure")];
+  const figure = figures.findLast((each) => each.getBoundingClientRect().top <= top) ?? figures[0];
+  return Number(figure?.dataset.page ?? 1);
+}
+
+function setZoom(change) {
+  const place = list();
+  const share = place.scrollTop / Math.max(1, place.scrollHeight);
+  zoom = Math.min(ZOOMS.length - 1, Math.max(0, zoom + change));
+  for (const each of ZOOMS) place.classList.toggle(`zoom-${each}`, each === ZOOMS[zoom]);
+  place.scrollTop = share * place.scrollHeight;
+  for (const image of place.querySelectorAll("img")) sharpen(image);
+}
+
+function sharpen(image) {
+  const base = image.src.split("?")[0];
+  const wanted = zoom > 1 ? `${base}?width=2000` : base;
+  if (image.complete && image.src !== wanted && !image.src.endsWith("width=2000")) image.src = wanted;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (!event.target.closest("#images-list") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const change = { "+": 1, "=": 1, "-": -1 }[event.key];
+  if (turn) showPage(Math.max(1, currentPage() + turn));
+  if (change) setZoom(change);
+  if (turn || change) event.preventDefault();
+});
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-zoom]");
+  if (button) setZoom(Number(button.dataset.zoom));
+  const thumbnail = event.target.closest(".thumbnails a");
+  if (!thumbnail) return;
+  event.preventDefault();
+  showPage(thumbnail.dataset.page);
+});
+
+// ---- Places ---------------------------------------------------------------------------------------------------------
+async function showPlace(page, bbox) {
+  for (const each of document.querySelectorAll("#images rect.cited")) each.remove();
+  const figure = await showPage(page);
+  const drawing = figure?.querySelector("svg");
+  if (!drawing || !bbox) return;
+  const [x0, y0, x1, y1] = bbox.split(" ").map(Number);
+  const place = document.createElementNS(drawing.namespaceURI, "rect");
+  place.setAttribute("class", "cited");
+  for (const [name, value] of Object.entries({ x: x0 - 2, y: y0 - 2, width: x1 - x0 + 4, height: y1 - y0 + 4 })) place.setAttribute(name, value);
+  drawing.append(place);
+  const frame = list().getBoundingClientRect();
+  const box = place.getBoundingClientRect();
+  list().scrollTop += box.top + box.height / 2 - frame.top - frame.height / 2;
+  list().scrollLeft += box.left + box.width / 2 - frame.left - frame.width / 2;
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a.cite");
+  if (!link || !list()) return;
+  event.preventDefault();
+  showPlace(link.dataset.page, link.dataset.bbox);
+});
+
+function showText(block) {
+  const page = block.closest("figure").dataset.page;
+  unmark();
+  const mark = highlight(sheetsOf(page), block.dataset.quote);
+  const frame = document.getElementById("sheets");
+  if (mark) frame.scrollTop += mark.getBoundingClientRect().top - frame.getBoundingClientRect().top - frame.clientHeight / 3;
+}
+
+document.addEventListener("pointerover", (event) => {
+  if (event.target.matches?.("#images rect.block")) showText(event.target);
+});
+
+// ---- Start ----------------------------------------------------------------------------------------------------------
+function prepare() {
+  for (const each of document.querySelectorAll("#images [data-script-only]")) each.hidden = false;
+}
+document.addEventListener("DOMContentLoaded", prepare);
+document.addEventListener("htmx:afterSettle", prepare);

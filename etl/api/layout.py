@@ -1,0 +1,149 @@
+"""API views of a document's pages: their blocks with boxes, and their images."""
+
+import time
+
+from django.db import connection
+from django.http import HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework.request import Request
+
+from config.platform import storage
+from config.platform.http import graceful_shutdown
+from config.platform.http.auth import user_of
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import BadInput, NotFound, Problem, StorageUnavailable
+from etl.api import lookup, openapi, schemas
+from etl.api.markdown import unless_unchanged
+from etl.api.serializers import read_number
+from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.core.formats import DocumentFormat
+from etl.ingest import acceptance
+from etl.pipeline import actions, artifacts, page_images
+from etl.runstate import RunState
+
+DEFAULT_WIDTH, MIN_WIDTH, MAX_WIDTH = 1240, 200, 2000
+URL_SECONDS = 60
+WAIT_SECONDS, POLL_SECONDS = 8.0, 0.2
+EMPTY = b'{"pages":[]}'
+
+
+class LayoutNotReady(Problem):
+    status = 409
+    code = "not_ready"
+    detail = "The document has not been read yet, or could not be read."
+
+
+class ImageNotReady(Problem):
+    status = 409
+    code = "image_not_ready"
+    retry_after = 2
+    detail = "The image of this page is being made. Try again in a few seconds."
+
+
+class ImageUnavailable(Problem):
+    status = 409
+    code = "image_unavailable"
+    detail = "No image can be made of this page."
+
+
+class NoSuchPage(NotFound):
+    detail = "The document has no such page, or its format has no pages to show."
+
+
+class LayoutView(TaskAPIView):
+    """`GET /tasks/{id}/layout`."""
+
+    content_negotiation_class = IgnoreAccept
+
+    @openapi.operation(
+        operation_id="getLayout",
+        **openapi.LAYOUT,
+        responses={
+            200: schemas.Layout,
+            304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
+            **problems(NoSuchTask, LayoutNotReady, actions.OcrResultMissing, StorageUnavailable),
+        },
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponseBase:
+        state = seen(request, task_id)
+        if not state.markdown_key:
+            raise LayoutNotReady
+        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the layout.")
+        with acceptance.storing():
+            stored = artifacts.find_ocr(state)
+        if stored is None:
+            raise actions.OcrResultMissing
+        key = stored.facts.get("layout_key")
+        if key is None:
+            return HttpResponse(EMPTY, content_type=artifacts.JSON)
+        return unless_unchanged(key, request, content_type=artifacts.JSON)
+
+
+class PageImageView(TaskAPIView):
+    """`GET /tasks/{id}/pages/{n}/image`."""
+
+    content_negotiation_class = IgnoreAccept
+
+    @openapi.operation(
+        operation_id="getPageImage",
+        **openapi.PAGE_IMAGE,
+        responses={
+            302: OpenApiResponse(description="Redirect to the image"),
+            **problems(
+                BadInput, NoSuchTask, NoSuchPage, LayoutNotReady, ImageNotReady, ImageUnavailable, StorageUnavailable
+            ),
+        },
+    )
+    def get(self, request: Request, task_id: int, page: int) -> HttpResponseBase:
+        width = read_number(request, "width", least=MIN_WIDTH, most=MAX_WIDTH, default=DEFAULT_WIDTH, unit="pixels")
+        state = seen(request, task_id)
+        check_page(state, page)
+        lookup.record_reading(state, user=user_of(request), what=f"Over the API: opened the image of page {page}.")
+        return redirect_to_image(request, state, page, page_images.stored_width(width))
+
+
+def check_page(state: RunState, page: int) -> None:
+    """Raise NoSuchPage or LayoutNotReady unless the document has been read and has this page."""
+    if DocumentFormat(state.kind) not in page_images.FORMATS:
+        raise NoSuchPage
+    pages = state.metadata["ocr"].get("pages")
+    if not state.markdown_key or pages is None:
+        raise LayoutNotReady
+    if not 1 <= page <= pages:
+        raise NoSuchPage
+
+
+def redirect_to_image(request: Request, state: RunState, page: int, width: int) -> HttpResponseBase:
+    """Return a redirect to the stored image. Waits a while for a worker that makes it."""
+    with acceptance.storing():
+        found = page_images.find(state, page, width) or wait_for_image(state, page, width, user_id=user_of(request).pk)
+    if found is None:
+        raise ImageNotReady
+    if not found.size:
+        raise ImageUnavailable
+    url = storage.presign_download(
+        page_images.key_of(state, page, width),
+        seconds=URL_SECONDS,
+        content_type=page_images.MEDIA_TYPE,
+        file_name=f"page-{page}.webp",
+    )
+    return HttpResponseRedirect(url, headers={"Cache-Control": "private, max-age=30"})
+
+
+def wait_for_image(state: RunState, page: int, width: int, *, user_id: int) -> storage.Head | None:
+    """Ask a worker for an image, and return it if it is stored within some seconds. Raises StorageError."""
+    page_images.request(state, page, width, user_id=user_id)
+    if not lookup.waiting.enter(user_id):
+        return None
+    try:
+        connection.close()
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until and not graceful_shutdown.has_begun.wait(POLL_SECONDS):
+            if found := page_images.find(state, page, width):
+                return found
+            page_images.request(state, page, width, user_id=user_id)
+    finally:
+        lookup.waiting.leave(user_id)
+    return None

@@ -1,0 +1,75 @@
+"""Images of a document's pages beside its text, with the boxes of its blocks."""
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from config.platform import storage
+from etl.api import representation
+from etl.core.formats import DocumentFormat
+from etl.pages.base import TaskPage
+from etl.pages.results import number
+from etl.pipeline import artifacts, page_images
+from etl.runstate import RunState
+
+PAGES = 20  # per response
+MOST_TEXT = 300  # characters of a block that are looked for in the text
+
+
+class ImagesFragment(TaskPage):
+    """Pages for htmx, fetched when they scroll into view or a citation links to them."""
+
+    template_name = "etl/_images.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        state = self.content_state()
+        images = pane(state, first=number(self.request, "page") or 1)
+        return super().get_context_data(images=images, state=state, **context)
+
+
+def pane(state: RunState, *, first: int) -> dict[str, Any] | None:
+    """Return the pages from `first` on, or None if the document has none to show."""
+    count = state.metadata["ocr"].get("pages") or 0
+    if not (count and state.markdown_key and DocumentFormat(state.kind) in page_images.FORMATS):
+        return None
+    first = min(max(first, 1), count)
+    last = min(count, first + PAGES - 1)
+    known = layouts(state)
+    return {
+        "pages": [{"number": each, **known.get(each, {})} for each in range(first, last + 1)],
+        "numbers": range(1, count + 1),
+        "before": max(1, first - PAGES) if first > 1 else None,
+        "after": last + 1 if last < count else None,
+        "path": f"{representation.path_of(state.task_id)}/pages/",
+    }
+
+
+def layouts(state: RunState) -> dict[int, dict[str, Any]]:
+    """Return the size and the blocks of each page by its number; without those if the storage does not answer."""
+    try:
+        stored = artifacts.find_ocr(state)
+        key = stored.facts.get("layout_key") if stored else None
+        found = json.loads(b"".join(storage.read(key))) if key else {"pages": []}
+    except storage.StorageError:
+        return {}
+    return {page["page"]: shown(page) for page in found["pages"]}
+
+
+def shown(page: dict[str, Any]) -> dict[str, Any]:
+    blocks = [
+        {"kind": block["kind"], "text": block["text"][:MOST_TEXT], **rectangle(block["bbox"])}
+        for block in page["blocks"]
+    ]
+    return {"size": f"{page['width']:g} {page['height']:g}", "blocks": blocks}
+
+
+def rectangle(bbox: list[float]) -> dict[str, str]:
+    """Return the attributes of a rectangle in SVG, as texts: templates would write numbers in the reader's language."""
+    x0, y0, x1, y1 = bbox
+    return {"x": f"{x0:g}", "y": f"{y0:g}", "width": f"{x1 - x0:.1f}", "height": f"{y1 - y0:.1f}"}
+
+
+def storage_origin() -> str:
+    """Return the origin of presigned URLs, for the Content-Security-Policy of the page that shows images."""
+    url = urlsplit(storage.presign_download("x", seconds=1, content_type="", file_name="x"))
+    return f"{url.scheme}://{url.netloc}"

@@ -1,0 +1,90 @@
+"""Images of the pages of documents, drawn by workers when somebody first looks at them.
+
+    etl/images/17/ocr-9405313/3-1240.webp    page 3, 1,240 pixels wide; empty if it cannot be drawn
+
+They can be drawn again at any time, so the sweep deletes them after a while. A request draws the pages around its own.
+"""
+
+import structlog
+
+from config.platform import storage
+from etl import runstate
+from etl.core.errors import EngineMissing, EtlError, OutOfTime, WorkspaceFull
+from etl.core.formats import IMAGES, DocumentFormat
+from etl.core.stage_context import StageContext
+from etl.models import Task
+from etl.pipeline import artifacts, dispatch, engines
+from etl.pipeline.artifacts import ArtifactOwner
+from etl.pipeline.stages import ocr
+from etl.runstate import RunState
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "image/webp"
+WIDTHS = (320, 1240, 2000)  # pixels: thumbnails, a column of a screen, and details
+FORMATS = IMAGES | {DocumentFormat.PDF}
+PAGES_AT_ONCE = 8
+DRAW_SECONDS = 60
+# Between two messages of one user: looking at pages takes at most half of the time of one worker.
+USER_SECONDS = 2.0
+# Of the installation or for a moment, not of the document.
+TEMPORARY = (EngineMissing, WorkspaceFull)
+
+
+def stored_width(wanted: int) -> int:
+    """Return the width in which images are stored for this one: the next greater."""
+    return next(width for width in WIDTHS if width >= wanted)
+
+
+def key_of(owner: ArtifactOwner, page: int, width: int) -> str:
+    return f"{artifacts.image_folder(owner)}{page}-{width}.webp"
+
+
+def find(owner: ArtifactOwner, page: int, width: int) -> storage.Head | None:
+    """Return the stored image of a page, empty if it cannot be drawn; or None. Raises StorageError."""
+    return storage.head(key_of(owner, page, width))
+
+
+def request(state: RunState, page: int, width: int, *, user_id: int) -> None:
+    """Ask a worker for an image, unless the user has just asked for another. The message may be lost: ask again."""
+    try:
+        runstate.once(
+            f"images-{user_id}",
+            every=2 * USER_SECONDS,
+            run=lambda: dispatch.draw(task_id=state.task_id, page=page, width=width),
+        )
+    except runstate.Unavailable as reason:
+        log.warning("image_not_requested", etl_task_id=state.task_id, reason=str(reason))
+
+
+# ---- In a worker ----------------------------------------------------------------------------------------------------
+def draw(task_id: int, *, page: int, width: int) -> None:
+    """Draw and store a page and those after it in its group, unless it is stored. Running twice does no harm."""
+    task = Task.objects.without_results().filter(pk=task_id).first()
+    if task is None:
+        return
+    try:
+        if find(task, page, width) is None:
+            draw_group(task, page, width)
+    except storage.StorageError as error:
+        log.warning("image_not_stored", etl_task_id=task_id, error=str(error))
+
+
+def draw_group(task: Task, page: int, width: int) -> None:
+    first = page - (page - 1) % PAGES_AT_ONCE
+    last = first + PAGES_AT_ONCE - 1
+    context = StageContext(seconds=DRAW_SECONDS)
+    try:
+        with ocr.local_copy(task, context) as document:
+            for number, image in engines.local().draw_pages(
+                document, first=first, last=last, width=width, context=context
+            ):
+                keep(task, number, width, image or b"")
+    except (EtlError, OutOfTime) as error:
+        log.warning("pages_not_drawn", etl_task_id=task.pk, page=page, error=type(error).__name__)
+        if not isinstance(error, TEMPORARY):
+            keep(task, page, width, b"")
+
+
+def keep(task: Task, page: int, width: int, image: bytes) -> None:
+    artifacts.put_once(key_of(task, page, width), image, content_type=MEDIA_TYPE, check=lambda: None)

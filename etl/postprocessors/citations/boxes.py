@@ -1,0 +1,103 @@
+"""Places of citations on the pages: the boxes of the lines that a row of the text was read from.
+
+The text is Markdown: cells of several lines are joined, and columns are in another order than on the page. So each line
+of a page is assigned to the row with most of its words. A row gives each of its words to one line only: of equal lines,
+the first one belongs to the first row.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from etl.postprocessors.citations.folding import fold
+from etl.postprocessors.citations.index import Index, Span
+from etl.providers.base import Cell, Lines
+
+# The minimum share of a cell's words that are in the row.
+MIN_SHARE = 0.6
+# A row of more lines is a paragraph, in which the line of the value is the place.
+MAX_LINES = 3
+MAX_OPTIONS = 50  # rows that a cell is compared with
+
+
+class Boxes:
+    """The boxes of the rows of a text. `lines`: by page number; empty if the provider does not know them."""
+
+    def __init__(self, lines: Mapping[int, Lines], index: Index) -> None:
+        self.lines, self.index = lines, index
+        self.pages: dict[int, dict[int, list[Cell]]] = {}
+
+    def find(self, place: Span, page: int) -> list[float] | None:
+        """Return the box of the row of a value or quote, or None."""
+        if page not in self.pages:
+            self.pages[page] = self.assign(page)
+        cells = self.pages[page].get(self.index.row_of(place[0]), [])
+        if len({y0 for _, y0, *_ in cells}) > MAX_LINES:
+            words = set(fold(self.index.content[slice(*place)]).split())
+            cells = [cell for cell in cells if words & set(fold(cell[-1]).split())] or cells
+        return union(cells)
+
+    def assign(self, page: int) -> dict[int, list[Cell]]:
+        """Return the cells of the lines of a page by the row that they belong to."""
+        rows = FreeWords(self.words_of_rows(page))
+        found: defaultdict[int, list[Cell]] = defaultdict(list)
+        for line in self.lines.get(page, []):
+            cells = [(cell, Counter(fold(cell[-1]).split())) for cell in line]
+            while (best := rows.best([words for _, words in cells])) is not None:
+                others = []
+                for cell, words in cells:
+                    if rows.take(best, words):
+                        found[best].append(cell)
+                    else:
+                        others.append((cell, words))
+                cells = others
+        return found
+
+    def words_of_rows(self, page: int) -> dict[int, Counter[str]]:
+        start, end = next(((span.start, span.end) for span in self.index.text.pages if span.number == page), (0, 0))
+        rows = self.index.rows_in((start, end)) if end > start else range(0)
+        return {row: Counter(fold(self.index.content[slice(*self.index.row_span(row))]).split()) for row in rows}
+
+
+class FreeWords:
+    """The words of rows that no line has taken yet."""
+
+    def __init__(self, rows: dict[int, Counter[str]]) -> None:
+        self.left = rows
+        self.rows_with: defaultdict[str, dict[int, None]] = defaultdict(dict)  # in the order of the text
+        for row, words in rows.items():
+            for word in words:
+                self.rows_with[word][row] = None
+
+    def best(self, cells: list[Counter[str]]) -> int | None:
+        """Return the row with most words of those cells that it has, the first one of equal rows, or None."""
+        options = sorted({row for words in cells for row in self.likely(words)})
+        scores = {row: sum(words.total() for words in cells if self.has(row, words)) for row in options}
+        best = max(scores, key=lambda row: scores[row], default=None)
+        return best if best is not None and scores[best] else None
+
+    def likely(self, words: Counter[str]) -> Iterable[int]:
+        """Return the first rows with the rarest of some words."""
+        rows = [self.rows_with[word] for word in words if self.rows_with.get(word)]
+        return islice(min(rows, key=len, default={}), MAX_OPTIONS)
+
+    def has(self, row: int, words: Counter[str]) -> bool:
+        return (words & self.left[row]).total() >= MIN_SHARE * max(1, words.total())
+
+    def take(self, row: int, words: Counter[str]) -> bool:
+        """Give the words to a line. Return False, and do nothing, if the row does not have them."""
+        if not self.has(row, words):
+            return False
+        self.left[row] -= words
+        for word in words:
+            if word not in self.left[row]:
+                self.rows_with[word].pop(row, None)
+        return True
+
+
+def union(cells: Iterable[Cell]) -> list[float] | None:
+    boxes = [cell[:4] for cell in cells]
+    if not boxes:
+        return None
+    x0, y0, x1, y1 = zip(*boxes, strict=True)
+    return [min(x0), min(y0), max(x1), max(y1)]

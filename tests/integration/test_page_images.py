@@ -1,0 +1,238 @@
+"""The layout of a document and the images of its pages: by the API, by a worker, and from storage. B30."""
+
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from PIL import Image
+from rest_framework.test import APIClient
+
+from config.platform import storage
+from config.platform.observability.metrics import CAUGHT
+from etl.maintenance import cleanup
+from etl.models import Task
+from etl.pipeline import artifacts, engines, page_images
+from tests.broker import queued, valkey
+from tests.conftest import client_of
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_rehearsal import Change, run
+from tests.integration.test_etl_api import path
+from tests.samples import hostile
+from tests.waiting import wait_until
+
+A4 = (595, 842)
+
+
+@pytest.fixture(autouse=True)
+def _real_provider(rehearsed: Change) -> Iterator[None]:
+    valkey().flushdb()
+    rehearsed(etl_ocr_provider="local")
+    yield
+    engines.local().close()
+    engines.provider().close()
+
+
+def submit(user: User, content: bytes, kind: str = "pdf") -> Task:
+    return make_task(user, content=content, kind=kind)
+
+
+def replace(task: Task, content: bytes, kind: str) -> None:
+    storage.delete(task.document_key)
+    storage.put(task.document_key, content, content_type="application/octet-stream")
+    Task.objects.filter(pk=task.pk).update(kind=kind, size=len(content))
+
+
+def pages(count: int) -> bytes:
+    return hostile.printed(*(f"This is page {number} of the contract." for number in range(1, count + 1)))
+
+
+def image(api: APIClient, task: Task, page: int, width: str = "") -> Any:
+    return api.get(path(task, "pages", str(page), f"image{width}"))
+
+
+def draw_beside(task: Task, page: int, width: int) -> threading.Thread:
+    """Do the work of a worker that got the message, in a thread."""
+
+    def work() -> None:
+        try:
+            wait_until(lambda: queued("etl-ocr"))
+            page_images.draw(task.pk, page=page, width=width)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def picture(url: str) -> Image.Image:
+    with urllib.request.urlopen(url) as response:  # noqa: S310 - of our own storage
+        assert response.headers["Content-Type"] == "image/webp"
+        return Image.open(BytesIO(response.read()))
+
+
+# ---- Layout ---------------------------------------------------------------------------------------------------------
+def test_the_layout_has_the_places_of_the_blocks(api: APIClient, alice: User) -> None:
+    content = hostile.page(hostile.stream(b"BT /F 12 Tf 72 700 Td (Net total 12.50) Tj ET"))
+    task = submit(alice, content)
+    early = api.get(path(task, "layout"))
+    assert (early.status_code, early.json()["code"]) == (409, "not_ready")
+    assert run(task) == [True, True]
+
+    response: Any = api.get(path(task, "layout"))
+    assert (response.status_code, response["Content-Type"]) == (200, "application/json")
+    (page,) = json.loads(b"".join(response.streaming_content))["pages"]
+    (block,) = page["blocks"]
+    assert (page["page"], page["width"], page["height"], page["rotation"]) == (1, *A4, 0)
+    assert (block["id"], block["text"]) == ("1-1", "Net total 12.50")
+    x0, y0, x1, y1 = block["bbox"]
+    assert 70 < x0 < 74
+    assert 75 < x1 - x0 < 85
+    assert A4[1] - 715 < y0 < y1 < A4[1] - 695  # 700 points above the bottom
+
+    again: Any = api.get(path(task, "layout"), headers={"If-None-Match": response["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_a_document_without_places_has_an_empty_layout(api: APIClient, alice: User) -> None:
+    task = submit(alice, b"Hello.", kind="txt")
+    assert run(task) == [True, True]
+    response = api.get(path(task, "layout"))
+    assert (response.status_code, response.json()) == (200, {"pages": []})
+    assert image(api, task, 1).status_code == 404
+
+
+def test_strangers_see_neither_layout_nor_images(api: APIClient, alice: User, bob: User) -> None:
+    task = submit(alice, pages(1))
+    run(task)
+    valkey().delete("etl-ocr")
+    stranger = client_of(bob)
+    assert stranger.get(path(task, "layout")).status_code == 404
+    assert image(stranger, task, 1).status_code == 404
+    assert queued("etl-ocr") == 0
+
+
+# ---- Images ---------------------------------------------------------------------------------------------------------
+def test_an_image_is_drawn_once_when_it_is_first_requested(api: APIClient, alice: User) -> None:
+    task = submit(alice, pages(10))
+    run(task)
+    valkey().delete("etl-ocr")
+    worker = draw_beside(task, 3, 1240)
+    response = image(api, task, 3)
+    worker.join()
+
+    assert response.status_code == 302
+    drawn = picture(response["Location"])
+    assert drawn.width == 1240
+    assert abs(drawn.height / drawn.width - A4[1] / A4[0]) < 0.01
+    assert drawn.convert("L").getextrema() == (0, 255)  # black text on white
+
+    valkey().delete("etl-ocr")
+    assert [image(api, task, page).status_code for page in (1, 8)] == [302, 302]  # of the same group
+    assert queued("etl-ocr") == 0
+    before = page_images.find(task, 3, 1240)
+    page_images.draw(task.pk, page=3, width=1240)  # a repeated message
+    assert page_images.find(task, 3, 1240) == before
+
+
+@pytest.mark.parametrize(("wanted", "width"), [("?width=200", 320), ("?width=321", 1240), ("?width=2000", 2000)])
+def test_images_are_stored_in_three_widths(api: APIClient, alice: User, wanted: str, width: int) -> None:
+    task = submit(alice, pages(1))
+    run(task)
+    page_images.draw(task.pk, page=1, width=width)
+    response = image(api, task, 1, wanted)
+    assert picture(response["Location"]).width == width
+
+
+def test_an_image_document_is_not_enlarged(api: APIClient, alice: User) -> None:
+    task = submit(alice, pages(1))
+    run(task)
+    content = BytesIO()
+    Image.new("RGB", (300, 200), "red").save(content, "PNG")
+    replace(task, content.getvalue(), "png")
+    page_images.draw(task.pk, page=1, width=1240)
+    found = page_images.find(task, 1, 1240)
+    assert found is not None
+    shown = Image.open(BytesIO(b"".join(storage.read(page_images.key_of(task, 1, 1240)))))
+    assert shown.size == (300, 200)
+    red, *others = shown.convert("RGB").getpixel((5, 5))  # type: ignore[misc]
+    assert red > 250
+    assert max(others) < 10
+
+
+@pytest.mark.parametrize("width", ["?width=199", "?width=2001", "?width=x"])
+def test_a_width_out_of_bounds_is_refused(api: APIClient, alice: User, width: str) -> None:
+    task = submit(alice, pages(1))
+    run(task)
+    response = image(api, task, 1, width)
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/width")
+
+
+def test_pages_that_do_not_exist_are_404_and_early_ones_409(api: APIClient, alice: User) -> None:
+    task = submit(alice, pages(2))
+    assert image(api, task, 1).json()["code"] == "not_ready"
+    run(task)
+    assert [image(api, task, page).status_code for page in (0, 3)] == [404, 404]
+
+
+def test_without_a_worker_the_client_is_told_when_to_come_back(
+    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etl.api.layout.WAIT_SECONDS", 0.5)
+    task = submit(alice, pages(1))
+    run(task)
+    valkey().delete("etl-ocr")
+    response = image(api, task, 1)
+    assert (response.status_code, response.json()["code"], response["Retry-After"]) == (409, "image_not_ready", "2")
+    assert queued("etl-ocr") == 1  # not one for each poll
+
+
+def test_a_page_that_cannot_be_drawn_is_told_once(api: APIClient, alice: User) -> None:
+    """The reader process dies on this document: the worker goes on, and does not try again at each request."""
+    task = submit(alice, pages(1))
+    run(task)
+    replace(task, b"not a PDF any more", "pdf")
+    page_images.draw(task.pk, page=1, width=1240)
+    response = image(api, task, 1)
+    assert (response.status_code, response.json()["code"]) == (409, "image_unavailable")
+
+
+def test_an_exception_on_one_page_is_counted_and_the_others_are_drawn(
+    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = submit(alice, pages(2))
+    run(task)
+    before = CAUGHT.labels("page")._value.get()
+    messages = [
+        {"drawn": 1, "image": None, "reason": "ValueError at pdf.py:17"},
+        {"drawn": 2, "image": "UklGRgAAAABXRUJQ"},
+        {"done": True},
+    ]
+    monkeypatch.setattr(engines.local(), "read", lambda *_args, **_how: (each for each in messages))
+    page_images.draw(task.pk, page=1, width=320)
+    assert CAUGHT.labels("page")._value.get() == before + 1
+    sizes = [found.size for page in (1, 2) if (found := page_images.find(task, page, 320))]
+    assert sizes == [0, 12]
+
+
+def test_old_images_are_deleted_and_drawn_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = submit(alice, pages(1))
+    run(task)
+    page_images.draw(task.pk, page=1, width=320)
+    assert cleanup.delete_images() == 0
+    monkeypatch.setattr(cleanup, "IMAGES_KEPT", cleanup.IMAGES_KEPT * -1)
+    assert cleanup.delete_images() >= 1
+    assert page_images.find(task, 1, 320) is None
+    page_images.draw(task.pk, page=1, width=320)
+    assert page_images.find(task, 1, 320)
+
+
+def test_a_message_about_a_deleted_document_does_nothing(transactional_db: None) -> None:
+    page_images.draw(2**40, page=1, width=320)
+    assert not any(storage.list_objects(f"{artifacts.IMAGES}{2**40}/"))
