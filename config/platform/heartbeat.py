@@ -1,5 +1,6 @@
 """Heartbeat: renews a lease while work continues, and stops the work when the lease is lost."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Self
 
 
 class LeaseLost(Exception):
-    """The lease was lost, or its work was canceled. Nothing may be written."""
+    """The lease was lost, or its work was cancelled. Nothing may be written."""
 
 
 class LeaseLostEvent(threading.Event):
@@ -38,7 +39,7 @@ class LeaseLostEvent(threading.Event):
 
 
 class Heartbeat:
-    """Renews a lease every third of its length in a thread of its own, as a context manager.
+    """Renews a lease every third of its length, at least every `every` seconds, in a thread, as a context manager.
 
     `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
     work goes on until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
@@ -52,10 +53,12 @@ class Heartbeat:
         lease: float,
         unavailable: tuple[type[Exception], ...],
         since: float | None = None,
+        every: float = math.inf,
         on_loss: Callable[[], None] = lambda: None,
     ) -> None:
         self._renew = renew
         self._lease = lease
+        self._every = min(lease / 3, every)
         self._unavailable = unavailable
         self._on_loss = on_loss
         self._ended = threading.Event()
@@ -83,7 +86,7 @@ class Heartbeat:
             raise LeaseLost
 
     def _run(self) -> None:
-        while not self._ended.wait(self._lease / 3):
+        while not self._ended.wait(self._every):
             self._beat()
             if self.lost.is_set():
                 self._on_loss()

@@ -206,8 +206,9 @@ NO_MORE_EVENTS = OpenApiResponse(
 
 CANCEL: dict[str, Any] = {
     "summary": "Cancel a task",
-    "description": "Cancels a task that has not started, or that waits for post-processing. After 200 no further stage "
-    "runs. After 409 the task runs to its end.",
+    "description": "Cancels a task that has not started, or that waits for post-processing; with `force` also one "
+    "that is being processed, whose worker stops within five seconds. After 200 nothing is processed or written. "
+    "After 409 the task runs to its end.",
     "examples": [response_example("Cancelled", {"task_id": 17, "status": "cancelled"})],
 }
 RETRY: dict[str, Any] = {

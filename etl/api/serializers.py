@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
-from config.platform.http.serializers import FilledText, StrictSerializer, Text, WholeNumber
+from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
 from etl.core.states import Stage
 
 MOST = 2**63 - 1  # of a bigint
@@ -57,6 +57,12 @@ class RetrySerializer(StrictSerializer):
         allow_null=True,
         help_text="Default: the same rule and version.",
     )
+
+
+class CancelSerializer(StrictSerializer):
+    """An empty body, or whether to cancel a running task."""
+
+    force = StrictBoolean(default=False, help_text="Also cancel a task that is being processed.")
 
 
 class TrialSerializer(StrictSerializer):

@@ -19,9 +19,9 @@ from config.platform.http.parsers import JSONParser
 from config.platform.http.problems import BadInput, BodyTooLarge, NotFound, NotPermitted, StorageUnavailable
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
-from config.platform.http.serializers import Nothing
 from etl.api import lookup, openapi, representation, schemas
 from etl.api.serializers import (
+    CancelSerializer,
     RetrySerializer,
     SubmitFileSerializer,
     SubmitInput,
@@ -199,22 +199,22 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
 
 
 class CancelTaskView(TaskAPIView):
-    """`POST /tasks/{id}/cancel`: cancels a task that waits to start or for post-processing. 409 otherwise."""
+    """`POST /tasks/{id}/cancel`: cancels a waiting task; with `force`, also a running one. 409 otherwise."""
 
     @openapi.operation(
         operation_id="cancelTask",
         **openapi.CANCEL,
-        request=None,
+        request=CancelSerializer,
         responses={
             200: schemas.CancelledTask,
             **problems(BadInput, NotPermitted, NoSuchTask, actions.NotCancellable, actions.RunStateUnavailable),
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
-        Nothing.read(request.data)
+        is_forced = CancelSerializer.read(request.data)["force"]
         task = owned(request, task_id)
         with staff.recorded(request.user, task, "Over the API: cancelled."):
-            actions.cancel(task=task)
+            actions.cancel(task=task, is_forced=is_forced)
         return Response({"task_id": task_id, "status": Status.CANCELLED})
 
 

@@ -35,7 +35,7 @@ class TaskAction(Action):
 
 class CancelTask(TaskAction):
     def act(self, *, task_id: int) -> str:
-        actions.cancel(task=self.task(task_id))
+        actions.cancel(task=self.task(task_id), is_forced="force" in self.request.POST)
         return "Document cancelled."
 
 

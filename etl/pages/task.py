@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
@@ -45,7 +44,7 @@ class DocumentPage(TaskPage):
             failure=failure_of(state),
             warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
             incomplete=completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
-            cancel_refusal=cancel_refusal(state),
+            is_running=not (state.has_ended or state.is_cancellable),
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
             events=f"{representation.path_of(state.task_id)}/events",
             **(self.ended(state) if state.has_ended else {}),
@@ -91,11 +90,3 @@ def failure_of(state: RunState) -> dict[str, Any] | None:
 def warnings_of(state: RunState) -> list[dict[str, Any]]:
     warnings: list[dict[str, Any]] = state.metadata["warnings"]
     return sorted(warnings, key=lambda each: (each.get("page") or 0, each["code"]))
-
-
-def cancel_refusal(state: RunState) -> str:
-    """Return the reason why an open task cannot be cancelled, "" if it can. The task may still start meanwhile."""
-    if state.is_cancellable:
-        return ""
-    minutes = settings.SLUICE.etl_task_timeout // 60 or 1
-    return f"Processing has started and cannot be cancelled. Each attempt takes at most {minutes} min."

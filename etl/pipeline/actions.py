@@ -1,4 +1,4 @@
-"""Actions on tasks: cancel before the start, retry after the end."""
+"""Actions on tasks: cancel before the end, retry after it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,8 @@ class NotCancellable(Problem):
     status = 409
     code = "not_cancellable"
     detail = (
-        "The task is being processed or has ended. A task can be cancelled while it waits for OCR or post-processing."
+        "The task is being processed or has ended. A task can be cancelled while it waits for OCR or post-processing, "
+        "and with `force` also while it is processed."
     )
 
 
@@ -62,10 +63,11 @@ def reading_state() -> Iterator[None]:
 
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
-def cancel(*, task: Task) -> None:
+def cancel(*, task: Task, is_forced: bool = False) -> None:
     """Cancel a task that no worker has started, or that waits for post-processing.
 
-    Raises NotCancellable and RunStateUnavailable.
+    `is_forced`: also cancel a running one. Its worker stops within `execution.RENEW_SECONDS`, and can write nothing
+    from now on. Raises NotCancellable and RunStateUnavailable.
 
     Redis decides atomically between a cancellation and a starting worker, so a stale row does no harm. A task without a
     run-state may have been started, so it is not cancelled.
@@ -73,10 +75,10 @@ def cancel(*, task: Task) -> None:
     if task.has_ended:
         raise NotCancellable(f"The task has ended: {task.status}.")
     with reading_state():
-        outcome = runstate.cancel(task.pk, generation=task.generation, uuid=task.uuid)
+        outcome = runstate.cancel(task.pk, generation=task.generation, uuid=task.uuid, is_forced=is_forced)
     if not (outcome.moved and outcome.state):
         raise NotCancellable(why_not(outcome))
-    log.info("task_cancelled", etl_task_id=task.pk)
+    log.info("task_cancelled", etl_task_id=task.pk, forced=is_forced)
     metrics.task_moved(Status.CANCELLED)
     completion.record(outcome.state)
 

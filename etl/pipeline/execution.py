@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
+RENEW_SECONDS = 2.0  # how soon a running stage notices that its task was cancelled
 BEGIN_SECONDS = 3.0  # that a message waits for Redis
 CLOCK_SKEW_SECONDS = 5.0  # a message that is early by less than this is sent again
 
@@ -170,7 +171,11 @@ class StageRun:
         self.stage = STAGES[state.phase]
         self.since = since
         self.heartbeat = Heartbeat(
-            self.renew, lease=settings.SLUICE.etl_lease_seconds, unavailable=(runstate.Unavailable,), since=since
+            self.renew,
+            lease=settings.SLUICE.etl_lease_seconds,
+            unavailable=(runstate.Unavailable,),
+            since=since,
+            every=RENEW_SECONDS,
         )
         self.context = build_context(state, self.heartbeat.lost, self.stage.span)
 

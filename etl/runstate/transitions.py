@@ -49,6 +49,7 @@ ADVANCE = Arrow((Status.MINERU_PARSING,), Status.LLM_PROCESSING)
 COMPLETE = Arrow((Status.LLM_PROCESSING,), Status.COMPLETED)
 FAIL = Arrow((Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.FAILED)
 CANCEL = Arrow((Status.PENDING, Status.LLM_PROCESSING), Status.CANCELLED)
+CANCEL_RUNNING = Arrow((Status.PENDING, Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.CANCELLED)
 STARTS = {Stage.OCR: START_OCR, Stage.POSTPROCESS: START_POSTPROCESS}
 
 
@@ -287,14 +288,17 @@ def result_facts(result: Any) -> dict[str, str]:
     return {"result": text.decode() if fits else "", "result_is_elsewhere": str(int(not fits))}
 
 
-def cancel(task_id: int, *, generation: int, uuid: str | None = None) -> TransitionResult:
-    """Cancel a task that no worker has started, or that waits for post-processing. Raises Unavailable."""
+def cancel(task_id: int, *, generation: int, uuid: str | None = None, is_forced: bool = False) -> TransitionResult:
+    """Cancel a task that no worker has started, or that waits for post-processing. Raises Unavailable.
+
+    `is_forced`: also cancel a running task. Its worker notices that the lease is lost.
+    """
     return move(
         task_id,
-        **CANCEL.conditions(),
+        **(CANCEL_RUNNING if is_forced else CANCEL).conditions(),
         uuid=uuid,
         generation=generation,
-        unstarted=True,
+        unstarted=not is_forced or None,
         drop=True,
         ttl=settings.SLUICE.etl_state_terminal_ttl_seconds,
     )

@@ -172,8 +172,7 @@ def test_stages_update_live_and_survive_a_reload(
     workers.start(BOTH)
     status(page, "MinerU parsing")
     expect(page.locator(".steps .now")).to_contain_text("30 %. Page 3 of 10.")
-    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
-    expect(page.locator("#document")).to_contain_text("Processing has started and cannot be cancelled.")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     page.reload()
     status(page, "MinerU parsing")
     rehearsal.allow(f"{word}1")
@@ -264,6 +263,19 @@ def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> N
     page.evaluate("htmx.ajax('GET', location.href, { target: '#document', swap: 'innerHTML' })")
     expect(page.locator("#again:not([data-before])")).to_have_attribute("open", "")
     expect(page.get_by_label("Rule")).to_have_value(str(plain.pk))
+
+
+def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: Workers, rehearsed: None) -> None:
+    """B33."""
+    task = make_task(alice, "page 3 10\nuntil never")
+    workers.start(BOTH)
+    page.goto(path(task))
+    status(page, "MinerU parsing")
+    questions: list[str] = []
+    page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))
+    page.get_by_role("button", name="Cancel").click()
+    status(page, "Cancelled")
+    assert questions == ["Stop processing this document? What has been done of this stage is lost."]
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What people may do to a task: cancel it before it starts, take it up again after its end. B6, B7, B8, B25."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -95,6 +96,43 @@ def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
     assert done == [True]
 
 
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage) -> None:
+    """B33: its worker stops within seconds, and what it had begun is not written."""
+    text = "until go" if stage == Stage.OCR else "post:until go"
+    task = make_task(alice, text, rule=make_rule(alice, mode="llm", name=f"held-{uuid4()}"))
+    if stage == Stage.POSTPROCESS:
+        run(task, Stage.OCR)
+    done: list[bool] = []
+    thread = run_beside(task, stage, done)
+    wait_until(lambda: seen(task).token)
+    actions.cancel(task=row_of(task), is_forced=True)
+    assert (row_of(task).status, row_of(task).phase, seen(task).status) == ("cancelled", stage, "cancelled")
+    before = time.monotonic()
+    thread.join()
+    assert time.monotonic() - before < 5
+    assert done == [False]
+    assert row_of(task).status == "cancelled"
+    assert run(task) == [False, False]
+    with pytest.raises(actions.NotCancellable, match="ended: cancelled"):
+        actions.cancel(task=row_of(task), is_forced=True)
+
+
+def test_a_forced_cancellation_and_an_end_have_one_winner(alice: User) -> None:
+    """B33: whatever the order, the task has one end, and the row and Redis agree."""
+    rule = make_rule(alice)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            task = make_task(alice, rule=rule)
+            run(task, Stage.OCR)
+            together = threading.Barrier(2)
+            cancel = pool.submit(race, together, partial(actions.cancel, task=row_of(task), is_forced=True))
+            end = pool.submit(race, together, partial(execution.run, Stage.POSTPROCESS, task_id=task.pk))
+            outcome = cancel.result(), end.result()
+            assert outcome in ((None, False), ("refused", True))
+            assert row_of(task).status == seen(task).status == ("completed" if outcome[1] else "cancelled")
+
+
 def test_an_ended_task_is_not_cancelled(alice: User) -> None:
     task = make_task(alice)
     run(task)
@@ -130,6 +168,16 @@ def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, sett
     assert run(task) == [True, True]
 
 
+def race(together: threading.Barrier, move: Callable[[], Any]) -> Any:
+    together.wait()
+    try:
+        return move()
+    except actions.NotCancellable:
+        return "refused"
+    finally:
+        connection.close()
+
+
 def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
     """B6: after a cancellation no provider sees the document; after a refusal the task goes on to its end."""
     rule = make_rule(alice)
@@ -137,18 +185,8 @@ def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
         for _ in range(40):
             task = make_task(alice, rule=rule)
             together = threading.Barrier(2)
-
-            def race(move: Callable[[], Any], together: threading.Barrier = together) -> Any:
-                together.wait()
-                try:
-                    return move()
-                except actions.NotCancellable:
-                    return "refused"
-                finally:
-                    connection.close()
-
-            cancel = pool.submit(race, partial(actions.cancel, task=task))
-            start = pool.submit(race, partial(execution.run, Stage.OCR, task_id=task.pk))
+            cancel = pool.submit(race, together, partial(actions.cancel, task=task))
+            start = pool.submit(race, together, partial(execution.run, Stage.OCR, task_id=task.pk))
             outcome = cancel.result(), start.result()
             assert outcome in ((None, False), ("refused", True))
             assert len(rehearsal.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")

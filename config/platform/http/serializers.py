@@ -88,6 +88,15 @@ class FilledText(Text):
         return text
 
 
+class StrictBoolean(serializers.BooleanField):
+    """Boolean that accepts only true and false, unlike DRF's, which also accepts "yes" and 1."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
 class WholeNumber(serializers.IntegerField):
     """An integer in JSON: neither "3" nor 3.0 nor true."""
 

@@ -12,9 +12,14 @@ from sluice.session import Session, command
 
 
 @command(app, "cancel")
-def cancel(session: Session, task: Task) -> None:
+def cancel(
+    session: Session,
+    task: Task,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also cancel a document that is being processed.")] = False,
+) -> None:
     """Cancel a document that has not been started."""
-    response = session.api.post(f"{path_of(task)}/cancel")
+    response = session.api.post(f"{path_of(task)}/cancel", {"force": force})
     session.terminal.info("Cancelled.")
     if session.terminal.as_json:
         session.terminal.json(response)
