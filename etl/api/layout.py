@@ -100,7 +100,7 @@ class PageImageView(TaskAPIView):
         width = read_number(request, "width", least=MIN_WIDTH, most=MAX_WIDTH, default=DEFAULT_WIDTH, unit="pixels")
         state = seen(request, task_id)
         check_page(state, page)
-        lookup.record_reading(state, user=user_of(request), what=f"Over the API: opened the image of page {page}.")
+        lookup.record_reading(state, user=user_of(request), what="Over the API: opened images of pages.")
         return redirect_to_image(request, state, page, page_images.stored_width(width))
 
 
@@ -116,7 +116,7 @@ def check_page(state: RunState, page: int) -> None:
 
 
 def redirect_to_image(request: Request, state: RunState, page: int, width: int) -> HttpResponseBase:
-    """Return a redirect to the stored image. Waits a while for a worker that makes it."""
+    """Return a redirect to the stored image. Waits some seconds for a worker that makes it."""
     with acceptance.storing():
         found = page_images.find(state, page, width) or wait_for_image(state, page, width, user_id=user_of(request).pk)
     if found is None:

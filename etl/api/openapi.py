@@ -45,6 +45,7 @@ DAYS = OpenApiParameter(
     {"type": "integer", "minimum": 1, "maximum": 366, "default": 30},
     description="Number of days, of which the last is today.",
 )
+FORCE = OpenApiParameter("force", bool, description="Also delete a task that is being processed.")
 WIDTH = OpenApiParameter(
     "width",
     {"type": "integer", "minimum": 200, "maximum": 2000, "default": 1240},
@@ -209,7 +210,18 @@ CANCEL: dict[str, Any] = {
     "description": "Cancels a task that has not started, or that waits for post-processing; with `force` also one "
     "that is being processed, whose worker stops within five seconds. After 200 nothing is processed or written. "
     "After 409 the task runs to its end.",
-    "examples": [response_example("Cancelled", {"task_id": 17, "status": "cancelled"})],
+    "examples": [
+        request_example("Also a running task", {"force": True}),
+        response_example("Cancelled", {"task_id": 17, "status": "cancelled"}),
+    ],
+}
+DELETE: dict[str, Any] = {
+    "summary": "Delete a task",
+    "description": """Deletes the document, its Markdown, images and result, and the task. Quotas stay charged.
+
+A task that waits is cancelled before. One that is being processed is refused with 409, or with `force=true` cancelled
+and deleted.""",
+    "parameters": [FORCE],
 }
 RETRY: dict[str, Any] = {
     "summary": "Retry a task",

@@ -17,11 +17,20 @@ MAX_MARKDOWN = 1_000_000  # characters
 MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,80}( ?; ?[A-Za-z0-9_-]{1,20}=[A-Za-z0-9_.-]{1,40})*$"
 
 
+KEEP_DAYS: dict[str, Any] = {
+    "min_value": 1,
+    "max_value": 36_500,
+    "required": False,
+    "help_text": "Days until the task is deleted.",
+}
+
+
 class SubmitKeySerializer(StrictSerializer):
     """Submission of a document that was uploaded before, by its `file_key`."""
 
     file_key = Text(max_length=200)
     rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
+    keep_days = WholeNumber(**KEEP_DAYS)
 
 
 class SubmitFileSerializer(StrictSerializer):
@@ -29,6 +38,7 @@ class SubmitFileSerializer(StrictSerializer):
 
     file = serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
     rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False)  # a form has no null
+    keep_days = serializers.IntegerField(**KEEP_DAYS)
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         many = getattr(data, "getlist", None)
@@ -80,11 +90,24 @@ class SubmitInput:
         self.file: UploadedFile | None = fields.get("file")
         self.file_key: str = fields.get("file_key", "")
         self.rule_id: int | None = fields.get("rule_id")
+        self.keep_days: int | None = fields.get("keep_days")
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a repeated request must have in common with the first one, besides its document."""
+        return {"rule_id": self.rule_id} | ({"keep_days": self.keep_days} if self.keep_days else {})
 
 
 def read_seconds(request: Request, name: str, *, most: int) -> int:
     """Return a query parameter in whole seconds, by default 0. Raises ValidationError at `/name`."""
     return read_number(request, name, least=0, most=most, default=0, unit="seconds")
+
+
+def read_flag(request: Request, name: str) -> bool:
+    """Return a query parameter that is `true` or `false`, by default false. Raises ValidationError at `/name`."""
+    text = request.query_params.get(name, "false")
+    if text not in {"true", "false"}:
+        raise ValidationError({name: [ErrorDetail("Must be true or false.")]})
+    return text == "true"
 
 
 def read_number(request: Request, name: str, *, least: int, most: int, default: int, unit: str) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.http import HttpRequest
-from drf_spectacular.utils import extend_schema_view
+from drf_spectacular.utils import OpenApiResponse, extend_schema_view
 from rest_framework import generics
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
@@ -27,13 +27,14 @@ from etl.api.serializers import (
     SubmitInput,
     SubmitKeySerializer,
     UploadRequestSerializer,
+    read_flag,
     read_seconds,
 )
 from etl.core.states import Status
 from etl.ingest import acceptance, multipart, submission, uploads
 from etl.models import Task
 from etl.models.task import TaskQuerySet
-from etl.pipeline import actions, queue_limit, quotas
+from etl.pipeline import actions, deletion, queue_limit, quotas
 from etl.runstate import RunState
 from rules.api import rates
 from rules.library import catalog
@@ -106,11 +107,12 @@ class SubmitView(TaskAPIView):
             document = uploads.SentFile(wanted.file)
         else:
             document = uploads.EarlierUpload(wanted.file_key, user_id=user.pk)
-        idempotency = Idempotency.of(request, body=lambda: {**document.identity(), "rule_id": wanted.rule_id})
+        idempotency = Idempotency.of(request, body=lambda: {**document.identity(), **wanted.identity()})
         task, replayed = submission.submit(
             document,
             user=user,
             rule_id=wanted.rule_id,
+            keep_days=wanted.keep_days,
             request_id=request_id(request._request),
             idempotency=idempotency,
         )
@@ -152,7 +154,7 @@ class UploadView(TaskAPIView):
 
 
 class TaskView(TaskAPIView):
-    """`GET /tasks/{id}`: 200 for every existing task, whatever its status."""
+    """`GET /tasks/{id}`: 200 for every existing task, whatever its status. `DELETE`: removes it with its objects."""
 
     @openapi.operation(
         operation_id="getTask",
@@ -170,6 +172,20 @@ class TaskView(TaskAPIView):
             lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
         task = representation.task(state, previous_result=lookup.previous_result(state))
         return Response(task, headers=headers)
+
+    @openapi.operation(
+        operation_id="deleteTask",
+        **openapi.DELETE,
+        responses={
+            204: OpenApiResponse(description="Deleted"),
+            **problems(BadInput, NotPermitted, NoSuchTask, deletion.NotDeletable, actions.RunStateUnavailable),
+        },
+    )
+    def delete(self, request: Request, task_id: int) -> Response:
+        is_forced = read_flag(request, "force")
+        task = owned(request, task_id)
+        deletion.delete(task, user=user_of(request), message="Over the API: deleted.", is_forced=is_forced)
+        return Response(status=204)
 
 
 @extend_schema_view(

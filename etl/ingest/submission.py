@@ -1,11 +1,13 @@
 """Submission of documents: rule, stored document, row; then the run-state and a wake-up message."""
 
+from datetime import timedelta
 from typing import Protocol
 
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from config.platform.db import clock
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from config.platform.observability import tracing
@@ -41,6 +43,7 @@ def submit(
     *,
     user: User,
     rule_id: int | None,
+    keep_days: int | None = None,
     request_id: str = "",
     idempotency: Idempotency | None = None,
 ) -> tuple[Task, bool]:
@@ -59,8 +62,9 @@ def submit(
     stored = document.store()
     try:
         task, replayed = create_task(
-            stored, idempotency, user=user, rule=rule, request_id=request_id, upload=document.upload
-        )
+            stored, idempotency, user=user, rule=rule, keep_days=keep_days, request_id=request_id,
+            upload=document.upload,
+        )  # fmt: skip
     except Problem:
         # Only here is it certain that there is no row. After any other error the commit may have succeeded.
         stored.drop()
@@ -80,6 +84,7 @@ def create_task(
     *,
     user: User,
     rule: RuleContent,
+    keep_days: int | None,
     request_id: str,
     upload: str,
 ) -> tuple[Task, bool]:
@@ -96,6 +101,7 @@ def create_task(
             kind=stored.kind,
             size=stored.size,
             document_key=stored.key,
+            expires_at=clock.now() + timedelta(days=keep_days) if keep_days else None,
             request_id=request_id,
             traceparent=tracing.traceparent(),
             **(idempotency.columns if idempotency else {}),

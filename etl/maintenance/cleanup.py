@@ -11,7 +11,7 @@ from config.platform.db import identity
 from etl.core import metrics, workspace
 from etl.core.states import Status
 from etl.models import Task, Upload, Usage
-from etl.pipeline import artifacts, quotas
+from etl.pipeline import artifacts, deletion, quotas
 from rules.library import quotas as rule_quotas
 
 log = structlog.get_logger(__name__)
@@ -35,6 +35,8 @@ def sweep() -> list[str]:
         forget_uploads,
         delete_superseded,
         delete_images,
+        deletion.delete_expired,
+        deletion.finish_deletions,
         delete_old_usage,
         abort_uploads,
         workspace.clear,

@@ -86,6 +86,9 @@ class Task(models.Model):
     fingerprint = models.CharField(max_length=64, default="", blank=True, help_text="SHA-256 of what was submitted")
     created_at = models.DateTimeField(default=clock.now, editable=False)
     updated_at = models.DateTimeField(default=clock.now, editable=False)  # of creation, retry, or end
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it is deleted, if the client has asked for that"
+    )
 
     objects = TaskQuerySet.as_manager()
 
@@ -111,6 +114,7 @@ class Task(models.Model):
             models.Index(
                 fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)
             ),
+            models.Index(fields=["expires_at"], name="etl_task_expiry", condition=Q(expires_at__isnull=False)),
             # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
             models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
             models.Index(fields=["user", "rank"], name="etl_task_last_turn", condition=~Q(status=Status.CANCELLED)),

@@ -14,7 +14,7 @@ from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.pages.base import changeable
 from etl.pages.listing import ORDER
-from etl.pipeline import actions
+from etl.pipeline import actions, deletion
 from rules.api import rates
 from rules.pages.base import number_in
 
@@ -37,6 +37,17 @@ class CancelTask(TaskAction):
     def act(self, *, task_id: int) -> str:
         actions.cancel(task=self.task(task_id), is_forced="force" in self.request.POST)
         return "Document cancelled."
+
+
+class DeleteTask(TaskAction):
+    def act(self, *, task_id: int) -> str:
+        task = changeable(task_id, user=self.user)
+        deletion.delete(task, user=self.user, message="On the web page: deleted.", is_forced=True)
+        return "Document deleted."
+
+    def next_url(self, *, task_id: int) -> str:
+        is_there = Task.objects.filter(pk=task_id).exists()
+        return reverse("document", args=[task_id]) if is_there else reverse("documents")
 
 
 class RetryTask(TaskAction):

@@ -8,6 +8,7 @@ urlpatterns = [
     path("app/documents/several", actions.BulkTaskAction.as_view(), name="several-documents"),
     path("app/documents/<int:task_id>", task.DocumentPage.as_view(), name="document"),
     path("app/documents/<int:task_id>/cancel", actions.CancelTask.as_view(), name="cancel-document"),
+    path("app/documents/<int:task_id>/delete", actions.DeleteTask.as_view(), name="delete-document"),
     path("app/documents/<int:task_id>/retry", actions.RetryTask.as_view(), name="retry-document"),
     path("app/documents/<int:task_id>/pages", results.SheetsFragment.as_view(), name="document-pages"),
     path("app/documents/<int:task_id>/images", page_images.ImagesFragment.as_view(), name="document-images"),

@@ -61,6 +61,11 @@ def folder(owner: ArtifactOwner) -> str:
     return f"{TASKS}{owner.task_id}/"
 
 
+def folders_of(task_id: int) -> tuple[str, str]:
+    """Return the prefixes of everything that is made of a document."""
+    return f"{TASKS}{task_id}/", f"{IMAGES}{task_id}/"
+
+
 def is_superseded(key: str, task: Task) -> bool:
     """Return whether an artifact of a task is of an earlier run than its current ones."""
     found = RUN_FOLDER.match(key)

@@ -66,7 +66,7 @@ class OCRResult:
     lines: dict[int, "Lines"] = field(default_factory=dict, compare=False)  # stored on its own
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything except the Markdown, the layout and the lines, for the JSON that is stored beside them."""
+        """Return everything except the Markdown, the layout, and the lines, for the JSON that is stored beside them."""
         return {
             "pages": [asdict(page) for page in self.pages],
             "provider": self.provider,

@@ -192,8 +192,8 @@ def failed_late(user: User) -> None:
     fail_to_extract(task)
 
 
-def completed(user: User) -> None:
-    task = paper(user)
+def completed(user: User, **changes: Any) -> None:
+    task = paper(user, **changes)
     read_paper(task, confidence=0.71)
     complete_paper(task, DATA, CITATIONS, WARNINGS)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
 from config.dev.stack.processes import Web
 from etl.models import Task
@@ -45,6 +45,10 @@ def drop(page: Page, *files: tuple[str, bytes]) -> None:
 
 def path(task: Task) -> str:
     return f"{LIST}/{task.pk}"
+
+
+def accept(dialog: Dialog) -> None:
+    dialog.accept()
 
 
 def status(page: Page, word: str, *, limit: float = 60) -> None:
@@ -271,11 +275,11 @@ def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: W
     workers.start(BOTH)
     page.goto(path(task))
     status(page, "MinerU parsing")
-    questions: list[str] = []
-    page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))
-    page.get_by_role("button", name="Cancel").click()
+    with page.expect_event("dialog") as asked:
+        page.on("dialog", accept)
+        page.get_by_role("button", name="Cancel").click()
+    assert asked.value.message == "Stop processing this document? What has been done of this stage is lost."
     status(page, "Cancelled")
-    assert questions == ["Stop processing this document? What has been done of this stage is lost."]
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------

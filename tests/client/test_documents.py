@@ -14,7 +14,7 @@ from rules.models import Rule
 from tests.client.conftest import Cli
 from tests.client.gate import FaultProxy, problem
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_progress import MARKDOWN, RESULT, complete, fail, read
+from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, fail, read
 from tests.integration.faulty_s3 import lose_reply
 from tests.waiting import wait_until
 
@@ -169,6 +169,21 @@ def test_numbers_are_printed_digit_for_digit_and_in_order(alice: User, sluice: C
     complete(task, {**RESULT, "data": exact_json.loads(text)})
     assert sluice("document", "result", task.pk, "--data").text == f"{text}\n"
     assert f'"data": {text}' in sluice("document", "result", task.pk).text
+
+
+def test_a_document_is_deleted(alice: User, sluice: Cli) -> None:
+    """B34."""
+    task = make_task(alice)
+    assert "Deleted." in sluice("document", "delete", task.pk).err
+    assert sluice("document", "delete", task.pk, code=4).err == "Error: Task not found [not_found]\n"
+
+
+def test_a_running_document_is_cancelled_by_force_only(alice: User, sluice: Cli) -> None:
+    """B33."""
+    task = make_task(alice)
+    begin(task)
+    assert "not_cancellable" in sluice("document", "cancel", task.pk, code=5).err
+    assert sluice("document", "cancel", task.pk, "--force", "--json").json["status"] == "cancelled"
 
 
 def test_a_queued_document_is_cancelled(alice: User, sluice: Cli) -> None:

@@ -23,6 +23,8 @@ ANY_FORM = {
     "watchExport",
     "watchTask",
     "getMarkdown",
+    "getLayout",
+    "getPageImage",
 }  # one format, whatever Accept requests
 
 

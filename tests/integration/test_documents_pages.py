@@ -393,11 +393,23 @@ def test_retry_buttons_name_the_repeated_stages(client: Client, alice: User) -> 
 
 
 def test_a_late_cancel_is_refused_with_the_reason(client: Client, alice: User) -> None:
+    """The page that still says "pending" does not stop a task that has started; the page of a running task does."""
     task = make_task(alice)
-    assert path(task, "cancel") in text(client.get(path(task)))
+    assert 'name="force"' not in text(client.get(path(task)))
     begin(task)
-    assert path(task, "cancel") not in text(client.get(path(task)))
     assert "The task has started: ocr." in followed(client, path(task, "cancel"))
+    assert 'name="force"' in text(client.get(path(task)))
+    assert "Document cancelled." in followed(client, path(task, "cancel"), force="1")
+
+
+def test_an_ended_document_can_be_deleted(client: Client, alice: User) -> None:
+    """B34."""
+    task = make_task(alice)
+    assert path(task, "delete") not in text(client.get(path(task)))
+    complete(task)
+    assert path(task, "delete") in text(client.get(path(task)))
+    assert "Document deleted." in followed(client, path(task, "delete"))
+    assert client.get(path(task)).status_code == 404
 
 
 def test_names_and_texts_are_escaped(client: Client, alice: User) -> None:

@@ -79,6 +79,7 @@ def picture(url: str) -> Image.Image:
 
 # ---- Layout ---------------------------------------------------------------------------------------------------------
 def test_the_layout_has_the_places_of_the_blocks(api: APIClient, alice: User) -> None:
+    """B30."""
     content = hostile.page(hostile.stream(b"BT /F 12 Tf 72 700 Td (Net total 12.50) Tj ET"))
     task = submit(alice, content)
     early = api.get(path(task, "layout"))
@@ -120,6 +121,7 @@ def test_strangers_see_neither_layout_nor_images(api: APIClient, alice: User, bo
 
 # ---- Images ---------------------------------------------------------------------------------------------------------
 def test_an_image_is_drawn_once_when_it_is_first_requested(api: APIClient, alice: User) -> None:
+    """B30."""
     task = submit(alice, pages(10))
     run(task)
     valkey().delete("etl-ocr")

@@ -39,6 +39,7 @@ EXAMPLES = {
     "effectiveDate": "2024-02-29",
     "task_id": 17,
     "rule_id": 3,
+    "page": 1,
 }
 
 

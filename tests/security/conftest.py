@@ -12,8 +12,10 @@ from django.test import Client
 from django.utils import timezone
 
 from config.dev.stack.processes import Web
+from config.platform import storage
 from config.platform.ui.account import tokens_of
 from etl.models import Task
+from etl.pipeline import page_images
 from exports.models import Dataset, Delivery
 from exports.webhooks import subscriptions
 from exports.webhooks.models import EventType
@@ -57,7 +59,9 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     delivery = Delivery.objects.create(
         webhook=hook, type=EventType.SUCCEEDED.value, body="{}", seq=1, status="failed", finished_at=timezone.now()
     )
-    scenes.completed(alice)
+    scenes.completed(alice, kind="pdf")
+    task = Task.objects.get()
+    storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
     rule = editing.create(owner=alice, values=SAYS)
     token_of(alice)
     chunk = job.chunks.order_by("seq")[0]
@@ -68,7 +72,8 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "day": chunk.effective_date,
         "webhook_id": hook.pk,
         "delivery_id": delivery.pk,
-        "task_id": Task.objects.get().pk,
+        "task_id": task.pk,
+        "page": 1,
         "rule_id": rule.pk,
         "version": rule.version,
         "handle": tokens_of(alice.pk).first().handle,  # type: ignore[union-attr]

@@ -45,6 +45,7 @@ def test_the_place_of_a_value_is_its_row() -> None:
 
 
 def test_equal_rows_have_places_of_their_own() -> None:
+    """B31."""
     index = text_of("| Pump | 2.00 |\n| Valve | 9.00 |\n| Pump | 2.00 |")
     boxes = Boxes({1: lines("Pump\t2.00", "Valve\t9.00", "Pump\t2.00")}, index)
     assert boxes.find(place(index, "2.00"), 1) == [0, 0, 124, 12]

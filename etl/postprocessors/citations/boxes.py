@@ -78,8 +78,8 @@ class FreeWords:
 
     def likely(self, words: Counter[str]) -> Iterable[int]:
         """Return the first rows with the rarest of some words."""
-        rows = [self.rows_with[word] for word in words if self.rows_with.get(word)]
-        return islice(min(rows, key=len, default={}), MAX_OPTIONS)
+        options = sorted((rows for word in words if (rows := self.rows_with.get(word))), key=len)
+        return islice(options[0], MAX_OPTIONS) if options else ()
 
     def has(self, row: int, words: Counter[str]) -> bool:
         return (words & self.left[row]).total() >= MIN_SHARE * max(1, words.total())

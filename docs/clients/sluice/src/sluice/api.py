@@ -57,6 +57,9 @@ class Api:
     def post(self, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
         return checked_json(self.request("POST", path, body=lambda: {"json": body or {}}, repeatable=repeatable))
 
+    def delete(self, path: str, params: Params = None) -> None:
+        self.request("DELETE", path, params=params, repeatable=False)
+
     def request(
         self,
         method: str,

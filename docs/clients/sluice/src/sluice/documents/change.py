@@ -25,6 +25,18 @@ def cancel(
         session.terminal.json(response)
 
 
+@command(app, "delete")
+def delete(
+    session: Session,
+    task: Task,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also delete a document that is being processed.")] = False,
+) -> None:
+    """Delete a document, its text, and its result."""
+    session.api.delete(path_of(task), {"force": "true"} if force else None)
+    session.terminal.info("Deleted.")
+
+
 @command(app, "retry")
 def retry(
     session: Session,

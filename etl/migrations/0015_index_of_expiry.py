@@ -1,0 +1,18 @@
+from django.db import models
+
+from config.platform.db import repeatable
+
+
+class Migration(repeatable.Migration):
+    atomic = False  # the index is created while others write
+
+    dependencies = [("etl", "0014_deletion")]
+
+    operations = [
+        repeatable.AddIndexConcurrently(
+            model_name="task",
+            index=models.Index(
+                fields=["expires_at"], name="etl_task_expiry", condition=models.Q(expires_at__isnull=False)
+            ),
+        ),
+    ]

@@ -1,0 +1,19 @@
+"""Tasks whose row was deleted, until all of their objects are gone."""
+
+from django.db import models
+
+from config.platform.db import clock
+
+
+class Deletion(models.Model):
+    """A deleted task. Its objects are deleted at once, and again by the sweep: a worker may have written meanwhile."""
+
+    task_id = models.BigIntegerField(primary_key=True)
+    document_key = models.CharField(max_length=200)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        db_table = "etl_deletion"
+
+    def __str__(self) -> str:
+        return str(self.task_id)

@@ -1,0 +1,122 @@
+"""Deletion of tasks: the row, the document, and everything that was made of it.
+
+The row goes first, and leaves a Deletion, so that no crash leaves an object that nothing names. The audit log, the
+usage of quotas, and the ledger of model calls stay.
+"""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import structlog
+from django.conf import settings
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from config.platform import storage
+from config.platform.http.problems import Problem
+from etl import runstate
+from etl.core.states import ENDED
+from etl.models import Deletion, Task
+from etl.pipeline import actions, artifacts
+
+log = structlog.get_logger(__name__)
+
+# After this time, no worker of a cancelled stage writes any more.
+GRACE = timedelta(hours=1)
+MAX_AT_ONCE = 2_000  # tasks that a sweep deletes
+
+
+class NotDeletable(Problem):
+    status = 409
+    code = "not_ended"
+    detail = "The task is being processed. Use `force` to cancel and delete it."
+
+
+class ChangedMeanwhile(Problem):
+    status = 409
+    code = "not_ended"
+    detail = "The task was retried meanwhile. Try again."
+
+
+def delete(task: Task, *, user: User, message: str, is_forced: bool = False) -> None:
+    """Delete a task for a user, with a record in the audit log.
+
+    One that waits is cancelled before, and with `is_forced` also one that is processed. Call outside transactions.
+    Raises NotDeletable, ChangedMeanwhile and RunStateUnavailable.
+    """
+    if not task.has_ended:
+        cancel(task, is_forced=is_forced)
+    with actions.reading_state():
+        runstate.forget(task.pk, generation=task.generation)
+    with transaction.atomic():
+        LogEntry.objects.log_actions(user.pk, [task], DELETION, change_message=message, single_object=True)
+        deletion = delete_row(task)
+    log.info("task_deleted", etl_task_id=task.pk, status=task.status)
+    delete_objects(deletion)
+
+
+def cancel(task: Task, *, is_forced: bool) -> None:
+    try:
+        actions.cancel(task=task, is_forced=is_forced)
+    except actions.NotCancellable:
+        if not Task.objects.filter(pk=task.pk, status__in=ENDED).exists():
+            raise NotDeletable from None
+
+
+def delete_row(task: Task) -> Deletion:
+    """Delete the row of an ended task, unless it was retried. Raises ChangedMeanwhile."""
+    deletion, _ = Deletion.objects.get_or_create(pk=task.pk, defaults={"document_key": task.document_key})
+    deleted, _ = Task.objects.filter(pk=task.pk, generation=task.generation, status__in=ENDED).delete()
+    if not deleted:
+        raise ChangedMeanwhile
+    return deletion
+
+
+def delete_objects(deletion: Deletion) -> None:
+    """Delete the objects of a task. What the storage does not delete now is deleted by the sweep."""
+    try:
+        remove(deletion)
+    except storage.StorageError as error:
+        log.warning("objects_not_deleted", etl_task_id=deletion.pk, error=str(error))
+
+
+def remove(deletion: Deletion) -> None:
+    """Raises StorageError."""
+    keys = [deletion.document_key]
+    for prefix in artifacts.folders_of(deletion.pk):
+        keys += [item.key for item in storage.list_objects(prefix) if artifacts.OWN_KEY.fullmatch(item.key)]
+    storage.delete_many(keys)
+
+
+# ---- Periodic -------------------------------------------------------------------------------------------------------
+def finish_deletions() -> int:
+    """Delete what a deletion has left, or was written after it. Raises StorageError."""
+    old = Deletion.objects.filter(created_at__lt=Now() - GRACE)[:MAX_AT_ONCE]
+    for deletion in old:
+        remove(deletion)
+        deletion.delete()
+    return len(old)
+
+
+def delete_expired() -> int:
+    """Delete ended tasks that were kept for as long as their client, or else ETL_RETENTION_DAYS, says."""
+    tasks = expired()
+    for task in tasks:
+        with actions.reading_state():
+            runstate.forget(task.pk, generation=task.generation)
+        with suppress(ChangedMeanwhile), transaction.atomic():
+            delete_objects(delete_row(task))
+    if tasks:
+        log.info("tasks_expired", tasks=len(tasks))
+    return len(tasks)
+
+
+def expired() -> list[Task]:
+    days = settings.SLUICE.etl_retention_days
+    is_over = Q(expires_at__lt=Now())
+    if days:
+        is_over |= Q(expires_at__isnull=True, created_at__lt=Now() - timedelta(days=days))
+    return list(Task.objects.filter(is_over, status__in=ENDED).without_results()[:MAX_AT_ONCE])

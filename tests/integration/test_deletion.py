@@ -1,0 +1,194 @@
+"""Deletion of tasks with everything that was made of them, on request and after their time. B34."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.auth.models import User
+from django.utils import timezone
+from pydantic import AnyHttpUrl, SecretStr
+from rest_framework.test import APIClient
+
+from config.platform import storage
+from etl import runstate
+from etl.core.states import Stage
+from etl.maintenance import cleanup
+from etl.models import Deletion, ModelUsage, Task
+from etl.pipeline import actions, artifacts, deletion, page_images
+from tests import rehearsal
+from tests.broker import valkey
+from tests.conftest import client_of
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run, run_beside, seen
+from tests.integration.test_etl_api import path
+from tests.integration.test_staff_access import staff_with
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+
+
+def objects(task: Task) -> set[str]:
+    """Return the keys of everything that is stored of a task."""
+    prefixes = [task.document_key, *artifacts.folders_of(task.pk)]
+    return {item.key for prefix in prefixes for item in storage.list_objects(prefix)}
+
+
+def completed(user: User, **changes: Any) -> Task:
+    task = make_task(user, "Hello.\npost:spend 7", rule=make_rule(user, mode="llm", name=f"of {user.pk}"), **changes)
+    assert run(task) == [True, True]
+    storage.put(page_images.key_of(task, 1, 320), b"", content_type=page_images.MEDIA_TYPE)
+    assert len(objects(task)) >= 4
+    return row_of(task)
+
+
+def fail_storage(settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
+
+
+# ---- On request -----------------------------------------------------------------------------------------------------
+def test_nothing_of_a_deleted_task_is_left_but_the_records(api: APIClient, alice: User) -> None:
+    """B34."""
+    task = completed(alice)
+    response = api.delete(path(task))
+    assert (response.status_code, response.content) == (204, b"")
+    assert api.get(path(task)).status_code == 404
+    assert api.get(path(task, "markdown")).status_code == 404
+    assert api.get("/api/v1/etl/tasks").json()["results"] == []
+    assert api.delete(path(task)).status_code == 404
+    assert objects(task) == set()
+    assert runstate.read(task.pk) is None
+    assert not Task.objects.filter(pk=task.pk).exists()
+    entry = LogEntry.objects.get(object_id=str(task.pk))
+    assert (entry.action_flag, entry.user, entry.change_message) == (DELETION, alice, "Over the API: deleted.")
+    assert ModelUsage.objects.filter(task_id=task.pk).exists()  # what was paid
+
+
+def test_a_waiting_task_is_cancelled_and_deleted(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    assert api.delete(path(task)).status_code == 204
+    assert run(task) == [False, False]
+    assert (objects(task), rehearsal.calls(f"ocr-{task.pk}")) == (set(), [])
+
+
+def test_a_running_task_is_deleted_by_force_only(api: APIClient, alice: User) -> None:
+    task = make_task(alice, "until never")
+    done: list[bool] = []
+    thread = run_beside(task, Stage.OCR, done)
+    wait_until(lambda: seen(task).token)
+    refused = api.delete(path(task))
+    assert (refused.status_code, refused.json()["code"]) == (409, "not_ended")
+    assert row_of(task).status == "pending"
+    assert api.delete(f"{path(task)}?force=maybe").json()["errors"][0]["pointer"] == "/force"
+
+    assert api.delete(f"{path(task)}?force=true").status_code == 204
+    thread.join()
+    assert done == [False]
+    assert (objects(task), runstate.read(task.pk)) == (set(), None)
+
+
+def test_strangers_cannot_delete_and_staff_need_the_permission(api: APIClient, alice: User, bob: User) -> None:
+    task = completed(alice)
+    assert client_of(bob).delete(path(task)).status_code == 404
+    assert client_of(staff_with("view_task")).delete(path(task)).status_code == 403
+    assert client_of(staff_with("view_task", "change_task")).delete(path(task)).status_code == 204
+
+
+def test_an_idempotency_key_of_a_deleted_task_is_free(api: APIClient, alice: User) -> None:
+    task = completed(alice, idempotency_key="again", fingerprint="0" * 64)
+    deletion.delete(task, user=alice, message="")
+    assert completed(alice, idempotency_key="again", fingerprint="0" * 64).pk != task.pk
+
+
+# ---- Failures -------------------------------------------------------------------------------------------------------
+def test_without_redis_nothing_is_deleted(alice: User, rehearsed: Change) -> None:
+    """A run-state that cannot be deleted would still be shown."""
+    task = completed(alice)
+    before = objects(task)
+    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
+    with pytest.raises(actions.RunStateUnavailable):
+        deletion.delete(task, user=alice, message="")
+    assert row_of(task).status == "completed"
+    assert objects(task) == before
+
+
+def test_without_storage_the_objects_are_deleted_later(
+    alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = completed(alice)
+    before, there = objects(task), settings.SLUICE
+    fail_storage(settings)
+    deletion.delete(task, user=alice, message="")
+    settings.SLUICE = there
+    assert not Task.objects.filter(pk=task.pk).exists()
+    assert objects(task) == before
+
+    assert deletion.finish_deletions() == 0  # a worker may still write
+    monkeypatch.setattr(deletion, "GRACE", timedelta(0))
+    assert deletion.finish_deletions() == 1
+    assert objects(task) == set()
+    assert not Deletion.objects.exists()
+
+
+def test_a_task_that_was_retried_meanwhile_is_kept(alice: User) -> None:
+    task = completed(alice)
+    actions.retry(task=row_of(task), from_stage=Stage.OCR)
+    with pytest.raises(deletion.ChangedMeanwhile):
+        deletion.delete(task, user=alice, message="")
+    assert row_of(task).status == "pending"
+    assert not Deletion.objects.exists()
+    assert not LogEntry.objects.filter(object_id=str(task.pk)).exists()
+
+
+def test_what_a_late_worker_writes_is_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = completed(alice)
+    deletion.delete(task, user=alice, message="")
+    storage.put(f"{artifacts.folder(task)}ocr-1/late.md", b"late", content_type="text/markdown")
+    monkeypatch.setattr(deletion, "GRACE", timedelta(0))
+    assert cleanup.sweep() == []
+    assert objects(task) == set()
+
+
+# ---- Retention ------------------------------------------------------------------------------------------------------
+def test_tasks_are_deleted_after_their_own_time(api: APIClient, alice: User) -> None:
+    """B34."""
+    valkey().flushdb()
+    short, kept = completed(alice), completed(alice)
+    Task.objects.filter(pk=short.pk).update(expires_at=timezone.now() - timedelta(minutes=1))
+    Task.objects.filter(pk=kept.pk).update(expires_at=timezone.now() + timedelta(minutes=1))
+    assert deletion.delete_expired() == 1
+    assert (objects(short), len(objects(kept)) > 0) == (set(), True)
+    assert [each["task_id"] for each in api.get("/api/v1/etl/tasks").json()["results"]] == [kept.pk]
+
+
+def test_tasks_are_deleted_after_the_time_of_the_setting(alice: User, rehearsed: Change) -> None:
+    old, new = completed(alice), completed(alice)
+    chosen, running = completed(alice), make_task(alice)
+    Task.objects.exclude(pk=new.pk).update(created_at=timezone.now() - timedelta(days=31))
+    Task.objects.filter(pk=chosen.pk).update(expires_at=timezone.now() + timedelta(days=60))
+    assert deletion.delete_expired() == 0  # 0 days: kept
+    rehearsed(etl_retention_days=30)
+    assert deletion.delete_expired() == 1
+    assert set(Task.objects.values_list("pk", flat=True)) == {new.pk, chosen.pk, running.pk}
+    assert objects(old) == set()
+
+
+@pytest.mark.parametrize("days", [1, 36_500])
+def test_a_client_chooses_how_long_a_task_is_kept(api: APIClient, alice: User, days: int) -> None:
+    stored = api.post(
+        "/api/v1/etl/uploads", {"filename": "a.txt", "content_type": "text/plain", "size": 6}, format="json"
+    )
+    storage.put(stored.json()["file_key"], b"Hello.", content_type="text/plain")
+    body = {"file_key": stored.json()["file_key"], "keep_days": days}
+    response = api.post("/api/v1/etl/submit", body, format="json")
+    assert response.status_code == 202, response.content
+    task = Task.objects.get(pk=response.json()["task_id"])
+    assert task.expires_at is not None
+    assert abs(task.expires_at - timezone.now() - timedelta(days=days)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("days", [0, 36_501, "1", True])
+def test_a_wrong_time_is_refused(api: APIClient, alice: User, days: object) -> None:
+    response = api.post("/api/v1/etl/submit", {"file_key": "etl/uploads/1/x", "keep_days": days}, format="json")
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/keep_days")
