@@ -138,12 +138,13 @@ def bare(file: Path) -> list[str]:
 def compare_text(theirs: list[str], ours: OCRResult) -> int:
     """Compare both with the printed text. The loop's text must be complete, in any order.
 
-    Returns the number of pages.
+    Ours may lack the headings, which are running heads because the pages repeat. Returns the number of pages.
     """
-    truth = [samples.letters(page) for page in samples.true_text("invoice.txt").split("\f")]
+    truth = samples.true_text("invoice.txt").split("\f")
     for number, (bare_page, page) in enumerate(zip(theirs, ours.pages, strict=True)):
-        expected = truth[number % len(truth)]
-        assert samples.letters(ours.markdown[page.start : page.end]) == expected, f"page {number + 1} differs"
+        printed = truth[number % len(truth)].lstrip()
+        expected, body = samples.letters(printed), samples.letters(printed.partition("\n")[2])
+        assert samples.letters(ours.markdown[page.start : page.end]) in {expected, body}, f"page {number + 1} differs"
         lacks = Counter(expected) - Counter(samples.letters(bare_page))
         assert lacks.total() <= LACKS * len(expected), f"the loop misses letters of page {number + 1}"
     return len(theirs)

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "3"
+VERSION = "4"
 LIBRARIES = (
     "pypdfium2",
     "rapidocr",

