@@ -8,7 +8,7 @@ from typing import Self
 
 
 class LeaseLost(Exception):
-    """The lease was lost, or its work was canceled. Nothing may be written."""
+    """The lease was lost, or its work was cancelled. Nothing may be written."""
 
 
 class LeaseLostEvent(threading.Event):
@@ -41,7 +41,7 @@ class Heartbeat:
     """Renews a lease every third of its length in a thread of its own, as a context manager.
 
     `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
-    work goes on until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
+    work continues until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
     `on_loss` is called once, in the thread, to stop work that is under way.
     """
 

@@ -11,7 +11,7 @@ from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewP
 from config.platform.db import clock, sql
 from etl.core.states import ENDED, Status
 
-COLOURS = {
+COLORS = {
     Status.PENDING: "#94a3b8",
     Status.COMPLETED: "#16a34a",
     Status.FAILED: "#dc2626",
@@ -87,7 +87,7 @@ def statuses_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
         series=[
             Series(
                 label="open" if status == Status.PENDING else status,
-                colour=COLOURS[status],
+                color=COLORS[status],
                 values=[counts.get((hour, status), 0) for hour in hours],
                 urls=[
                     list_url("etl_task", {"status__exact": status} | overview.within(hour, "created_at"))
@@ -121,17 +121,17 @@ def times_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
         unit="seconds",
         labels=overview.labels_of(hours),
         series=[
-            series_of(label, colour, hours, [value(hour, name, place) for hour in hours])
-            for label, name, place, colour in TIMES
+            series_of(label, color, hours, [value(hour, name, place) for hour in hours])
+            for label, name, place, color in TIMES
         ],
         note="Total: from submission to completion, including waiting, for documents that were run once.",
     )
 
 
-def series_of(label: str, colour: str, hours: list[datetime], values: list[float | None]) -> Series:
+def series_of(label: str, color: str, hours: list[datetime], values: list[float | None]) -> Series:
     return Series(
         label=label,
-        colour=colour,
+        color=color,
         values=values,
         texts=["-" if value is None else milliseconds(value * 1000) for value in values],
         urls=[list_url("etl_task", overview.within(hour, "created_at")) for hour in hours],
@@ -148,7 +148,7 @@ def failures_of(found: list[dict[str, Any]], since: datetime) -> Chart:
         series=[
             Series(
                 label="documents",
-                colour="#dc2626",
+                color="#dc2626",
                 values=[row["tasks"] for row in found],
                 urls=[list_url("etl_task", lately | {"error_code": row["code"]}) for row in found],
             )

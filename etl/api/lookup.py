@@ -208,6 +208,6 @@ def changed(state: RunState, credential: Credential, *, until: float) -> RunStat
 
 
 def require_valid(credential: Credential) -> None:
-    """Raises NotAuthenticated if the token or session was revoked, or its user was deactivated."""
+    """Raise NotAuthenticated if the token or session was revoked, or its user was deactivated."""
     if credential not in still_valid([credential]):
         raise NotAuthenticated

@@ -19,7 +19,7 @@ from config.platform.http.parsers import JSONParser
 from config.platform.http.problems import BadInput, BodyTooLarge, NotFound, NotPermitted, StorageUnavailable
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
-from config.platform.http.serializers import Nothing
+from config.platform.http.serializers import EmptyBody
 from etl.api import lookup, openapi, representation, schemas
 from etl.api.serializers import (
     RetrySerializer,
@@ -211,7 +211,7 @@ class CancelTaskView(TaskAPIView):
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         task = owned(request, task_id)
         with staff.recorded(request.user, task, "Over the API: cancelled."):
             actions.cancel(task=task)

@@ -25,7 +25,7 @@ class TaskHeld(Problem):
 
 class TaskChanged(Problem):
     status = 409
-    code = "look_again"
+    code = "task_changed"
     detail = "The task has changed in the meantime. Reload the page and check it again."
 
 

@@ -27,7 +27,7 @@ from exports.core.states import JobStatus
 from exports.models import Dataset
 from exports.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 
-COLOURS = {
+COLORS = {
     JobStatus.PENDING: "#94a3b8",
     JobStatus.RUNNING: "#3b82f6",
     JobStatus.RETRYING: "#f59e0b",
@@ -77,7 +77,7 @@ def jobs_by_hour(hours: list[datetime], found: list[sql.Row]) -> Chart:
         series=[
             Series(
                 label=status,
-                colour=COLOURS[status],
+                color=COLORS[status],
                 values=[counts.get((hour, status), 0) for hour in hours],
                 urls=[
                     list_url("job", {"status__exact": status} | overview.within(hour, "created_at")) for hour in hours
@@ -89,7 +89,7 @@ def jobs_by_hour(hours: list[datetime], found: list[sql.Row]) -> Chart:
     )
 
 
-def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, title: str, colour: str) -> Chart:
+def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, title: str, color: str) -> Chart:
     amounts = {row["hour"]: row[name] for row in found}
     values = [amounts.get(hour, 0) for hour in hours]
     divisor, unit = scale_of(max(values)) if name == "bytes" else (1, name)
@@ -100,7 +100,7 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
         series=[
             Series(
                 label=name,
-                colour=colour,
+                color=color,
                 values=[value / divisor for value in values],
                 texts=[size(value) if name == "bytes" else number(value) for value in values],
                 urls=[list_url("job", done | overview.within(hour, "finished_at")) for hour in hours],
@@ -268,7 +268,7 @@ def failures_of(found: list[sql.Row], since: datetime) -> Chart:
         series=[
             Series(
                 label="chunks",
-                colour="#dc2626",
+                color="#dc2626",
                 values=[row["chunks"] for row in found],
                 urls=[list_url("chunk", lately | {"error_code": row["code"]}) for row in found],
             )

@@ -53,7 +53,7 @@ class SourceCancelled(SourceError):
 
 
 class SourceConflict(SourceError):
-    """Replication usually goes on for a while, so that attempts in quick succession meet the same conflict."""
+    """Replication usually continues for a while, so that attempts in quick succession meet the same conflict."""
 
     backoff_factor = 8
     text = "The source database ended the call in favor of replication or of another transaction."

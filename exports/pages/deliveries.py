@@ -46,12 +46,12 @@ class DeliveryRow:
 
     @property
     def waits(self) -> bool:
-        """Whether the next attempt is scheduled for later, so that "Send now" is useful."""
+        """Return whether the next attempt is scheduled for later, so that "Send now" is useful."""
         return self.next_at is not None and not self.is_sending and self.next_at > clock.now()
 
     @property
     def is_due(self) -> bool:
-        """Whether an attempt is running or starts within seconds."""
+        """Return whether an attempt is running or starts within seconds."""
         return self.is_sending or (self.next_at is not None and self.next_at < clock.now() + SOON)
 
 

@@ -147,7 +147,7 @@ def send_test(webhook: Webhook) -> Delivery:
 
 
 def add_test(webhook: Webhook) -> Delivery | None:
-    """Returns None when a test is pending. Raises NoSuchWebhook."""
+    """Add a test delivery. Return None when a test is pending. Raises NoSuchWebhook."""
     body = outbox.envelope(TEST, at=clock.now(), data={"webhookId": str(webhook.pk)})
     with transaction.atomic():
         if not Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first():

@@ -28,7 +28,7 @@ class NotYourRule(Problem):
 
 
 def visible(user: User, rule_id: int) -> Rule:
-    """Raises NoSuchRule."""
+    """Return the rule. Raises NoSuchRule."""
     rule = catalog.visible_to(user).filter(pk=rule_id).first()
     if rule is None:
         raise NoSuchRule
@@ -55,7 +55,7 @@ def deleted(user: User, rule_id: int) -> Rule | None:
 
 
 def version_of(rule: Rule, number: int) -> RuleVersion:
-    """Raises NoSuchRule."""
+    """Return the version of the rule. Raises NoSuchRule."""
     found = rule.versions.filter(version=number).first()
     if found is None:
         raise NoSuchRule("This rule has no such version.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
-from django.core.checks import Warning as Concern
+from django.core.checks import Warning as CheckWarning
 
 from config.platform import broker
 from config.platform.db.base import WAIT_SECONDS
@@ -70,7 +70,7 @@ def check_leases(times: Times) -> Iterator[CheckMessage]:
     """A heartbeat that waits for its server once, for the longest time allowed, must not lose the lease."""
     shortest = HEARTBEATS * times.database_wait
     if times.lease < shortest:
-        yield Concern(
+        yield CheckWarning(
             f"EXPORT_LEASE_SECONDS is {times.lease:g}: the heartbeat runs every {times.lease / HEARTBEATS:g} s and may "
             f"wait {times.database_wait:g} s for a connection, so workers can lose chunks that they still export.",
             hint=f"Set EXPORT_LEASE_SECONDS to {shortest:g} or more; the default is 60.",
@@ -78,7 +78,7 @@ def check_leases(times: Times) -> Iterator[CheckMessage]:
         )
     shortest = HEARTBEATS * times.redis_wait * 2
     if times.stage_lease < shortest:
-        yield Concern(
+        yield CheckWarning(
             f"ETL_LEASE_SECONDS is {times.stage_lease:g}: a short delay of Redis is enough to lose a stage's lease.",
             hint=f"Set ETL_LEASE_SECONDS to {shortest:g} or more; the default is 30.",
             id="ops.W102",
@@ -87,7 +87,7 @@ def check_leases(times: Times) -> Iterator[CheckMessage]:
 
 def check_reaper(times: Times) -> Iterator[CheckMessage]:
     if times.reaper > times.lease:
-        yield Concern(
+        yield CheckWarning(
             f"EXPORT_REAPER_SECONDS is {times.reaper:g}, longer than a lease: "
             f"chunks of lost workers wait for up to {times.lease + times.reaper:g} s.",
             hint="Set EXPORT_REAPER_SECONDS to a quarter of EXPORT_LEASE_SECONDS.",
@@ -119,14 +119,14 @@ def check_stages(times: Times) -> Iterator[CheckMessage]:
             id="ops.E102",
         )
     elif times.model >= times.stage:
-        yield Concern(
+        yield CheckWarning(
             f"ETL_LLM_TIMEOUT_SECONDS, {times.model:g}, is as long as a stage, {times.stage:g} s: "
             "one slow response of the model ends the stage without a retry.",
             hint="Set ETL_LLM_TIMEOUT_SECONDS to a third of ETL_TASK_TIMEOUT, or raise the latter.",
             id="ops.W104",
         )
     elif times.state < times.stage_hard * 2:
-        yield Concern(
+        yield CheckWarning(
             f"ETL_STATE_TTL_SECONDS, {times.state:g}, is shorter than two runs of a stage: "
             "run-states can expire while a stage runs.",
             hint="Set ETL_STATE_TTL_SECONDS to an hour or more; the default is a day.",

@@ -18,7 +18,7 @@ from config.platform.db import clock
 from config.platform.ui.templatetags import pages
 
 NOTHING = "-"
-COLOURS = {
+COLORS = {
     "running": "info",
     "mineru_parsing": "info",
     "llm_processing": "info",
@@ -50,7 +50,7 @@ UNITS = (
 
 
 def badge(state: str) -> SafeString:
-    label: SafeString = display_for_label(state, NOTHING, COLOURS)
+    label: SafeString = display_for_label(state, NOTHING, COLORS)
     return label
 
 

@@ -36,7 +36,7 @@ class Series:
     """A line or the segments of bars. `texts` and `urls` are for the table; the default text is the value."""
 
     label: str
-    colour: str
+    color: str
     values: Sequence[float | None]
     texts: Sequence[str] = ()
     urls: Sequence[str] = ()
@@ -70,8 +70,8 @@ class Chart:
 
     def dataset(self, series: Series) -> dict[str, Any]:
         shape = {"borderWidth": 2, "tension": 0.2, "pointRadius": 3} if self.kind == "line" else {"maxBarThickness": 28}
-        colours = {"backgroundColor": series.colour, "borderColor": series.colour}
-        return {"label": series.label, "data": list(series.values), "spanGaps": True, **shape, **colours}
+        colors = {"backgroundColor": series.color, "borderColor": series.color}
+        return {"label": series.label, "data": list(series.values), "spanGaps": True, **shape, **colors}
 
     @property
     def options(self) -> str:

@@ -35,7 +35,7 @@ class RateLimitedView:
     throttle: ClassVar[type[Throttle] | None] = None
 
     def count(self, throttle: type[Throttle] | None = None) -> None:
-        """Raises RateLimited."""
+        """Count the request. Raises RateLimited."""
         if limit := throttle or self.throttle:
             limit().allow_request(api_request(self.request), cast("Any", self))
 

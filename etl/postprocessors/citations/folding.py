@@ -92,7 +92,7 @@ def words_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def goes_on(plain: str, end: int, start: int) -> bool:
-    """Whether a hyphen at the end of a line divides a word."""
+    """Return whether a hyphen at the end of a line divides a word."""
     if plain[end - 1] not in "-‐" or not plain[start].islower() or not plain[end - 2 : end - 1].isalpha():
         return False
     between = plain[end:start]
