@@ -127,17 +127,8 @@ def expired_uploads(*, kept: timedelta) -> QuerySet[Upload]:
     return Upload.objects.filter(expires_at__lt=Now() - kept)
 
 
-# The row's lock serializes the charges of one user; while there is no row, the unique index does.
-CHARGE_TEST = """
-INSERT INTO etl_usage AS u (user_id, day, documents, bytes, tests)
-SELECT %(user)s, (clock_timestamp() AT TIME ZONE 'UTC')::date, 0, 0, 1 WHERE %(most)s > 0
-ON CONFLICT (user_id, day) DO UPDATE SET tests = u.tests + 1 WHERE u.tests < %(most)s
-RETURNING tests
-"""
-
-
 def charge_test(user_id: int) -> None:
     """Charge the test of a rule with a model. Raises QuotaExceeded."""
     most = settings.SLUICE.etl_daily_rule_tests
-    if sql.scalar(CHARGE_TEST, user=user_id, most=most) is None:
+    if not Usage.objects.charge_one(user_id, "tests", most=most):
         refuse(f"You have tested rules with the language model {most:,} times today", state(user_id))
