@@ -5,18 +5,17 @@ from typing import Any
 
 from django.urls import reverse
 
-from config.platform.http.paging import MAX_LIMIT
+from config.platform.http.paging import MAX_LIMIT, whole_number
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import RateLimited
 from config.platform.ui.base import Action, problem_text, validated
-from etl.api.serializers import MOST, RetrySerializer
+from etl.api.serializers import RetrySerializer
 from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.pages.base import changeable
 from etl.pages.listing import ORDER
 from etl.pipeline import actions
 from rules.api import rates
-from rules.pages.base import number_in
 
 
 class TaskAction(Action):
@@ -62,8 +61,8 @@ def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
 
 def number_or_text(text: str) -> int | str | None:
     """Return a form field as a JSON value. Invalid numbers stay text, so that the API refuses them."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST))
-    return int(text) if is_number else (text or None)
+    number = whole_number(text)
+    return (text or None) if number is None else number
 
 
 # ---- Several at once ------------------------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ class BulkTaskAction(Action):
         return self.summary(len(tasks) - refusals.total(), result, refusals)
 
     def selected(self) -> list[Task]:
-        ids = [number for text in self.request.POST.getlist("task") if (number := number_in(text))]
+        ids = [number for text in self.request.POST.getlist("task") if (number := whole_number(text))]
         mine = Task.objects.filter(user=self.user, pk__in=ids[:MAX_LIMIT])
         return list(mine.without_results().order_by(*ORDER))
 

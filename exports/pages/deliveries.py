@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from config.platform.db import clock
+from config.platform.http.problems import require_first
 from exports.models import Delivery, Webhook
 from exports.pages.base import ExportsPage
 from exports.webhooks import representation, schemas, subscriptions
@@ -91,9 +92,7 @@ class DeliveryPage(ExportsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         webhook = subscriptions.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
         found = representation.with_log(Delivery.objects.filter(webhook=webhook)).defer(None)
-        delivery = found.filter(pk=self.kwargs["delivery_id"]).first()
-        if delivery is None:
-            raise subscriptions.NoSuchDelivery
+        delivery = require_first(found.filter(pk=self.kwargs["delivery_id"]), subscriptions.NoSuchDelivery)
         row = row_of(delivery)
         return super().get_context_data(
             webhook=webhook, delivery=delivery, line=row, log=representation.delivery(delivery)["log"],

@@ -6,9 +6,10 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from rest_framework.request import Request
 
 from config.platform.db import clock
-from config.platform.http.paging import MAX_LIMIT, refusal
+from config.platform.http.paging import MAX_LIMIT, chosen
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.ui.base import Listing, problem_text, uuid_of
 from exports.core.states import JOB_ACTIVE, JobStatus
@@ -51,17 +52,11 @@ class ExportListPage(ExportsPage):
 
     def jobs(self, status: str, dataset: str, datasets: Iterable[Dataset]) -> JobQuerySet:
         jobs = representation.with_all(Job.objects.filter(user=self.user).with_span())
-        if status:
-            jobs = jobs.filter(status__in=statuses_of(status))
+        if status and (wanted := chosen(Request(self.request), "status", among=STATUSES)):
+            jobs = jobs.filter(status__in=STATUSES[wanted])
         if dataset:
             jobs = jobs.filter(dataset__in=[each for each in datasets if each.name == dataset])
         return jobs
-
-
-def statuses_of(status: str) -> tuple[str, ...]:
-    if status not in STATUSES:
-        raise refusal("status", f"Must be one of: {', '.join(sorted(STATUSES))}.", code="invalid_choice")
-    return STATUSES[status]
 
 
 def row(job: Job) -> dict[str, Any]:

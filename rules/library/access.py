@@ -3,7 +3,7 @@
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
-from config.platform.http.problems import NotFound, Problem
+from config.platform.http.problems import NotFound, Problem, require_first
 from rules.library import catalog
 from rules.models import Rule, RuleVersion
 
@@ -29,10 +29,7 @@ class NotYourRule(Problem):
 
 def visible(user: User, rule_id: int) -> Rule:
     """Return the rule. Raises NoSuchRule."""
-    rule = catalog.visible_to(user).filter(pk=rule_id).first()
-    if rule is None:
-        raise NoSuchRule
-    return rule
+    return require_first(catalog.visible_to(user).filter(pk=rule_id), NoSuchRule)
 
 
 def is_changeable(user: User, rule: Rule) -> bool:
@@ -56,7 +53,4 @@ def deleted(user: User, rule_id: int) -> Rule | None:
 
 def version_of(rule: Rule, number: int) -> RuleVersion:
     """Return the version of the rule. Raises NoSuchRule."""
-    found = rule.versions.filter(version=number).first()
-    if found is None:
-        raise NoSuchRule("This rule has no such version.")
-    return found
+    return require_first(rule.versions.filter(version=number), NoSuchRule("This rule has no such version."))

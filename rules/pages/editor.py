@@ -10,12 +10,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 
+from config.platform.http.paging import whole_number
 from config.platform.http.problems import Problem
 from config.platform.ui.base import problem_text
 from rules.library import access, catalog, editing, requirements
 from rules.models import Rule
 from rules.pages import comparison, explanations, forms
-from rules.pages.base import RulesPage, number_in
+from rules.pages.base import RulesPage
 from rules.pages.forms import SCHEMA, RuleForm
 
 
@@ -63,7 +64,7 @@ class New(Editor):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
-        source = number_in(request.GET.get("from", ""))
+        source = whole_number(request.GET.get("from", ""))
         form = forms.copy_of(access.visible(self.user, source)) if source else forms.empty()
         form.read()
         return self.show(form=form, samples=catalog.visible_to(self.user).filter(owner=None).order_by("name"))

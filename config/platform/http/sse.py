@@ -86,12 +86,6 @@ def frame(event: str, data: Mapping[str, Any], *, number: int) -> bytes:
     )
 
 
-def number_in(last_event_id: str) -> int | None:
-    """Return a `Last-Event-ID` as a number, or None if it is invalid."""
-    is_number = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < len(str(2**63))
-    return int(last_event_id) if is_number else None
-
-
 # ---- Listeners ------------------------------------------------------------------------------------------------------
 
 

@@ -29,10 +29,14 @@ from config.platform.ui.templatetags.pages import duration
 
 
 class RateLimitedView:
-    """Rate limits of the corresponding API requests. Pages without one have no `throttle`."""
+    """The user, and rate limits of the corresponding API requests. Pages without one have no `throttle`."""
 
     request: HttpRequest
     throttle: ClassVar[type[Throttle] | None] = None
+
+    @property
+    def user(self) -> User:
+        return cast("User", self.request.user)
 
     def count(self, throttle: type[Throttle] | None = None) -> None:
         """Count the request. Raises RateLimited."""
@@ -48,10 +52,6 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
     fragment_name: str = ""
     title: str = ""
-
-    @property
-    def user(self) -> User:
-        return cast("User", self.request.user)
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
@@ -93,10 +93,6 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
     entry: LogEntry | None = None  # the record of a change to another user's row
-
-    @property
-    def user(self) -> User:
-        return cast("User", self.request.user)
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         try:

@@ -16,7 +16,6 @@ from etl.postprocessors.citations.characters import FRACTIONS, blank_tags, is_ma
 # Words, without Markdown and table marks.
 WORD = re.compile(r"[^\s|*_`~#>\\<]+|<(?![a-zA-Z/])")
 QUOTES = str.maketrans({**dict.fromkeys("‐‑‒–—−", "-"), **dict.fromkeys("‘’‚‛´`", "'"), **dict.fromkeys("“”„‟«»", '"')})
-HYPHENATED = re.compile(r"[^\W\d_][-‐]\Z")
 BREAK = re.compile(r"(?<=[^\W\d_])[-‐][ \t]*\n[ \t]*")
 UNIT = re.compile(r"(?:^|[\d\s/])(?:[kcdm]?m|ft|in|yd)\Z")
 PRIVATE = 0xE000  # characters that replace exponents and fractions, which would become digits
