@@ -145,7 +145,7 @@ class TaskEventHub(sse.EventHub[int]):
         return {task_id: each for task_id, each in news.items() if each.number > after[task_id]}, False
 
     def count_opened(self) -> None:
-        metrics.stream_opened()
+        metrics.STREAMS_OPENED.inc()
 
     def count_closed(self, reason: str) -> None:
-        metrics.stream_closed(reason)
+        metrics.STREAMS_CLOSED.labels(reason).inc()

@@ -181,12 +181,12 @@ def wait_for_change(state: RunState, *, user: User, credential: Credential, seco
         return state
     now = state
     try:
-        metrics.wait_begun()
+        metrics.WAITS_BEGUN.inc()
         connection.close()
         now = changed(state, credential, until=time.monotonic() + seconds)
     finally:
         waiting.leave(user.pk)
-        metrics.wait_ended(changed=now is not state)
+        metrics.WAITS_ENDED.labels("unchanged" if now is state else "changed").inc()
     return now
 
 

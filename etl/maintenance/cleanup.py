@@ -36,7 +36,7 @@ def sweep() -> list[str]:
         abort_uploads,
         workspace.clear,
     )
-    metrics.ticked("sweep")
+    metrics.TICKS.labels("sweep").inc()
     return failed
 
 

@@ -95,7 +95,7 @@ def check(user_id: int, *, size: int, upload: str = "") -> Quota:
 
 def require_open(quota: Quota) -> None:
     if quota.open >= quota.max_open:
-        metrics.quota_refused()
+        metrics.QUOTA_REFUSED.inc()
         raise QuotaExceeded(
             f"You have {quota.open:,} unfinished documents and open uploads, and the limit is {quota.max_open:,}. "
             "Wait until some have ended.",
@@ -104,7 +104,7 @@ def require_open(quota: Quota) -> None:
 
 
 def refuse(reason: str, quota: Quota) -> None:
-    metrics.quota_refused()
+    metrics.QUOTA_REFUSED.inc()
     raise QuotaExceeded.of_day(reason, seconds_left=quota.seconds_left)
 
 
