@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from config.platform.db import clock
 from config.platform.http.paging import MAX_LIMIT, chosen
 from config.platform.http.problems import BadInput, InputError, Problem
-from config.platform.ui.base import Listing, problem_text, uuid_of
+from config.platform.ui.base import Listing, problem_text, run_each, uuid_of
 from exports.core.states import JOB_ACTIVE, JobStatus
 from exports.jobs import actions, quotas, representation
 from exports.models import Dataset, Job
@@ -113,18 +113,10 @@ class BulkExportPage(ExportsPage):
         )
 
     def run(self, action: str, jobs: list[Job]) -> None:
-        """Run the action on each job. A refusal is reported and does not stop the others."""
-        run, done = ACTIONS[action], 0
-        for job in jobs:
-            try:
-                run(job)
-            except quotas.QuotaExceeded as problem:
-                messages.error(self.request, problem_text(problem))
-                break
-            except Problem as problem:
-                messages.warning(self.request, f"{job.dataset.name} {str(job.pk)[:8]}: {problem_text(problem)}")
-            else:
-                done += 1
+        """Run the action on each job. Refusals are reported; only an exceeded quota stops the others."""
+        done, refusals = run_each(jobs, ACTIONS[action], stop=quotas.QuotaExceeded)
+        if refusals:
+            messages.warning(self.request, refusals)
         if done:
             result = "cancelled" if action == "cancel" else "queued for retry"
             messages.success(self.request, f"{done} export{'s' if done > 1 else ''} {result}.")

@@ -7,12 +7,11 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.urls import reverse
 
 from config.platform.http.paging import whole_number
 from config.platform.http.problems import Problem
-from config.platform.ui.base import problem_text
+from config.platform.ui.base import problem_text, redirect_page
 from rules.library import access, catalog, editing, requirements
 from rules.models import Rule
 from rules.pages import comparison, explanations, forms
@@ -51,12 +50,9 @@ class Editor(RulesPage):
         }
 
     def saved(self, rule: Rule, words: str) -> HttpResponse:
-        """Redirect to the rule. htmx would follow a 302 itself and insert the next page into this one."""
+        """Redirect to the rule."""
         messages.success(self.request, words)
-        where = reverse("rule", args=[rule.pk])
-        if self.request.headers.get("HX-Request"):
-            return HttpResponse(status=204, headers={"HX-Redirect": where})
-        return redirect(where)
+        return redirect_page(self.request, reverse("rule", args=[rule.pk]))
 
 
 class New(Editor):
