@@ -1,6 +1,6 @@
 """Staff actions on jobs, chunks, files, receipts, links, and slots. They call the same functions as the API."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -31,13 +31,13 @@ def end_time(row: Any) -> str:
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
-def retry_job(job: Job, _nonce: str) -> str:
+def retry_job(job: Job) -> str:
     with blaming_owners_quota():
         chunks = actions.retry(job)
     return f"{counted(chunks, 'failed chunk')} queued." if chunks else "Delivery queued; no chunks had failed."
 
 
-def cancel_job(job: Job, _nonce: str) -> str:
+def cancel_job(job: Job) -> str:
     chunks = actions.cancel(job)
     return f"{counted(chunks, 'chunk')} cancelled." if chunks else "Delivery cancelled; all chunks had finished."
 
@@ -51,6 +51,10 @@ def replay_job(job: Job, nonce: str) -> str:
     if replayed:
         raise Problem(f"Already replayed as export {again.pk}.")
     return f"New export {again.pk}."
+
+
+def replay_jobs(jobs: Sequence[Job], nonce: str) -> Iterable[RowResult]:
+    return each(lambda job: replay_job(job, nonce))(jobs, nonce)
 
 
 JOBS = (
@@ -87,7 +91,7 @@ JOBS = (
         explanation="Creates a new export from the same request, for the same owner and charged to their quota. "
         "Existing files are reused. The original export does not change.",
         refusal=lambda _job: "",
-        do=each(replay_job),
+        do=replay_jobs,
     ),
 )
 
@@ -130,7 +134,7 @@ def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[RowResult]:
         )
 
 
-def release_chunk(chunk: Chunk, _nonce: str) -> str:
+def release_chunk(chunk: Chunk) -> str:
     ended = manual_actions.release_lease(chunk) == ChunkStatus.FAILED
     return "No attempts left: the chunk failed." if ended else "The chunk is queued again."
 
@@ -231,7 +235,7 @@ def slot_refusal(slot: Slot) -> str:
     return "" if slot.lease_until <= clock.now() else manual_actions.SlotInUse.detail
 
 
-def free_slot(slot: Slot, _nonce: str) -> str:
+def free_slot(slot: Slot) -> str:
     manual_actions.free_slot(slot)
     return f"Call terminated, slot free. It was held for export {short(slot.job_id) if slot.job_id else '-'}."
 

@@ -51,13 +51,13 @@ class RowResult(NamedTuple):
 Runner = Callable[[Sequence[Any], str], Iterable[RowResult]]
 
 
-def each(do: Callable[[Any, str], str]) -> Runner:
+def each(do: Callable[[Any], str]) -> Runner:
     """Run `do` on each row. It returns a description of the change; a Problem that it raises becomes the refusal."""
 
-    def run(rows: Sequence[Any], nonce: str) -> Iterator[RowResult]:
+    def run(rows: Sequence[Any], _nonce: str) -> Iterator[RowResult]:
         for row in rows:
             try:
-                yield RowResult(row, done=do(row, nonce))
+                yield RowResult(row, done=do(row))
             except Problem as refusal:
                 yield RowResult(row, refusal=refusal.detail)
 
@@ -67,7 +67,7 @@ def each(do: Callable[[Any, str], str]) -> Runner:
 def change(do: Callable[[Any], object], done: str) -> Runner:
     """Run `do` on each row, as `each` does, and describe each change by the same text."""
 
-    def run(row: Any, _nonce: str) -> str:
+    def run(row: Any) -> str:
         do(row)
         return done
 
