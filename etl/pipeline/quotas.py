@@ -40,7 +40,6 @@ class Quota:
     open: int
     day: date
     resets_at: datetime
-    seconds_left: int
 
 
 # Staff may have set other limits for the user.
@@ -60,8 +59,7 @@ SELECT a.daily_documents, a.daily_bytes, a.max_open, a.day,
        coalesce(u.documents, 0) + uploads.number AS documents, coalesce(u.bytes, 0) + uploads.bytes AS bytes,
        coalesce(u.tests, 0) AS tests,
        uploads.open + (SELECT count(*) FROM etl_task WHERE status = 'pending' AND user_id = %(user)s) AS open,
-       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at,
-       ceil(extract(epoch FROM (a.day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left
+       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at
 FROM allowed a CROSS JOIN uploads LEFT JOIN etl_usage u ON u.user_id = %(user)s AND u.day = a.day
 """
 
@@ -86,10 +84,10 @@ def check(user_id: int, *, size: int, upload: str = "") -> Quota:
     quota = state(user_id, upload=upload)
     require_open(quota)
     if quota.documents + 1 > quota.daily_documents:
-        refuse(f"You have used all {quota.daily_documents:,} documents of today", quota)
+        refuse(f"You have used all {quota.daily_documents:,} documents of today")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)
-        refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left", quota)
+        refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left")
     return quota
 
 
@@ -103,9 +101,9 @@ def require_open(quota: Quota) -> None:
         )
 
 
-def refuse(reason: str, quota: Quota) -> None:
+def refuse(reason: str) -> None:
     metrics.QUOTA_REFUSED.inc()
-    raise QuotaExceeded.of_day(reason, seconds_left=quota.seconds_left)
+    raise QuotaExceeded.of_day(reason)
 
 
 def charge(user_id: int, *, size: int, upload: str = "") -> None:
@@ -131,4 +129,4 @@ def charge_test(user_id: int) -> None:
     """Charge the test of a rule with a model. Raises QuotaExceeded."""
     most = settings.SLUICE.etl_daily_rule_tests
     if not Usage.objects.charge_one(user_id, "tests", most=most):
-        refuse(f"You have tested rules with the language model {most:,} times today", state(user_id))
+        refuse(f"You have tested rules with the language model {most:,} times today")
