@@ -13,7 +13,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.settings import api_settings
 
 from config.platform.http.problems import MAX_ERRORS
-from config.platform.http.serializers import StrictSerializer
+from config.platform.http.serializers import StrictBoolean, StrictSerializer
 from exports.core import planning
 from exports.core.planning import Dialect, Pair, Shape
 from exports.jobs.submission import ExportRequest
@@ -29,15 +29,6 @@ DELIVERIES = ["auto", *DeliveryKind.values]
 # Not allowed in keys, whatever the dataset's pattern: path traversal, and line breaks in logs.
 FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also has the date and the extension
-
-
-class StrictBoolean(serializers.BooleanField):
-    """Boolean that accepts only true and false, unlike DRF's, which also accepts "yes" and 1."""
-
-    def to_internal_value(self, data: Any) -> bool:
-        if not isinstance(data, bool):
-            self.fail("invalid", input=data)
-        return data
 
 
 @extend_schema_field({"type": "string", "format": "date"})

@@ -6,8 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
-from config.platform.http.serializers import StrictSerializer
-from exports.api.serializers import StrictBoolean
+from config.platform.http.serializers import StrictBoolean, StrictSerializer
 from exports.webhooks import url_guard
 from exports.webhooks.models import EventType
 

@@ -95,3 +95,12 @@ class WholeNumber(serializers.IntegerField):
         if isinstance(data, bool) or not isinstance(data, int):
             self.fail("invalid")
         return super().to_internal_value(data)
+
+
+class StrictBoolean(serializers.BooleanField):
+    """Boolean that accepts only true and false, unlike DRF's, which also accepts "yes" and 1."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
