@@ -135,6 +135,8 @@ class TaskListener(sse.Listener[int]):
 class TaskEventHub(sse.EventHub[int]):
     """The listeners of this process, by task."""
 
+    opened, closed = metrics.STREAMS_OPENED, metrics.STREAMS_CLOSED
+
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
         """One round trip to Redis, and one query only for tasks that it does not have."""
         try:
@@ -143,9 +145,3 @@ class TaskEventHub(sse.EventHub[int]):
             connection.close()
         news = {task_id: TaskUpdate(state) for task_id, state in states.items()}
         return {task_id: each for task_id, each in news.items() if each.number > after[task_id]}, False
-
-    def count_opened(self) -> None:
-        metrics.STREAMS_OPENED.inc()
-
-    def count_closed(self, reason: str) -> None:
-        metrics.STREAMS_CLOSED.labels(reason).inc()
