@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
-from django.core.checks import Warning as Concern
+from django.core.checks import Warning as CheckWarning
 
 CONNECT_SECONDS = 2
 
@@ -19,7 +19,7 @@ def check_pooler(databases: Collection[str] | None = None, **_later: Any) -> lis
     if not is_pooled(settings.SLUICE.database_url.get_secret_value()):
         return []
     return [
-        Concern(
+        CheckWarning(
             "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on.",
             hint="Set DATABASE_PREPARE=false, unless it pools sessions or supports prepared statements.",
             id="config.W001",

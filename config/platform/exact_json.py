@@ -67,3 +67,14 @@ def comparable(number: Decimal) -> str:
     whole = "".join(map(str, digits)).lstrip("0")
     short = whole.rstrip("0")
     return f"{'-' * sign}{short}E{int(exponent) + len(whole) - len(short)}" if short else "0"
+
+
+def nested_deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and lists are nested deeper than `levels`. `{}` is one level. Not recursive."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return False
+        level = [inside for each in level for inside in (each.values() if isinstance(each, dict) else each)]
+    return True

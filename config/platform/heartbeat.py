@@ -42,7 +42,7 @@ class Heartbeat:
     """Renews a lease every third of its length, at least every `every` seconds, in a thread, as a context manager.
 
     `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
-    work goes on until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
+    work continues until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
     `on_loss` is called once, in the thread, to stop work that is under way.
     """
 

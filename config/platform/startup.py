@@ -23,7 +23,7 @@ def require_valid_settings() -> None:
 def unusable_temporary_folder() -> str:
     """Return an error message if TMPDIR names a folder that Python does not use, or "".
 
-    Python writes a test file, and without a word takes another folder if that fails. Uploads would fill /tmp, which
+    Python writes a test file, and silently takes another folder if that fails. Uploads would fill /tmp, which
     may be in memory.
     """
     configured = os.environ.get("TMPDIR")

@@ -64,7 +64,7 @@ class Consumer(CeleryConsumer):
         """Give a request to the pool, for which it holds a place.
 
         Celery calls this also later, when a place becomes free. It frees the place only of revoked tasks: each request
-        that cannot be given to the pool, such as one with an invalid time limit, would take one away for ever.
+        that cannot be given to the pool, such as one with an invalid time limit, would take one away forever.
         """
         free_place = getattr(self.controller, "_quick_release", lambda: None)  # a pool without a loop has no places
         try:

@@ -6,12 +6,13 @@ from typing import Any
 from django.conf import settings
 
 from config.platform.admin import overview
-from config.platform.admin.display import length, list_url, milliseconds
-from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewPart, Series, at_most, cut, last_hours
+from config.platform.admin.display import list_url, milliseconds
+from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewPart, Series, at_most, last_hours
 from config.platform.db import clock, sql
-from etl.core.states import ENDED, Status
+from config.platform.ui.templatetags.pages import duration
+from etl.core.states import Status
 
-COLOURS = {
+COLORS: dict[str, str] = {
     Status.PENDING: "#94a3b8",
     Status.COMPLETED: "#16a34a",
     Status.FAILED: "#dc2626",
@@ -50,10 +51,26 @@ def draw() -> Drawn:
     row = sql.one(RECENT, since=hours[0], most=MOST) or {}
     ended = row.pop("ended")
     found = {name: value or [] for name, value in row.items()}
+    counts = {(datetime.fromisoformat(row["hour"]), row["status"]): row["tasks"] for row in found["statuses"]}
+    failures = {str(row["code"]): row["tasks"] for row in found["codes"]}
     charts = [
-        statuses_of(hours, found["statuses"]),
+        overview.by_status_and_hour(
+            "Documents by status and hour of submission",
+            "etl_task",
+            hours,
+            counts,
+            colors=COLORS,
+            names={Status.PENDING: "open"},
+            rows="documents",
+        ),
         times_of(hours, found["times"]),
-        failures_of(found["codes"], hours[0]),
+        overview.by_error(
+            "documents",
+            "etl_task",
+            failures,
+            names=lambda code: code.replace("_", " "),
+            created_at__gte=hours[0].isoformat(),
+        ),
     ]
     return Drawn(figures=[queue_of(sql.one(OPEN, most=MOST + 1) or {}, ended)], charts=charts)
 
@@ -66,9 +83,9 @@ def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
     size = settings.SLUICE.etl_queue_size
     notes = [f"limit {size:,}"]
     if waited:
-        notes.append(f"oldest for {length(waited)}")
+        notes.append(f"oldest for {duration(waited)}")
     if is_long and (ended is None or (now - ended).total_seconds() > LONG_SECONDS):
-        since = f"for {length(now - ended)}" if ended else "in the last 24 hours"
+        since = f"for {duration(now - ended)}" if ended else "in the last 24 hours"
         notes.append(f"none finished {since}: check the workers of the queues ocr and postprocess")
     return Figure(
         title="Open tasks",
@@ -76,27 +93,6 @@ def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
         note=", ".join(notes),
         url=list_url("etl_task", {"status__exact": Status.PENDING}),
         tone="danger" if row["open"] >= size else "warning" if is_long else "",
-    )
-
-
-def statuses_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
-    counts = {(datetime.fromisoformat(row["hour"]), row["status"]): row["tasks"] for row in found}
-    return Chart(
-        title="Documents by status and hour of submission",
-        labels=overview.labels_of(hours),
-        series=[
-            Series(
-                label="open" if status == Status.PENDING else status,
-                colour=COLOURS[status],
-                values=[counts.get((hour, status), 0) for hour in hours],
-                urls=[
-                    list_url("etl_task", {"status__exact": status} | overview.within(hour, "created_at"))
-                    for hour in hours
-                ],
-            )
-            for status in (Status.PENDING, *sorted(ENDED))
-        ],
-        note=cut(sum(counts.values()), "documents"),
     )
 
 
@@ -121,38 +117,20 @@ def times_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
         unit="seconds",
         labels=overview.labels_of(hours),
         series=[
-            series_of(label, colour, hours, [value(hour, name, place) for hour in hours])
-            for label, name, place, colour in TIMES
+            series_of(label, color, hours, [value(hour, name, place) for hour in hours])
+            for label, name, place, color in TIMES
         ],
         note="Total: from submission to completion, including waiting, for documents that were run once.",
     )
 
 
-def series_of(label: str, colour: str, hours: list[datetime], values: list[float | None]) -> Series:
+def series_of(label: str, color: str, hours: list[datetime], values: list[float | None]) -> Series:
     return Series(
         label=label,
-        colour=colour,
+        color=color,
         values=values,
         texts=["-" if value is None else milliseconds(value * 1000) for value in values],
-        urls=[list_url("etl_task", overview.within(hour, "created_at")) for hour in hours],
-    )
-
-
-def failures_of(found: list[dict[str, Any]], since: datetime) -> Chart:
-    lately = {"created_at__gte": since.isoformat()}
-    return Chart(
-        title="Failed documents by error, last 24 hours",
-        labels=[str(row["code"]).replace("_", " ") for row in found],
-        along="error",
-        kind="across",
-        series=[
-            Series(
-                label="documents",
-                colour="#dc2626",
-                values=[row["tasks"] for row in found],
-                urls=[list_url("etl_task", lately | {"error_code": row["code"]}) for row in found],
-            )
-        ],
+        urls=overview.urls_by_hour("etl_task", hours, "created_at"),
     )
 
 

@@ -88,7 +88,7 @@ TASKS = (
         "restores a lost run-state. Periodic recovery does the same in its next runs. Documents in progress are not "
         "affected.",
         refusal=wake_refusal,
-        do=each(lambda task, _confirmation: manual.wake(task)),
+        do=each(manual.wake),
         revision=generation_of,
     ),
 )

@@ -26,13 +26,13 @@ from config.platform.admin.display import (
     size,
     span,
 )
+from config.platform.http.paging import whole_number
 from etl.admin import staff_actions
 from etl.admin.filters import ByKind, ByStatus, ByTaskError
 from etl.api import lookup
 from etl.models import Task
 from etl.runstate import whole_metadata
 
-LONGEST_ID = 18  # digits; more do not fit a bigint
 PERCENT = 100
 BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"))})
@@ -120,8 +120,8 @@ class TaskAdmin(StaffActionAdmin):
         return [fieldsets[0], EXPLAINED, *fieldsets[1:]] if obj and obj.error else fieldsets
 
     def equal_to(self, term: str) -> Q:
-        if term.isascii() and term.isdecimal() and len(term) <= LONGEST_ID:
-            return Q(pk=int(term))
+        if (task_id := whole_number(term)) is not None:
+            return Q(pk=task_id)
         return self.text_equal_to("user__username", term)
 
     def name_of(self, row: Any) -> str:

@@ -18,6 +18,7 @@ from config.platform.http import sse
 from config.platform.http.auth import credential_of, user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
+from config.platform.http.paging import whole_number
 from etl.api import lookup, openapi, representation
 from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.core import metrics
@@ -103,7 +104,7 @@ def begin(state: RunState, last_event_id: str) -> TaskStreamStart | None:
 
     A client that reconnects gets the status immediately, because the last status that it received is unknown.
     """
-    news, position = TaskUpdate(state), sse.number_in(last_event_id)
+    news, position = TaskUpdate(state), whole_number(last_event_id)
     if position is None or position > news.number:
         opening = news.snapshot + (news.status if news.is_final else b"")
     elif position < news.number:
@@ -134,6 +135,8 @@ class TaskListener(sse.Listener[int]):
 class TaskEventHub(sse.EventHub[int]):
     """The listeners of this process, by task."""
 
+    opened, closed = metrics.STREAMS_OPENED, metrics.STREAMS_CLOSED
+
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
         """One round trip to Redis, and one query only for tasks that it does not have."""
         try:
@@ -142,9 +145,3 @@ class TaskEventHub(sse.EventHub[int]):
             connection.close()
         news = {task_id: TaskUpdate(state) for task_id, state in states.items()}
         return {task_id: each for task_id, each in news.items() if each.number > after[task_id]}, False
-
-    def count_opened(self) -> None:
-        metrics.stream_opened()
-
-    def count_closed(self, reason: str) -> None:
-        metrics.stream_closed(reason)

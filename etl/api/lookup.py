@@ -181,12 +181,12 @@ def wait_for_change(state: RunState, *, user: User, credential: Credential, seco
         return state
     now = state
     try:
-        metrics.wait_begun()
+        metrics.WAITS_BEGUN.inc()
         connection.close()
         now = changed(state, credential, until=time.monotonic() + seconds)
     finally:
         waiting.leave(user.pk)
-        metrics.wait_ended(changed=now is not state)
+        metrics.WAITS_ENDED.labels("unchanged" if now is state else "changed").inc()
     return now
 
 
@@ -208,6 +208,6 @@ def changed(state: RunState, credential: Credential, *, until: float) -> RunStat
 
 
 def require_valid(credential: Credential) -> None:
-    """Raises NotAuthenticated if the token or session was revoked, or its user was deactivated."""
+    """Raise NotAuthenticated if the token or session was revoked, or its user was deactivated."""
     if credential not in still_valid([credential]):
         raise NotAuthenticated

@@ -8,6 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
+from config.platform.http.paging import whole_number
 from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
 from etl.core.states import Stage
 
@@ -113,6 +114,7 @@ def read_flag(request: Request, name: str) -> bool:
 def read_number(request: Request, name: str, *, least: int, most: int, default: int, unit: str) -> int:
     """Return a query parameter as a whole number. Raises ValidationError at `/name`."""
     text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
+    number = whole_number(text, most=most)
+    if number is None or number < least:
         raise ValidationError({name: [ErrorDetail(f"Must be a whole number of {unit} from {least} to {most}.")]})
-    return int(text)
+    return number

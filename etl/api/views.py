@@ -16,7 +16,14 @@ from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, Ke
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
 from config.platform.http.parsers import JSONParser
-from config.platform.http.problems import BadInput, BodyTooLarge, NotFound, NotPermitted, StorageUnavailable
+from config.platform.http.problems import (
+    BadInput,
+    BodyTooLarge,
+    NotFound,
+    NotPermitted,
+    StorageUnavailable,
+    require_first,
+)
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
 from etl.api import lookup, openapi, representation, schemas
@@ -66,9 +73,7 @@ def owned(request: Request, task_id: int) -> Task:
     """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see, and
     NotPermitted for one that the user may only see.
     """
-    task = Task.objects.owned_by(request.user).filter(pk=task_id).first()
-    if task is None:
-        raise NoSuchTask
+    task = require_first(Task.objects.owned_by(request.user).filter(pk=task_id), NoSuchTask)
     staff.require_change(request.user, task)
     return task
 

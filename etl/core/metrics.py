@@ -47,14 +47,6 @@ def task_moved(status: str) -> None:
     TASKS.labels(str(status)).inc()
 
 
-def task_failed(code: str) -> None:
-    FAILURES.labels(code).inc()
-
-
-def quota_refused() -> None:
-    QUOTA_REFUSED.inc()
-
-
 def stage_ended(stage: str, outcome: str, seconds: float) -> None:
     STAGES.labels(str(stage), outcome).inc()
     SECONDS.labels(str(stage)).observe(seconds)
@@ -63,18 +55,6 @@ def stage_ended(stage: str, outcome: str, seconds: float) -> None:
 def tokens_spent(prompt: int, completion: int) -> None:
     TOKENS.labels("prompt").inc(prompt)
     TOKENS.labels("completion").inc(completion)
-
-
-def recovered(what: str) -> None:
-    RECOVERED.labels(what).inc()
-
-
-def rows_lost(count: int) -> None:
-    ROWS_LOST.inc(count)
-
-
-def ticked(tick: str) -> None:
-    TICKS.labels(tick).inc()
 
 
 # ---- The API --------------------------------------------------------------------------------------------------------
@@ -86,27 +66,9 @@ STREAMS_CLOSED = counter(
 )
 
 
-def stream_opened() -> None:
-    """Count an opened stream. Open streams are those opened minus those closed."""
-    STREAMS_OPENED.inc()
-
-
-def stream_closed(reason: str) -> None:
-    STREAMS_CLOSED.labels(reason).inc()
-
-
 WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that started to wait for a task to change.")
 WAITS_ENDED = counter(
     "etl_waits_ended_total",
     "Requests that stopped waiting: the task changed, or the time was over.",
     reason=["changed", "unchanged"],
 )
-
-
-def wait_begun() -> None:
-    """Count a waiting request. Waiting requests are those begun minus those ended."""
-    WAITS_BEGUN.inc()
-
-
-def wait_ended(*, changed: bool) -> None:
-    WAITS_ENDED.labels("changed" if changed else "unchanged").inc()

@@ -80,7 +80,7 @@ class SentFile:
         _ = self.kind
 
     def store(self) -> StoredDocument:
-        """Raises StorageUnavailable."""
+        """Store the document. Raises StorageUnavailable."""
         key = new_key(self.kind)
         with (
             storing(),

@@ -41,7 +41,7 @@ def sweep() -> list[str]:
         abort_uploads,
         workspace.clear,
     )
-    metrics.ticked("sweep")
+    metrics.TICKS.labels("sweep").inc()
     return failed
 
 

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from config.platform.http.problems import Problem
+from config.platform.http.problems import Problem, require_first
 from etl import runstate
 from etl.core.states import Stage
 from etl.maintenance import recovery
@@ -25,7 +25,7 @@ class TaskHeld(Problem):
 
 class TaskChanged(Problem):
     status = 409
-    code = "look_again"
+    code = "task_changed"
     detail = "The task has changed in the meantime. Reload the page and check it again."
 
 
@@ -48,9 +48,7 @@ def wake(task: Task) -> str:
 
     Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable and StorageUnavailable.
     """
-    row = Task.objects.open().filter(pk=task.pk).first()
-    if row is None:
-        raise TaskNotOpen
+    row = require_first(Task.objects.open().filter(pk=task.pk), TaskNotOpen)
     with reading_state():
         return recover(row, runstate.find_due([row])[row.pk])
 

@@ -38,7 +38,7 @@ def recover() -> None:
     """Recover every open task, unless another beat has just done so."""
     try:
         if runstate.once(NAME, every=settings.SLUICE.etl_recovery_seconds, run=recover_all):
-            metrics.ticked("recover")
+            metrics.TICKS.labels("recover").inc()
         runstate.once("review", every=REVIEW_SECONDS, run=review)
     except runstate.Unavailable as error:
         log.warning("run_state_unavailable", reason=str(error))  # the next run retries
@@ -69,7 +69,7 @@ def review() -> None:
                 completion.correct(task_id)
         if lost := set(task_ids) - statuses.keys():  # rows are committed before their run-states are created
             log.error("rows_lost", tasks=len(lost))
-            metrics.rows_lost(len(lost))
+            metrics.ROWS_LOST.inc(len(lost))
 
 
 def batches() -> Iterator[list[Task]]:
@@ -120,7 +120,7 @@ class RecoveryPass:
         if not (outcome.moved and outcome.state):
             return False
         log.warning("task_recovered", etl_task_id=task.pk, stage=str(outcome.state.phase), generation=task.generation)
-        metrics.recovered("state")
+        metrics.RECOVERED.labels("state").inc()
         self.wake_worker(task.pk, outcome.state.phase)
         return True
 
@@ -142,7 +142,7 @@ def log_lost(state: RunState) -> None:
     """Log and count a lost message or lease. A token in the state belongs to a worker that died or stalled."""
     what = "lease" if state.token else "hint"
     log.info("wakeup_sent_again", etl_task_id=state.task_id, stage=str(state.phase), lost=what)
-    metrics.recovered(what)
+    metrics.RECOVERED.labels(what).inc()
 
 
 def is_old_enough(task: Task) -> bool:
@@ -181,4 +181,4 @@ def recreate_run_state(task: Task, stored: StoredOcr | None) -> TransitionResult
 def record_end(state: RunState) -> None:
     if completion.record(state):
         log.warning("end_recorded", etl_task_id=state.task_id, status=str(state.status))
-        metrics.recovered("end")
+        metrics.RECOVERED.labels("end").inc()

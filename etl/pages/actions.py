@@ -1,22 +1,20 @@
 """Actions on one or several documents. Each calls the same function as the API."""
 
-from collections import Counter
 from typing import Any
 
 from django.urls import reverse
 
-from config.platform.http.paging import MAX_LIMIT
+from config.platform.http.paging import MAX_LIMIT, whole_number
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import RateLimited
-from config.platform.ui.base import Action, problem_text, validated
-from etl.api.serializers import MOST, RetrySerializer
+from config.platform.ui.base import Action, run_each, validated
+from etl.api.serializers import RetrySerializer
 from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.pages.base import changeable
 from etl.pages.listing import ORDER
 from etl.pipeline import actions, deletion
 from rules.api import rates
-from rules.pages.base import number_in
 
 
 class TaskAction(Action):
@@ -73,8 +71,8 @@ def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
 
 def number_or_text(text: str) -> int | str | None:
     """Return a form field as a JSON value. Invalid numbers stay text, so that the API refuses them."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST))
-    return int(text) if is_number else (text or None)
+    number = whole_number(text)
+    return (text or None) if number is None else number
 
 
 # ---- Several at once ------------------------------------------------------------------------------------------------
@@ -96,36 +94,25 @@ class BulkTaskAction(Action):
         if not tasks:
             raise NothingChanged
         run, result = (self.cancel, "cancelled") if self.request.POST.get("do") == "cancel" else (self.retry, "queued")
-        refusals: Counter[str] = Counter()
-        for number, task in enumerate(tasks):
-            try:
-                self.count(rates.DocumentThrottle)
-                run(task)
-            except RateLimited as problem:
-                refusals[problem_text(problem)] += len(tasks) - number
-                break
-            except Problem as problem:
-                refusals[problem_text(problem)] += 1
-        return self.summary(len(tasks) - refusals.total(), result, refusals)
+        done, refusals = run_each(tasks, run, stop=RateLimited)
+        if not done:
+            raise NothingChanged(refusals)
+        return f"{done:,} {result}. {refusals}".strip()
 
     def selected(self) -> list[Task]:
-        ids = [number for text in self.request.POST.getlist("task") if (number := number_in(text))]
+        ids = [number for text in self.request.POST.getlist("task") if (number := whole_number(text))]
         mine = Task.objects.filter(user=self.user, pk__in=ids[:MAX_LIMIT])
         return list(mine.without_results().order_by(*ORDER))
 
     def cancel(self, task: Task) -> None:
+        self.count(rates.DocumentThrottle)
         actions.cancel(task=task)
 
     def retry(self, task: Task) -> None:
         """Retry from the requested stage, else from the failed one, else from the start."""
+        self.count(rates.DocumentThrottle)
         stage = self.request.POST.get("from_stage") or stage_of(task)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
-
-    def summary(self, done: int, result: str, refusals: Counter[str]) -> str:
-        reasons = " ".join(f"{number:,} unchanged: {reason}" for reason, number in refusals.items())
-        if not done:
-            raise NothingChanged(reasons)
-        return f"{done:,} {result}. {reasons}".strip()
 
 
 def stage_of(task: Task) -> str:

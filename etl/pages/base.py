@@ -4,7 +4,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
-from config.platform.http.problems import NotFound
+from config.platform.http.problems import NotFound, require_first
 from config.platform.ui.base import Page
 from etl.api import lookup
 from etl.models import Task
@@ -39,10 +39,7 @@ class TaskPage(DocumentsPage):
 
 def owned(task_id: int, *, user: User) -> Task:
     """Return a task that the user may see, without its result. Raises NotFound."""
-    row = Task.objects.owned_by(user).filter(pk=task_id).without_results().first()
-    if row is None:
-        raise NotFound(UNKNOWN)
-    return row
+    return require_first(Task.objects.owned_by(user).filter(pk=task_id).without_results(), NotFound(UNKNOWN))
 
 
 def changeable(task_id: int, *, user: User) -> Task:

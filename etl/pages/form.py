@@ -7,7 +7,7 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from config.platform.http.quotas import left
+from config.platform.http.quotas import left, seconds_left
 from config.platform.ui.templatetags.pages import size
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
@@ -58,7 +58,7 @@ def quota_left(user_id: int) -> dict[str, Any]:
         "open": left(quota.max_open, quota.open),
         "max_open": quota.max_open,
         "is_used_up": quota.documents >= quota.daily_documents or quota.bytes >= quota.daily_bytes,
-        "seconds": quota.seconds_left,
+        "seconds": seconds_left(),
     }
 
 

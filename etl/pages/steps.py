@@ -2,15 +2,15 @@
 
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
-from config.platform.ui.templatetags.pages import count, duration
+from config.platform.ui.templatetags.pages import count, duration, precise
 from etl import runstate
 from etl.core.states import Stage, Status
 from etl.pipeline import turns
 from etl.runstate import RunState
 
-MILLISECONDS = 1000
 PROVIDERS = {"local": "built-in", "mineru": "MinerU"}
 
 
@@ -113,9 +113,7 @@ def recognized(ocr: dict[str, Any]) -> str:
 
 def took(ocr: dict[str, Any]) -> str:
     spent = ocr.get("duration_ms")
-    if not isinstance(spent, int | float):
-        return ""
-    return f"{spent:.0f} ms" if spent < MILLISECONDS else duration(spent / MILLISECONDS)
+    return precise(timedelta(milliseconds=spent)) if isinstance(spent, int | float) else ""
 
 
 def facts_of_extracting(state: RunState) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Document upload by a plain form. With JavaScript, files go to the API, in parallel and with progress."""
 
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from django.contrib import messages
 from django.contrib.auth.mixins import LoginRequiredMixin
@@ -15,7 +15,7 @@ from django.views.generic import View
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
 from config.platform.http.request_context import request_id
-from config.platform.ui.base import problem_text, show_in, validated
+from config.platform.ui.base import problem_text, show_in, uuid_of, validated
 from etl.api.serializers import SubmitFileSerializer
 from etl.ingest import submission, uploads
 from etl.ingest.multipart import BoundedFile
@@ -75,8 +75,5 @@ def submit(request: HttpRequest, user: User) -> Task:
 def once_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:
     """Return the idempotency key of the form and its content: another file in the same form is another document."""
     print_of_body = fingerprint(body)
-    try:
-        form = UUID(request.POST.get("once", ""))
-    except ValueError:
-        form = uuid4()
+    form = uuid_of(request.POST.get("once", "")) or uuid4()
     return Idempotency(key=f"form-{form}-{print_of_body[:32]}", fingerprint=print_of_body)

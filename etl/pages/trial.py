@@ -9,6 +9,7 @@ from django.utils.text import normalize_newlines
 
 from config.platform import exact_json, storage
 from config.platform.http import large_bodies
+from config.platform.http.paging import whole_number
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import problem_text, validated
 from etl.api import lookup
@@ -22,7 +23,7 @@ from rules.library import access, catalog
 from rules.library.content import RuleContent
 from rules.models import Rule
 from rules.pages import forms
-from rules.pages.base import RulesPage, number_in
+from rules.pages.base import RulesPage
 from rules.pages.editor import Editor
 from rules.pages.forms import RuleForm
 
@@ -54,7 +55,7 @@ class RuleTrialPage(Editor):
     http_method_names = ("post",)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        number = number_in(request.POST.get("rule", ""))
+        number = whole_number(request.POST.get("rule", ""))
         rule = access.visible(self.user, number) if number else None
         # Without fields it is a read-only rule: it is tested as saved.
         is_shown = rule and "name" not in request.POST
@@ -82,7 +83,7 @@ class RuleTrialPage(Editor):
 
     def text(self, markdown: str) -> str:
         """Return the validated Markdown: typed, or of the selected document."""
-        number = number_in(self.request.POST.get("document", ""))
+        number = whole_number(self.request.POST.get("document", ""))
         if not markdown.strip() and number:
             markdown = markdown_of(number, user=self.user)
         if markdown.strip():
@@ -126,7 +127,7 @@ class SampleMarkdownFragment(RulesPage):
     template_name = "rules/_sample.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        number = number_in(self.request.GET.get("document", ""))
+        number = whole_number(self.request.GET.get("document", ""))
         try:
             found = {"markdown": markdown_of(number, user=self.user)} if number else {}
         except Problem as problem:

@@ -15,7 +15,7 @@ LONGEST_MODE = 32  # characters, as a rule's column has
 
 
 @register(TAG)
-def seams(**_later: Any) -> list[CheckMessage]:
+def check_extension_points(**_later: Any) -> list[CheckMessage]:
     return [*strategy(), *provider(), *processors(), *model()]
 
 

@@ -57,7 +57,7 @@ def fail(state: RunState, error: EtlError, context: StageContext, move_id: str |
         move_id=move_id,
     )
     settle(outcome)
-    metrics.task_failed(error.code)
+    metrics.FAILURES.labels(error.code).inc()
 
 
 def settle(outcome: TransitionResult, *, result: dict[str, Any] | None = None) -> None:

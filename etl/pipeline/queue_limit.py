@@ -6,7 +6,6 @@ are back below it, the queue is longer than ETL_QUEUE_SIZE: with n users at most
 """
 
 from django.conf import settings
-from django.db import connection
 
 from config.platform.db import sql
 from config.platform.http.problems import Problem
@@ -32,8 +31,7 @@ FROM etl_task WHERE status = 'pending'
 
 def lock() -> None:
     """Serialize admissions until the end of the transaction, so that two requests cannot take the last place."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    sql.scalar("SELECT pg_advisory_xact_lock(%(lock)s)", lock=LOCK)
 
 
 def enter(*, user_id: int, size: int = 0, upload: str = "") -> None:

@@ -40,7 +40,6 @@ class Quota:
     open: int
     day: date
     resets_at: datetime
-    seconds_left: int
 
 
 # Staff may have set other limits for the user.
@@ -60,8 +59,7 @@ SELECT a.daily_documents, a.daily_bytes, a.max_open, a.day,
        coalesce(u.documents, 0) + uploads.number AS documents, coalesce(u.bytes, 0) + uploads.bytes AS bytes,
        coalesce(u.tests, 0) AS tests,
        uploads.open + (SELECT count(*) FROM etl_task WHERE status = 'pending' AND user_id = %(user)s) AS open,
-       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at,
-       ceil(extract(epoch FROM (a.day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left
+       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at
 FROM allowed a CROSS JOIN uploads LEFT JOIN etl_usage u ON u.user_id = %(user)s AND u.day = a.day
 """
 
@@ -86,16 +84,16 @@ def check(user_id: int, *, size: int, upload: str = "") -> Quota:
     quota = state(user_id, upload=upload)
     require_open(quota)
     if quota.documents + 1 > quota.daily_documents:
-        refuse(f"You have used all {quota.daily_documents:,} documents of today", quota)
+        refuse(f"You have used all {quota.daily_documents:,} documents of today")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)
-        refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left", quota)
+        refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left")
     return quota
 
 
 def require_open(quota: Quota) -> None:
     if quota.open >= quota.max_open:
-        metrics.quota_refused()
+        metrics.QUOTA_REFUSED.inc()
         raise QuotaExceeded(
             f"You have {quota.open:,} unfinished documents and open uploads, and the limit is {quota.max_open:,}. "
             "Wait until some have ended.",
@@ -103,9 +101,9 @@ def require_open(quota: Quota) -> None:
         )
 
 
-def refuse(reason: str, quota: Quota) -> None:
-    metrics.quota_refused()
-    raise QuotaExceeded.of_day(reason, seconds_left=quota.seconds_left)
+def refuse(reason: str) -> None:
+    metrics.QUOTA_REFUSED.inc()
+    raise QuotaExceeded.of_day(reason)
 
 
 def charge(user_id: int, *, size: int, upload: str = "") -> None:
@@ -127,17 +125,8 @@ def expired_uploads(*, kept: timedelta) -> QuerySet[Upload]:
     return Upload.objects.filter(expires_at__lt=Now() - kept)
 
 
-# The row's lock serializes the charges of one user; while there is no row, the unique index does.
-CHARGE_TEST = """
-INSERT INTO etl_usage AS u (user_id, day, documents, bytes, tests)
-SELECT %(user)s, (clock_timestamp() AT TIME ZONE 'UTC')::date, 0, 0, 1 WHERE %(most)s > 0
-ON CONFLICT (user_id, day) DO UPDATE SET tests = u.tests + 1 WHERE u.tests < %(most)s
-RETURNING tests
-"""
-
-
 def charge_test(user_id: int) -> None:
     """Charge the test of a rule with a model. Raises QuotaExceeded."""
     most = settings.SLUICE.etl_daily_rule_tests
-    if sql.scalar(CHARGE_TEST, user=user_id, most=most) is None:
-        refuse(f"You have tested rules with the language model {most:,} times today", state(user_id))
+    if not Usage.objects.charge_one(user_id, "tests", most=most):
+        refuse(f"You have tested rules with the language model {most:,} times today")

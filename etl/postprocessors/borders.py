@@ -42,7 +42,7 @@ class Items:
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     def breaks(self, place: int) -> bool:
-        """Whether a cut at this place would be inside an item."""
+        """Return whether a cut at this place would be inside an item."""
         index = bisect_left(self.spans, place, key=lambda span: span[0]) - 1
         return index >= 0 and place < self.spans[index][1]
 

@@ -89,7 +89,7 @@ class Model:
     """The configured model, for one run of a stage. Several threads may ask at once."""
 
     def __init__(self, rule: RuleContent, *, context: StageContext) -> None:
-        """Raises LlmForbidden when no model is configured."""
+        """Take the configured endpoint. Raises LlmForbidden when no model is configured."""
         self.endpoint = ModelEndpoint.configured()
         self.rule, self.context = rule, context
         self.features: ServerFeatures | None = None

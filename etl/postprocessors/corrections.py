@@ -108,8 +108,8 @@ def question_about(batch: list[Part], label: str) -> Question:
 
 
 def are_rows(batch: list[Part]) -> bool:
-    """Whether each part is an item of the same list, and the only one of its row, in the order of the rows, and was not
-    read again without success."""
+    """Return whether each part is an item of the same list, and the only one of its row, in the order of the rows, and
+    was not read again without success."""
     if (
         any(draft.reasons for draft in drafts_of(batch))
         or len({part.item and part.item[0] for part in batch}) != 1

@@ -101,7 +101,7 @@ class Excerpts:
         return start or unit.start, end if end >= 0 else unit.end
 
     def are_rows(self, places: list[list[int]]) -> bool:
-        """Whether these are rows or items of the text, each once, and in order."""
+        """Return whether these are rows or items of the text, each once, and in order."""
         units = [unit for place in places for unit in place]
         is_ordered = all(one < other for one, other in pairwise(units))
         return is_ordered and len(units) == len(places) and all(self.units[unit].is_whole for unit in units)
@@ -143,13 +143,13 @@ class Shown:
 
 
 def is_group(row: str) -> bool:
-    """Whether a row of a table has text in its first cell alone."""
+    """Return whether a row of a table has text in its first cell alone."""
     read = html_rows_of if HTML_ROW.match(row) else markdown_rows_of
     return any(each.is_group for each in read(row, 0))
 
 
 def new_groups(lead: str, before: str) -> list[str]:
-    """Return the groups that begin, if a table goes on with others; else nothing."""
+    """Return the groups that begin, if a table continues with others; else nothing."""
     lines, known = lead.split("\n"), before.split("\n")
     same = next((at for at, pair in enumerate(zip(lines, known, strict=False)) if pair[0] != pair[1]), len(known))
     is_table = same >= HEAD_LINES and lines[:HEAD_LINES] == known[:HEAD_LINES]

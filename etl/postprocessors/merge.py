@@ -137,7 +137,7 @@ def is_null(tree: Tree) -> bool:
 
 
 def is_hollow(tree: Tree) -> bool:
-    """Whether a tree is an object with nothing but nulls."""
+    """Return whether a tree is an object with nothing but nulls."""
     return isinstance(tree, dict) and all(is_null(inside) or is_hollow(inside) for inside in tree.values())
 
 
@@ -260,7 +260,7 @@ class Merging:
 
 
 def agrees(one: dict[str, Tree], other: dict[str, Tree]) -> bool | None:
-    """Whether two objects have the same values; None if no member of both has a value."""
+    """Return whether two objects have the same values; None if no member of both has a value."""
     shared = [name for name in one if name in other and not is_blank(one[name]) and not is_blank(other[name])]
     return all(loose_key(plain(one[name])) == loose_key(plain(other[name])) for name in shared) if shared else None
 

@@ -74,7 +74,7 @@ def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_aft
 
 
 def says(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
-    """Whether an error has one of these codes, or a sentence that the request does not contain."""
+    """Return whether an error has one of these codes, or a sentence that the request does not contain."""
     if not codes.isdisjoint(known):
         return True
     return any(match.group() not in sent for match in sentence.finditer(message))

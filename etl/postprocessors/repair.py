@@ -45,11 +45,11 @@ class Mismatches:
         return [*self.others, *self.items.values()]
 
     def is_wrong(self, pointer: str) -> bool:
-        """Whether a list as a whole does not fit."""
+        """Return whether a list as a whole does not fit."""
         return any(where == pointer for where, _ in self.others)
 
     def has_item(self, pointer: str) -> bool:
-        """Whether a pointer is inside of an item that does not fit."""
+        """Return whether a pointer is inside of an item that does not fit."""
         return any((where, index_in(pointer, where)) in self.items for where in {where for where, _ in self.items})
 
     def bad(self, pointer: str) -> list[int]:
@@ -233,8 +233,8 @@ def merged_items(
 
 
 def is_corrected(schema: Schema, pointer: str, item: Any, given: Any) -> bool:
-    """Whether a corrected item has all values of the wrong one that fitted, and at least half of the words in parts of
-    the wrong form. They may be in other members."""
+    """Return whether a corrected item has all values of the wrong one that fitted, and at least half of the words in
+    parts of the wrong form. They may be in other members."""
     errors = json_schema.errors(schema, replaced(None, pointer, [item], creates=True), MAX_ERRORS)
     kept, words = Counter[str](), set[str]()
     for where, value in scalars(item, join(pointer, 0)):
@@ -253,7 +253,7 @@ def words_of(value: Any) -> list[str]:
 
 
 def concerns(mismatch: Mismatch, where: str) -> bool:
-    """Whether the value at a pointer is wrong according to a mismatch."""
+    """Return whether the value at a pointer is wrong according to a mismatch."""
     pointer, words = mismatch
     if not f"{where}/".startswith(f"{pointer}/") or words.startswith("The member "):
         return False
@@ -261,14 +261,14 @@ def concerns(mismatch: Mismatch, where: str) -> bool:
 
 
 def is_not_allowed(mismatch: Mismatch, where: str) -> bool:
-    """Whether a value is in a member that is not allowed."""
+    """Return whether a value is in a member that is not allowed."""
     pointer, words = mismatch
     is_below = where.startswith(f"{pointer}/") and words.startswith(NOT_ALLOWED)
     return is_below and is_unwanted(where[len(pointer) + 1 :].partition("/")[0], words)
 
 
 def is_unwanted(token: str, words: str) -> bool:
-    """Whether a message about members that are not allowed names this one, or does not name all."""
+    """Return whether a message about members that are not allowed names this one, or does not name all."""
     return repr(unescaped(token)[:50]) in words or "…" in words
 
 

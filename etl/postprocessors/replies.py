@@ -90,7 +90,7 @@ def is_count(number: object) -> bool:
 
 
 def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
-    """Whether the server counted too few tokens for the prompt to have read all of it.
+    """Return whether the server counted too few tokens for the prompt to have read all of it.
 
     A count of 0 is no count. Tokenizers differ, so this finds a prompt of which a third or more is missing.
     """
@@ -103,7 +103,7 @@ def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
 
 
 def is_empty(reply: ModelReply, *, is_notes: bool) -> bool:
-    """Whether the reply is empty or incomplete without a reason: the next attempt may succeed.
+    """Return whether the reply is empty or incomplete without a reason: the next attempt may succeed.
 
     A few servers never send a finish reason. JSON itself shows whether it is complete; notes do not.
     """

@@ -250,7 +250,7 @@ class Guide:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether items of this list may be spread over pieces."""
+        """Return whether items of this list may be spread over pieces."""
         return bool(self.item_key)
 
     @property
@@ -261,22 +261,22 @@ class Guide:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether items of a list have a meaning by position, as in `[latitude, longitude]`."""
+        """Return whether items of a list have a meaning by position, as in `[latitude, longitude]`."""
         return any("prefixItems" in part or isinstance(part.get("items"), list) for part in self.parts)
 
     @property
     def is_unique(self) -> bool:
-        """Whether only one of equal items is kept."""
+        """Return whether only one of equal items is kept."""
         return bool(self.keyword("uniqueItems")) or self.policy == "unique"
 
     def is_of(self, kind: str) -> bool:
-        """Whether the schema allows only this type, and possibly null."""
+        """Return whether the schema allows only this type, and possibly null."""
         kinds = self.keyword("type")
         return set(kinds if isinstance(kinds, list) else [kinds]) - {"null"} == {kind}
 
     @property
     def is_choice(self) -> bool:
-        """Whether the schema lists the possible values. Then they need not occur in the document."""
+        """Return whether the schema lists the possible values. Then they need not occur in the document."""
         return any("enum" in part or "const" in part for part in self.parts)
 
     @property

@@ -51,8 +51,8 @@ class ServerFeatures:
             yield replace(self, form=FALLBACKS[self.form])
 
     def is_about_server(self, message: str, *, sent: str) -> bool:
-        """Whether the message is about the server, and not about one schema or document, which other rules do not
-        share. `sent`: the text that was sent. A server that repeats it in its message says nothing about itself."""
+        """Return whether the message is about the server, and not about one schema or document, which other rules do
+        not share. `sent`: the text that was sent. A server that repeats it in its message says nothing about itself."""
         if self.form is JsonMode.JSON_SCHEMA and BAD_SCHEMA.search(message):
             return False
         return self.after(message) not in list(self.fallbacks(sent.lower()))

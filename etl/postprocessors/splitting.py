@@ -4,8 +4,8 @@ Each character is in exactly one piece, in order; pieces of white space are drop
 several lines is split only if it is longer than a piece. Page markers and headings stay with the text after them.
 
 A model is shown more than the piece, all of it marked as for reading only: the headings that it is under, the head of a
-table that goes on with the current group, and, where the cut may be inside an item, a few lines of both sides. An item
-belongs to the piece in which it begins.
+table that continues with the current group, and, where the cut may be inside an item, a few lines of both sides. An
+item belongs to the piece in which it begins.
 """
 
 import re
@@ -83,7 +83,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A cut. `is_sure`: no item goes on there."""
+    """A cut. `is_sure`: no item continues there."""
 
     place: int
     is_sure: bool = True
@@ -195,7 +195,7 @@ def places(
 
 
 def is_sure(content: str, place: int, items: Items, running: frozenset[str]) -> bool:
-    """Whether the text after a cut begins with a heading, an item, or a row of a table."""
+    """Return whether the text after a cut begins with a heading, an item, or a row of a table."""
     for match in re.finditer(r"[^\n]+", content[place : place + AHEAD]):
         line = match.group()
         if line.startswith(("#", "<tr", "<table")) or items.begins(place + match.start()):

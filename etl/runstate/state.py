@@ -94,12 +94,12 @@ class RunState:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no worker has the task: it waits for one, or for its next attempt."""
+        """Return whether no worker has the task: it waits for one, or for its next attempt."""
         return not (self.has_ended or self.token)
 
     @property
     def is_cancellable(self) -> bool:
-        """Whether the task waits to start, or for post-processing. The script decides, by its clock."""
+        """Return whether the task waits to start, or for post-processing. The script decides, by its clock."""
         if self.status == Status.LLM_PROCESSING:
             return self.is_waiting
         return self.status == Status.PENDING and not self.started

@@ -34,7 +34,7 @@ class OfJobByReceipt(OfJob):
     field = "receipt_id"
 
 
-class OfPath(SimpleListFilter):
+class OfPath(KnownValues):
     """Filter `?path=…`, used by links from a file's page to its chunks."""
 
     title = "path"
@@ -43,9 +43,6 @@ class OfPath(SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         value = request.GET.get(self.parameter_name, "")
         return [(value, value.rpartition("/")[2])] if value else []
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() is None else queryset.filter(path=self.value())
 
 
 class BySlotState(KnownValues):

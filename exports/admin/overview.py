@@ -8,7 +8,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from config.platform.admin import overview
-from config.platform.admin.display import age, counted, length, list_url, number, size
+from config.platform.admin.display import counted, list_url, number, size
 from config.platform.admin.overview import (
     MOST,
     Chart,
@@ -22,12 +22,13 @@ from config.platform.admin.overview import (
     last_hours,
 )
 from config.platform.db import clock, sql
+from config.platform.ui.templatetags.pages import age, duration
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
 from exports.models import Dataset
 from exports.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 
-COLOURS = {
+COLORS: dict[str, str] = {
     JobStatus.PENDING: "#94a3b8",
     JobStatus.RUNNING: "#3b82f6",
     JobStatus.RETRYING: "#f59e0b",
@@ -58,52 +59,34 @@ FROM recent WHERE status = 'success' GROUP BY 1
 
 def draw_jobs() -> Drawn:
     hours = last_hours()
-    found = sql.rows(JOBS_BY_HOUR, since=hours[0], most=MOST)
+    created = sql.rows(JOBS_BY_HOUR, since=hours[0], most=MOST)
+    counts = {(row["hour"], row["status"]): row["jobs"] for row in created}
     exported = sql.rows(EXPORTED_BY_HOUR, since=hours[0], most=MOST)
     return Drawn(
         charts=[
-            jobs_by_hour(hours, found),
+            overview.by_status_and_hour(
+                "Exports by status and hour of creation", "job", hours, counts, colors=COLORS, rows="exports"
+            ),
             amounts_by_hour(hours, exported, "rows", "Rows exported", "#3b82f6"),
             amounts_by_hour(hours, exported, "bytes", "Bytes exported", "#0d9488"),
         ]
     )
 
 
-def jobs_by_hour(hours: list[datetime], found: list[sql.Row]) -> Chart:
-    counts = {(row["hour"], row["status"]): row["jobs"] for row in found}
-    return Chart(
-        title="Exports by status and hour of creation",
-        labels=overview.labels_of(hours),
-        series=[
-            Series(
-                label=status,
-                colour=COLOURS[status],
-                values=[counts.get((hour, status), 0) for hour in hours],
-                urls=[
-                    list_url("job", {"status__exact": status} | overview.within(hour, "created_at")) for hour in hours
-                ],
-            )
-            for status in JobStatus
-        ],
-        note=cut(sum(counts.values()), "exports"),
-    )
-
-
-def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, title: str, colour: str) -> Chart:
+def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, title: str, color: str) -> Chart:
     amounts = {row["hour"]: row[name] for row in found}
     values = [amounts.get(hour, 0) for hour in hours]
     divisor, unit = scale_of(max(values)) if name == "bytes" else (1, name)
-    done = {"status__exact": JobStatus.SUCCESS}
     return Chart(
         title=f"{title}, by hour of completion",
         labels=overview.labels_of(hours),
         series=[
             Series(
                 label=name,
-                colour=colour,
+                color=color,
                 values=[value / divisor for value in values],
                 texts=[size(value) if name == "bytes" else number(value) for value in values],
-                urls=[list_url("job", done | overview.within(hour, "finished_at")) for hour in hours],
+                urls=overview.urls_by_hour("job", hours, "finished_at", status__exact=JobStatus.SUCCESS),
             )
         ],
         unit=unit,
@@ -176,10 +159,9 @@ SELECT error_code AS code, count(*) AS chunks FROM recent GROUP BY 1 ORDER BY 2 
 
 
 def draw_queue() -> Drawn:
-    since = last_hours()[0]
     return Drawn(
         figures=queue_of(sql.one(QUEUE, most=MOST + 1, slots=settings.SLUICE.export_db_slots) or {}),
-        charts=[failures_of(sql.rows(FAILURES, since=since, most=MOST), since)],
+        charts=[failures_since(last_hours()[0])],
     )
 
 
@@ -242,7 +224,7 @@ def oldest_pending(row: dict[str, Any]) -> Figure:
     if row["free"] and not is_busy and untaken.total_seconds() > 2 * settings.SLUICE.export_reaper_seconds:
         tone = "danger"
         note = (
-            f"pending for {length(untaken)} although slots are free: no worker claims chunks. "
+            f"pending for {duration(untaken)} although slots are free: no worker claims chunks. "
             "Check the workers of the queue exports."
         )
     elif waited and waited.total_seconds() > LONG_SECONDS:
@@ -251,30 +233,17 @@ def oldest_pending(row: dict[str, Any]) -> Figure:
         tone, note = "", "since its export was created"
     return Figure(
         title="Oldest pending chunk",
-        value=length(waited) if waited else length(untaken) if tone else "none",
+        value=duration(waited) if waited else duration(untaken) if tone else "none",
         note=note,
         url=list_url("chunk", {"job": row["oldest_job"], "status__exact": "pending"}) if waited else "",
         tone=tone,
     )
 
 
-def failures_of(found: list[sql.Row], since: datetime) -> Chart:
-    lately = {"status__exact": "failed", "finished_at__gte": since.isoformat()}
-    return Chart(
-        title="Failed chunks by error, last 24 hours",
-        labels=[title_of(row["code"]) for row in found],
-        along="error",
-        kind="across",
-        series=[
-            Series(
-                label="chunks",
-                colour="#dc2626",
-                values=[row["chunks"] for row in found],
-                urls=[list_url("chunk", lately | {"error_code": row["code"]}) for row in found],
-            )
-        ],
-        note=cut(sum(row["chunks"] for row in found), "failed chunks"),
-    )
+def failures_since(since: datetime) -> Chart:
+    counts = {row["code"]: row["chunks"] for row in sql.rows(FAILURES, since=since, most=MOST)}
+    query = {"status__exact": "failed", "finished_at__gte": since.isoformat()}
+    return overview.by_error("chunks", "chunk", counts, names=title_of, **query)
 
 
 # ---- Slots, deliveries ----------------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
 """Staff actions on jobs, chunks, files, receipts, links, and slots. They call the same functions as the API."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from config.platform.admin.confirmed_actions import (
-    Confirmation,
     RowResult,
     StaffAction,
     blaming_owners_quota,
@@ -32,26 +31,30 @@ def end_time(row: Any) -> str:
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
-def retry_job(job: Job, _confirmation: Confirmation) -> str:
+def retry_job(job: Job) -> str:
     with blaming_owners_quota():
         chunks = actions.retry(job)
     return f"{counted(chunks, 'failed chunk')} queued." if chunks else "Delivery queued; no chunks had failed."
 
 
-def cancel_job(job: Job, _confirmation: Confirmation) -> str:
+def cancel_job(job: Job) -> str:
     chunks = actions.cancel(job)
     return f"{counted(chunks, 'chunk')} cancelled." if chunks else "Delivery cancelled; all chunks had finished."
 
 
-def replay_job(job: Job, confirmation: Confirmation) -> str:
+def replay_job(job: Job, nonce: str) -> str:
     """Replay a job for its owner, whose quota is charged. The nonce deduplicates clicks."""
-    once = Idempotency(key=f"staff-{confirmation.nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
+    once = Idempotency(key=f"staff-{nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
     binding = ClientBinding(network=job.network, agent=job.agent)
     with blaming_owners_quota():
         again, replayed = actions.replay(job, submission.Caller(user_id=job.user_id, binding=binding, idempotency=once))
     if replayed:
         raise Problem(f"Already replayed as export {again.pk}.")
     return f"New export {again.pk}."
+
+
+def replay_jobs(jobs: Sequence[Job], nonce: str) -> Iterable[RowResult]:
+    return each(lambda job: replay_job(job, nonce))(jobs, nonce)
 
 
 JOBS = (
@@ -88,7 +91,7 @@ JOBS = (
         explanation="Creates a new export from the same request, for the same owner and charged to their quota. "
         "Existing files are reused. The original export does not change.",
         refusal=lambda _job: "",
-        do=each(replay_job),
+        do=replay_jobs,
     ),
 )
 
@@ -103,7 +106,7 @@ def retry_refusal(chunk: Chunk) -> str:
     return "" if chunk.job.status == JobStatus.FAILED else NOT_ENDED
 
 
-def retry_chunks(chunks: Sequence[Chunk], _confirmation: Confirmation) -> Iterator[RowResult]:
+def retry_chunks(chunks: Sequence[Chunk], _nonce: str) -> Iterator[RowResult]:
     """Retry chunks grouped by job, because an active job accepts no more retries."""
     of_job = attrgetter("job_id")
     for job_id, group in groupby(sorted(chunks, key=of_job), key=of_job):
@@ -131,7 +134,7 @@ def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[RowResult]:
         )
 
 
-def release_chunk(chunk: Chunk, _confirmation: Confirmation) -> str:
+def release_chunk(chunk: Chunk) -> str:
     ended = manual_actions.release_lease(chunk) == ChunkStatus.FAILED
     return "No attempts left: the chunk failed." if ended else "The chunk is queued again."
 
@@ -232,7 +235,7 @@ def slot_refusal(slot: Slot) -> str:
     return "" if slot.lease_until <= clock.now() else manual_actions.SlotInUse.detail
 
 
-def free_slot(slot: Slot, _confirmation: Confirmation) -> str:
+def free_slot(slot: Slot) -> str:
     manual_actions.free_slot(slot)
     return f"Call terminated, slot free. It was held for export {short(slot.job_id) if slot.job_id else '-'}."
 

@@ -12,8 +12,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmin, change
-from config.platform.admin.display import ago, badge, instant, list_of, moment, number, page_of, short, shown
+from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, shown
 from config.platform.db import clock
+from config.platform.ui.templatetags.pages import ago
 from exports.admin.columns import of_job
 from exports.admin.filters import ByEvent, OfJob
 from exports.admin.staff_actions import end_time

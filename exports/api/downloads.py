@@ -14,7 +14,7 @@ from config.platform import storage
 from config.platform.http import throttling
 from config.platform.http.openapi.responses import ProblemResponses, problems
 from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
-from config.platform.http.serializers import Nothing
+from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, rates
 from exports.api.views import NoSuchExport, client_of, owned
 from exports.delivery import chunk_files, links, receipts
@@ -36,7 +36,7 @@ class LinkView(APIView):
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id, by_staff=False)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         link = receipts.fresh_link(job, client_of(request))
         url = request.build_absolute_uri(links.path_of(link))
         return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})

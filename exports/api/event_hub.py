@@ -145,11 +145,7 @@ class JobListener(sse.Listener[UUID]):
 class JobEventHub(sse.EventHub[UUID]):
     """The listeners of this process, by job."""
 
+    opened, closed = metrics.STREAMS_OPENED, metrics.STREAMS_CLOSED
+
     def read(self, after: Mapping[UUID, int]) -> tuple[dict[UUID, JobUpdate], bool]:
         return read(after)
-
-    def count_opened(self) -> None:
-        metrics.STREAMS_OPENED.inc()
-
-    def count_closed(self, reason: str) -> None:
-        metrics.STREAMS_CLOSED.labels(reason).inc()

@@ -19,6 +19,7 @@ from config.platform.http import sse
 from config.platform.http.auth import credential_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
+from config.platform.http.paging import whole_number
 from exports.api import openapi
 from exports.api.event_hub import JobEventHub, JobListener
 from exports.api.views import NoSuchExport, owned
@@ -79,7 +80,7 @@ def resume_position(job: Job, last_event_id: str) -> int | None:
 
     It cannot if the number belongs to another job, or if a later event was deleted.
     """
-    position = sse.number_in(last_event_id)
+    position = whole_number(last_event_id)
     if position is None:
         return None
     if position >= job.event_seq:

@@ -7,15 +7,11 @@ from exports.core import metrics
 class ExportThrottle(throttling.UserThrottle):
     writes = "export_rate"
     reads = "export_poll_rate"
-
-    def refused(self) -> None:
-        metrics.RATE_LIMITED.inc()
+    refusals = metrics.RATE_LIMITED
 
 
 class DownloadThrottle(throttling.AddressThrottle):
     """Limit for links, which need no authentication. Prevents guessing."""
 
     requests = "export_download_rate"
-
-    def refused(self) -> None:
-        metrics.RATE_LIMITED.inc()
+    refusals = metrics.RATE_LIMITED

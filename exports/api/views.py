@@ -18,7 +18,7 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
 from config.platform.http.problems import BadInput, NotFound, NotPermitted
 from config.platform.http.request_context import request_id
-from config.platform.http.serializers import Nothing
+from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.states import ChunkStatus, JobStatus
@@ -188,7 +188,7 @@ class RetryExportView(APIView):
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = changeable(request, job_id)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         with staff.recorded(request.user, job, "Over the API: retried."):
             actions.retry(job)
         return Response(representation.job(owned(request, job_id), request), status=202)
@@ -205,7 +205,7 @@ class CancelExportView(APIView):
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = changeable(request, job_id)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         with staff.recorded(request.user, job, "Over the API: cancelled."):
             actions.cancel(job)
         return Response(representation.job(owned(request, job_id), request))
@@ -225,6 +225,6 @@ class ReplayExportView(APIView):
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = changeable(request, job_id)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         with staff.recorded(request.user, job, "Over the API: replayed as an own export."):
             return accepted(*actions.replay(job, caller_of(request)))

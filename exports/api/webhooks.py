@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
-from config.platform.http.serializers import Nothing
+from config.platform.http.serializers import EmptyBody
 from exports.api import openapi
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 from exports.models import Delivery, Webhook
@@ -97,7 +97,7 @@ class RotateSecretView(APIView):
     )
     def post(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         return Response({"secret": subscriptions.rotate_secret(webhook)}, headers={"Cache-Control": "no-store"})
 
 
@@ -115,7 +115,7 @@ class TestWebhookView(APIView):
     )
     def post(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         return Response(representation.delivery(subscriptions.send_test(webhook)), status=202)
 
 
@@ -153,6 +153,6 @@ class ResendView(APIView):
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
         found = subscriptions.delivery_of(mine(request, webhook_id), delivery_id)
-        Nothing.read(request.data)
+        EmptyBody.read(request.data)
         subscriptions.redeliver(found)
         return Response(representation.delivery(found), status=202)

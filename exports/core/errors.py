@@ -1,7 +1,7 @@
 """Errors of chunks and jobs. Each has a code, and a flag whether another attempt can help.
 
-Clients and logs see the code, the SQLSTATE and the texts below. They never see the source's own message, which may
-quote rows.
+Clients and logs see the code, the detail such as an SQLSTATE, and the explanations below. They never see the source's
+own message, which may quote rows.
 """
 
 
@@ -9,91 +9,94 @@ class ExportError(Exception):
     code = "EXPORT_SOURCE_ERROR"
     retryable = True
     backoff_factor = 1  # of the pauses between attempts
-    text = "The export failed."
 
     def __init__(self, detail: str = "") -> None:
-        super().__init__(detail or self.text)
+        super().__init__(detail)
         self.detail = detail
 
 
 class SourceFailed(ExportError):
-    """The only errors for which a dataset may fall back to an older file."""
-
-    text = "The source database did not return the rows."
+    """The source database did not return the rows. Only these errors let a dataset fall back to an older file."""
 
 
 class SourceUnavailable(SourceFailed):
+    """The source database could not be reached, or it closed the connection."""
+
     code = "EXPORT_SOURCE_UNAVAILABLE"
-    text = "The source database could not be reached, or it closed the connection."
 
 
 class SourceConnectionsExhausted(SourceUnavailable):
-    text = "The source database has no free connection. The chunk waits for its next turn and loses no attempt."
+    """The source database has no free connection. The chunk waits for its next turn and loses no attempt."""
 
 
 class SourceBehindPooler(SourceUnavailable):
-    text = (
-        "The source connection ignores session settings. It goes through a connection pooler, which would share "
-        "the session with other clients."
-    )
+    """The source connection ignores session settings. It goes through a connection pooler, which would share the
+    session with other clients."""
 
 
 class SourceTimeout(SourceFailed):
+    """The dataset's function exceeded its statement timeout."""
+
     code = "EXPORT_SOURCE_TIMEOUT"
-    text = "The dataset's function exceeded its statement timeout."
 
 
 class SourceError(SourceFailed):
+    """The dataset's function raised an error."""
+
     code = "EXPORT_SOURCE_ERROR"
-    text = "The dataset's function raised an error."
 
 
 class SourceCancelled(SourceError):
-    text = "An administrator of the source database cancelled the call."
+    """An administrator of the source database cancelled the call."""
 
 
 class SourceConflict(SourceError):
-    """Replication usually goes on for a while, so that attempts in quick succession meet the same conflict."""
+    """The source database ended the call in favor of replication or of another transaction. Replication usually
+    continues for a while, so that attempts in quick succession meet the same conflict."""
 
     backoff_factor = 8
-    text = "The source database ended the call in favor of replication or of another transaction."
 
 
 class RowTooLarge(SourceError):
+    """The dataset's function returned a row that is larger than EXPORT_MAX_ROW_BYTES."""
+
     retryable = False
-    text = "The dataset's function returned a row that is larger than EXPORT_MAX_ROW_BYTES."
 
 
 class PermanentSourceError(SourceError):
+    """The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."""
+
     retryable = False
-    text = "The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."
 
 
 class ChunkUploadFailed(ExportError):
+    """The object storage did not accept the file, and the immediate retry failed too."""
+
     code = "EXPORT_UPLOAD_FAILED"
     retryable = False  # the one immediate retry was made; only a manual retry starts again
-    text = "The object storage did not accept the file, and the immediate retry failed too."
 
 
 class StorageRefused(ChunkUploadFailed):
-    """Costs no attempt for EXPORT_STORAGE_PATIENCE_SECONDS."""
+    """The object storage cannot be reached, or it refuses writes. Costs no attempt for
+    EXPORT_STORAGE_PATIENCE_SECONDS."""
 
     retryable = True
-    text = "The object storage cannot be reached, or it refuses writes."
 
 
 class UploadConflict(ChunkUploadFailed):
+    """Other workers replaced the object at this path before each attempt to write it."""
+
     retryable = True
-    text = "Other workers replaced the object at this path before each attempt to write it."
 
 
 class WorkerLost(ExportError):
+    """Workers crashed or stalled at every attempt on this chunk."""
+
     code = "EXPORT_WORKER_LOST"
-    text = "Workers crashed or stalled at every attempt on this chunk."
 
 
 class WorkerFailed(WorkerLost):
-    text = "A worker reached its time limit or hit an unexpected error."
+    """A worker reached its time limit or hit an unexpected error."""
 
 
 class FileGone(Exception):

@@ -28,7 +28,6 @@ class Quota:
     jobs: int
     chunks: int
     resets_at: datetime
-    seconds_left: int
 
 
 # Staff may have set other limits for the user.
@@ -64,8 +63,7 @@ STATE = (
     LIMITS
     + """
 SELECT a.daily_jobs, a.daily_chunks, coalesce(u.jobs, 0) AS jobs, coalesce(u.chunks, 0) AS chunks,
-       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at,
-       ceil(extract(epoch FROM (a.day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left
+       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at
 FROM allowed a LEFT JOIN exports_usage u ON u.user_id = %(user)s AND u.day = a.day
 """
 )
@@ -115,4 +113,4 @@ def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
         left = quotas.left(quota.daily_chunks, quota.chunks)
         requested = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
         reason = f"This needs {requested}, and {left:,} of today's {quota.daily_chunks:,} are left"
-    return QuotaExceeded.of_day(reason, seconds_left=quota.seconds_left)
+    return QuotaExceeded.of_day(reason)

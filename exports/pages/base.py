@@ -7,7 +7,7 @@ from uuid import UUID
 from django.http import HttpResponse
 
 from config.platform import storage
-from config.platform.http.quotas import left
+from config.platform.http.quotas import left, seconds_left
 from config.platform.ui.base import Page, api_request
 from exports.api import rates, views
 from exports.jobs import quotas
@@ -42,7 +42,7 @@ def quota_left(user_id: int) -> dict[str, Any]:
         "daily_jobs": quota.daily_jobs,
         "chunks": left(quota.daily_chunks, quota.chunks),
         "daily_chunks": quota.daily_chunks,
-        "seconds": quota.seconds_left,
+        "seconds": seconds_left(),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from config.platform.db import clock
+from config.platform.http.problems import require_first
 from exports.models import Delivery, Webhook
 from exports.pages.base import ExportsPage
 from exports.webhooks import representation, schemas, subscriptions
@@ -46,12 +47,12 @@ class DeliveryRow:
 
     @property
     def waits(self) -> bool:
-        """Whether the next attempt is scheduled for later, so that "Send now" is useful."""
+        """Return whether the next attempt is scheduled for later, so that "Send now" is useful."""
         return self.next_at is not None and not self.is_sending and self.next_at > clock.now()
 
     @property
     def is_due(self) -> bool:
-        """Whether an attempt is running or starts within seconds."""
+        """Return whether an attempt is running or starts within seconds."""
         return self.is_sending or (self.next_at is not None and self.next_at < clock.now() + SOON)
 
 
@@ -91,9 +92,7 @@ class DeliveryPage(ExportsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         webhook = subscriptions.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
         found = representation.with_log(Delivery.objects.filter(webhook=webhook)).defer(None)
-        delivery = found.filter(pk=self.kwargs["delivery_id"]).first()
-        if delivery is None:
-            raise subscriptions.NoSuchDelivery
+        delivery = require_first(found.filter(pk=self.kwargs["delivery_id"]), subscriptions.NoSuchDelivery)
         row = row_of(delivery)
         return super().get_context_data(
             webhook=webhook, delivery=delivery, line=row, log=representation.delivery(delivery)["log"],

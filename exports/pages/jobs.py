@@ -6,11 +6,12 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from rest_framework.request import Request
 
 from config.platform.db import clock
-from config.platform.http.paging import MAX_LIMIT, refusal
+from config.platform.http.paging import MAX_LIMIT, chosen
 from config.platform.http.problems import BadInput, InputError, Problem
-from config.platform.ui.base import Listing, problem_text, uuid_of
+from config.platform.ui.base import Listing, problem_text, run_each, uuid_of
 from exports.core.states import JOB_ACTIVE, JobStatus
 from exports.jobs import actions, quotas, representation
 from exports.models import Dataset, Job
@@ -51,17 +52,11 @@ class ExportListPage(ExportsPage):
 
     def jobs(self, status: str, dataset: str, datasets: Iterable[Dataset]) -> JobQuerySet:
         jobs = representation.with_all(Job.objects.filter(user=self.user).with_span())
-        if status:
-            jobs = jobs.filter(status__in=statuses_of(status))
+        if status and (wanted := chosen(Request(self.request), "status", among=STATUSES)):
+            jobs = jobs.filter(status__in=STATUSES[wanted])
         if dataset:
             jobs = jobs.filter(dataset__in=[each for each in datasets if each.name == dataset])
         return jobs
-
-
-def statuses_of(status: str) -> tuple[str, ...]:
-    if status not in STATUSES:
-        raise refusal("status", f"Must be one of: {', '.join(sorted(STATUSES))}.", code="invalid_choice")
-    return STATUSES[status]
 
 
 def row(job: Job) -> dict[str, Any]:
@@ -118,18 +113,10 @@ class BulkExportPage(ExportsPage):
         )
 
     def run(self, action: str, jobs: list[Job]) -> None:
-        """Run the action on each job. A refusal is reported and does not stop the others."""
-        run, done = ACTIONS[action], 0
-        for job in jobs:
-            try:
-                run(job)
-            except quotas.QuotaExceeded as problem:
-                messages.error(self.request, problem_text(problem))
-                break
-            except Problem as problem:
-                messages.warning(self.request, f"{job.dataset.name} {str(job.pk)[:8]}: {problem_text(problem)}")
-            else:
-                done += 1
+        """Run the action on each job. Refusals are reported; only an exceeded quota stops the others."""
+        done, refusals = run_each(jobs, ACTIONS[action], stop=quotas.QuotaExceeded)
+        if refusals:
+            messages.warning(self.request, refusals)
         if done:
             result = "cancelled" if action == "cancel" else "queued for retry"
             messages.success(self.request, f"{done} export{'s' if done > 1 else ''} {result}.")

@@ -8,14 +8,12 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import redirect
 from django.urls import reverse
-from django_htmx.http import HttpResponseClientRedirect
 from rest_framework.request import Request
 
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, fingerprint
 from config.platform.http.problems import Problem
-from config.platform.ui.base import api_request, is_htmx, problem_text, uuid_of
+from config.platform.ui.base import api_request, problem_text, redirect_page, uuid_of
 from exports.api import rates, views
 from exports.core.states import JobStatus
 from exports.jobs import submission
@@ -65,7 +63,7 @@ class NewExportPage(ExportsPage):
             if is_check:
                 return self.show(form, preview=preview(form) if form.is_valid() else None)
             if form.is_valid():
-                return redirect_to_job(request, submit(form, request))
+                return redirect_page(request, reverse("export", args=[submit(form, request).pk]))
         except KeyReused:
             form.add_error(
                 None, "You already created a different export with this form. Submit again to create another one."
@@ -145,12 +143,6 @@ def submit(form: ExportForm, request: HttpRequest) -> Job:
         except InFlight:
             time.sleep(WAIT_SECONDS)
     raise InFlight
-
-
-def redirect_to_job(request: HttpRequest, job: Job) -> HttpResponseBase:
-    """Redirect to the job's page, with or without htmx."""
-    url = reverse("export", args=[job.pk])
-    return HttpResponseClientRedirect(url) if is_htmx(request) else redirect(url)
 
 
 def chosen(form: ExportForm, datasets: list[Dataset]) -> Dataset | None:

@@ -9,7 +9,8 @@ import httpx2
 import structlog
 
 from config.platform.http import outbound
-from config.platform.http.outbound import AddressBlocked, Deadline, failures, retry_after
+from config.platform.http.outbound import AddressBlocked, Deadline, retry_after
+from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
 from exports.webhooks import url_guard
 
@@ -70,7 +71,8 @@ def requested_delay(response: httpx2.Response) -> float:
 
 
 def reason(error: Exception) -> str:
-    if any(isinstance(link, ssl.SSLError) and not isinstance(link, TimeoutError) for link in failures.chain(error)):
+    causes = logs.chain_of(error, hidden=True)
+    if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, TimeoutError) for cause in causes):
         return "no TLS connection: certificate or protocol not accepted"
     return next((text for kinds, text in REASONS if isinstance(error, kinds)), UNEXPECTED)
 

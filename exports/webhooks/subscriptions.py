@@ -13,7 +13,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from config.platform.db import clock, sql
-from config.platform.http.problems import NotFound, Problem
+from config.platform.http.problems import NotFound, Problem, require_first
 from exports.webhooks import outbox, representation
 from exports.webhooks.models import TEST, Delivery, Webhook
 from exports.webhooks.wakeups import wake_senders
@@ -53,18 +53,14 @@ class WebhookDisabled(Problem):
 
 def owned(webhook_id: UUID, *, user_id: int) -> Webhook:
     """Return the user's webhook. Staff cannot access webhooks of others here, either. Raises NoSuchWebhook."""
-    webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_id).first()
-    if webhook is None:
-        raise NoSuchWebhook
-    return webhook
+    return require_first(Webhook.objects.filter(pk=webhook_id, user_id=user_id), NoSuchWebhook)
 
 
 def delivery_of(webhook: Webhook, delivery_id: UUID) -> Delivery:
     """Return one of a webhook's deliveries, with its log. Raises NoSuchDelivery."""
-    delivery = representation.with_log(Delivery.objects.filter(webhook=webhook)).filter(pk=delivery_id).first()
-    if delivery is None:
-        raise NoSuchDelivery
-    return delivery
+    return require_first(
+        representation.with_log(Delivery.objects.filter(webhook=webhook, pk=delivery_id)), NoSuchDelivery
+    )
 
 
 def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
@@ -147,11 +143,10 @@ def send_test(webhook: Webhook) -> Delivery:
 
 
 def add_test(webhook: Webhook) -> Delivery | None:
-    """Returns None when a test is pending. Raises NoSuchWebhook."""
+    """Add a test delivery. Return None when a test is pending. Raises NoSuchWebhook."""
     body = outbox.envelope(TEST, at=clock.now(), data={"webhookId": str(webhook.pk)})
     with transaction.atomic():
-        if not Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first():
-            raise NoSuchWebhook
+        require_first(Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk), NoSuchWebhook)
         # Tests have neither job nor number. Filtering by these uses the unique index, and not a scan of all deliveries.
         tests = Delivery.objects.filter(webhook=webhook, job=None, seq=None)
         if tests.filter(status=Delivery.Status.PENDING).exists():
@@ -203,10 +198,8 @@ def redeliver_failed(webhook: Webhook) -> int:
     NoSuchWebhook."""
     with transaction.atomic():
         # Locks the webhook before its deliveries, like all others: the other order could deadlock with its deletion.
-        locked = Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first()
-        if locked is None:
-            raise NoSuchWebhook
-        if not locked.enabled:
+        rows = Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk)
+        if not require_first(rows, NoSuchWebhook).enabled:
             raise WebhookDisabled
         redelivered = len(sql.rows(REDELIVER_FAILED, webhook=webhook.pk, test=TEST))
     log.info("webhook_redelivery", webhook_id=str(webhook.pk), deliveries=redelivered)

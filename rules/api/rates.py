@@ -1,13 +1,14 @@
 """The rate limit of all API requests for rules and documents."""
 
+from prometheus_client import Counter
+
 from config.platform.http import throttling
-from rules.api import metrics
+
+RATE_LIMITED = Counter("etl_rate_limited_total", "Requests refused because they came too fast.")
 
 
 class DocumentThrottle(throttling.UserThrottle):
     writes = "etl_rate"
     reads = "etl_poll_rate"
     write_methods = ("POST", "PUT", "PATCH", "DELETE")  # each change of a rule stores a version
-
-    def refused(self) -> None:
-        metrics.rate_limited()
+    refusals = RATE_LIMITED

@@ -3,7 +3,7 @@
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
-from config.platform.http.problems import NotFound, Problem
+from config.platform.http.problems import NotFound, Problem, require_first
 from rules.library import catalog
 from rules.models import Rule, RuleVersion
 
@@ -28,11 +28,8 @@ class NotYourRule(Problem):
 
 
 def visible(user: User, rule_id: int) -> Rule:
-    """Raises NoSuchRule."""
-    rule = catalog.visible_to(user).filter(pk=rule_id).first()
-    if rule is None:
-        raise NoSuchRule
-    return rule
+    """Return the rule. Raises NoSuchRule."""
+    return require_first(catalog.visible_to(user).filter(pk=rule_id), NoSuchRule)
 
 
 def is_changeable(user: User, rule: Rule) -> bool:
@@ -55,8 +52,5 @@ def deleted(user: User, rule_id: int) -> Rule | None:
 
 
 def version_of(rule: Rule, number: int) -> RuleVersion:
-    """Raises NoSuchRule."""
-    found = rule.versions.filter(version=number).first()
-    if found is None:
-        raise NoSuchRule("This rule has no such version.")
-    return found
+    """Return the version of the rule. Raises NoSuchRule."""
+    return require_first(rule.versions.filter(version=number), NoSuchRule("This rule has no such version."))

@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 from django.db.models import Q
 
 from config.platform.http import staff
-from config.platform.http.problems import BadInput, InputError, Problem
+from config.platform.http.problems import BadInput, InputError, Problem, require_first
 from rules.library.content import RuleContent
 from rules.models import Rule, RuleVersion
 from rules.models.rule import RuleQuerySet
@@ -70,10 +70,7 @@ def resolve(*, user: User, rule_id: int | None) -> RuleContent:
     """Return the current content of a rule; None selects the default rule. Raises UnknownRule, which the API reports
     as 400 at `/rule_id`, and NoDefaultRule."""
     if rule_id is not None:
-        rule = visible_to(user).filter(pk=rule_id).first()
-        if rule is None:
-            raise UnknownRule
-        return as_content(rule)
+        return as_content(require_first(visible_to(user).filter(pk=rule_id), UnknownRule))
     if not settings.SLUICE.etl_global_rule_enabled:
         raise UnknownRule(code="required", detail="This field is required, because no default rule is configured.")
     if (rule := default()) is None:
@@ -83,10 +80,7 @@ def resolve(*, user: User, rule_id: int | None) -> RuleContent:
 
 def content(*, rule_id: int, version: int) -> RuleContent:
     """Return the content of a version, also of a deleted rule. Raises UnknownRule."""
-    found = RuleVersion.objects.filter(rule_id=rule_id, version=version).first()
-    if found is None:
-        raise UnknownRule
-    return as_content(found)
+    return as_content(require_first(RuleVersion.objects.filter(rule_id=rule_id, version=version), UnknownRule))
 
 
 def as_content(rule: Rule | RuleVersion) -> RuleContent:

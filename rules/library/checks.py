@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.core.checks import CheckMessage, Tags, register
-from django.core.checks import Warning as Concern
+from django.core.checks import Warning as CheckWarning
 from django.db import Error
 
 from rules.library import catalog
@@ -20,4 +20,5 @@ def default_rule(*, databases: Iterable[str] | None = None, **_later: Any) -> li
     except Error:
         return []  # before the first migration
     hint = "Until it exists, requests without a rule_id get status 503."
-    return [] if exists else [Concern(f"ETL_GLOBAL_RULE_ID: rule {named} does not exist.", hint=hint, id="rules.W001")]
+    message = f"ETL_GLOBAL_RULE_ID: rule {named} does not exist."
+    return [] if exists else [CheckWarning(message, hint=hint, id="rules.W001")]

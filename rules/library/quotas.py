@@ -3,7 +3,7 @@
 from django.conf import settings
 from prometheus_client import Counter
 
-from config.platform.db import sql
+from config.platform.db import clock
 from config.platform.http import quotas
 from rules.models import RuleUsage
 
@@ -14,27 +14,13 @@ class QuotaExceeded(quotas.QuotaExceeded):
     detail = "This request exceeds your daily quota of rule versions. See /api/v1/etl/limits for the quota."
 
 
-# The row's lock serializes the charges of one user; while there is no row, the unique index does.
-CHARGE = """
-INSERT INTO etl_rule_usage AS u (user_id, day, versions)
-SELECT %(user)s, (clock_timestamp() AT TIME ZONE 'UTC')::date, 1 WHERE %(most)s > 0
-ON CONFLICT (user_id, day) DO UPDATE SET versions = u.versions + 1 WHERE u.versions < %(most)s
-RETURNING versions
-"""
-STATE = """
-SELECT ceil(extract(epoch FROM (day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left,
-       (SELECT versions FROM etl_rule_usage u WHERE u.user_id = %(user)s AND u.day = today.day) AS used
-FROM (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS day) today
-"""
-
-
 def charge(user_id: int) -> None:
     """Charge a version. Call in the transaction that stores it. Raises QuotaExceeded."""
     most = settings.SLUICE.etl_daily_rule_versions
-    if sql.scalar(CHARGE, user=user_id, most=most) is None:
+    if not RuleUsage.objects.charge_one(user_id, "versions", most=most):
         REFUSED.inc()
         reason = f"You have used all {most:,} rule versions of today"
-        raise QuotaExceeded.of_day(reason, seconds_left=sql.scalar(STATE, user=user_id))
+        raise QuotaExceeded.of_day(reason)
 
 
 def delete_old() -> int:
@@ -44,4 +30,5 @@ def delete_old() -> int:
 
 def used(user_id: int) -> int:
     """Return the number of today's versions."""
-    return (sql.one(STATE, user=user_id) or {})["used"] or 0
+    today = RuleUsage.objects.filter(user_id=user_id, day=clock.now().date())
+    return today.values_list("versions", flat=True).first() or 0

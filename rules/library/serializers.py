@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.platform.http.problems import BadInput, InputError, input_errors
-from config.platform.http.serializers import FilledText, StrictSerializer, Text
+from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text
 from rules.library.editing import SCHEMA_REQUIRED
 from rules.models import LLM
 from rules.schema import json_schema
@@ -39,15 +39,6 @@ class ModeField(serializers.ChoiceField):
         super().__init__(choices=list(settings.ETL_POSTPROCESSORS), **options)
 
 
-class TrueOrFalse(serializers.BooleanField):
-    """true or false. DRF would accept words and numbers, too."""
-
-    def to_internal_value(self, data: Any) -> bool:
-        if not isinstance(data, bool):
-            self.fail("invalid", input=data)
-        return data
-
-
 class RuleSerializer(StrictSerializer):
     """The content of a rule in a request."""
 
@@ -65,7 +56,7 @@ class RuleSerializer(StrictSerializer):
         default=None,
         help_text="Null: chosen by the length of the document.",
     )
-    require_complete = TrueOrFalse(
+    require_complete = StrictBoolean(
         default=False,
         help_text="Whether a task fails with `incomplete_document` if pages were lost or are unsure, and with "
         "`schema_validation` if list items do not fit.",

@@ -15,9 +15,10 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
+from config.platform.db import sql
 from rules.library import editing
 from rules.loading import parsing
 from rules.loading.parsing import FileError, Folder
@@ -71,8 +72,7 @@ def store(folders: list[Folder], *, present: set[str] | None) -> Outcome:
     """Store the rules of the folders. `present`: slugs that have a file; other rules are hidden. None hides none."""
     outcome = Outcome(errors=[error for each in folders for error in each.errors])
     with transaction.atomic():
-        with connection.cursor() as cursor:  # several processes may load at the same time
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        sql.scalar("SELECT pg_advisory_xact_lock(%(lock)s)", lock=LOCK)  # several processes may load at the same time
         rules = {rule.slug: rule for rule in Rule.objects.select_for_update().filter(owner=None).order_by("pk")}
         wanted = dict(select(folders, known=rules))
         create({slug: values for slug, values in wanted.items() if slug not in rules}, outcome)

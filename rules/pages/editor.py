@@ -7,15 +7,15 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.urls import reverse
 
+from config.platform.http.paging import whole_number
 from config.platform.http.problems import Problem
-from config.platform.ui.base import problem_text
+from config.platform.ui.base import problem_text, redirect_page
 from rules.library import access, catalog, editing, requirements
 from rules.models import Rule
 from rules.pages import comparison, explanations, forms
-from rules.pages.base import RulesPage, number_in
+from rules.pages.base import RulesPage
 from rules.pages.forms import SCHEMA, RuleForm
 
 
@@ -50,12 +50,9 @@ class Editor(RulesPage):
         }
 
     def saved(self, rule: Rule, words: str) -> HttpResponse:
-        """Redirect to the rule. htmx would follow a 302 itself and insert the next page into this one."""
+        """Redirect to the rule."""
         messages.success(self.request, words)
-        where = reverse("rule", args=[rule.pk])
-        if self.request.headers.get("HX-Request"):
-            return HttpResponse(status=204, headers={"HX-Redirect": where})
-        return redirect(where)
+        return redirect_page(self.request, reverse("rule", args=[rule.pk]))
 
 
 class New(Editor):
@@ -63,7 +60,7 @@ class New(Editor):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
-        source = number_in(request.GET.get("from", ""))
+        source = whole_number(request.GET.get("from", ""))
         form = forms.copy_of(access.visible(self.user, source)) if source else forms.empty()
         form.read()
         return self.show(form=form, samples=catalog.visible_to(self.user).filter(owner=None).order_by("name"))

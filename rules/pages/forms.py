@@ -10,13 +10,13 @@ from typing import Any
 from django import forms
 from django.utils.text import normalize_newlines
 
+from config.platform.http.paging import whole_number
 from config.platform.http.problems import BadInput, InputError
 from config.platform.ui.base import show_in
 from rules.library.editing import FIELDS
 from rules.library.serializers import RuleSerializer
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
-from rules.pages.base import number_in
 from rules.pages.schema_text import Place, SchemaSize
 from rules.schema.json_schema import PLACE
 
@@ -106,7 +106,7 @@ class RuleForm(forms.Form):
 
     def since(self) -> int | None:
         """Return the version that the editing started from, if the form has it."""
-        return number_in(str(self.data.get("since", ""))) or None
+        return whole_number(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
         shown = errors[:MOST_SHOWN]

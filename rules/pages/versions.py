@@ -4,11 +4,12 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from config.platform.http.paging import whole_number
 from config.platform.ui.base import Listing
 from rules.library import access, requirements
 from rules.models import Rule, RuleVersion
 from rules.pages import comparison, explanations, forms
-from rules.pages.base import RulesPage, number_in
+from rules.pages.base import RulesPage
 
 
 class Versions(RulesPage):
@@ -32,8 +33,8 @@ class Versions(RulesPage):
 
 
 def compared_versions(request: HttpRequest, rule: Rule) -> tuple[int, int]:
-    """Return the two versions to compare: the requested ones, else the newest two. 0 stands for none."""
-    old, new = (number_in(request.GET.get(name, "")) for name in ("old", "new"))
+    """Return the two versions to compare: the requested ones, else the newest two."""
+    old, new = (whole_number(request.GET.get(name, "")) for name in ("old", "new"))
     return (old, new) if old and new else (rule.version - 1, rule.version)
 
 

@@ -100,7 +100,7 @@ def errors(schema: dict[str, Any], instance: Any, limit: int = 20) -> list[tuple
     The messages quote the schema and the names of the instance's members, but not its values. Raises SchemaRefused for
     a schema that does not pass `check`.
     """
-    if nested_deeper(instance, MAX_LEVELS):
+    if exact_json.nested_deeper(instance, MAX_LEVELS):
         return [("", f"Must not be nested deeper than {MAX_LEVELS} levels.")]
     compiled = compiled_from(canonical(schema))
     found = all_errors(compiled.validator, as_decimals(instance), evaluations=compiled.evaluations)
@@ -131,7 +131,7 @@ def findings(schema: Any, bounds: Bounds) -> Iterator[Iterable[InputError]]:
 def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
     if not isinstance(schema, dict):
         yield refusal("", "invalid", "Must be a JSON Schema, which is an object.")
-    elif nested_deeper(schema, bounds.depth):
+    elif exact_json.nested_deeper(schema, bounds.depth):
         yield refusal("", "too_deep", f"Must not be nested deeper than {bounds.depth} levels.")
     elif pointer := next(long_numbers(schema), None):
         detail = f"Numbers must not have more than {MAX_DIGITS} digits, or {MAX_EXPONENT} decimal places."
@@ -275,20 +275,9 @@ def draft_of(schema: dict[str, Any]) -> str | None:
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-def nested_deeper(value: Any, levels: int) -> bool:
-    """Return whether objects and lists are nested deeper than `levels`. `{}` is one level. Not recursive."""
-    level = [value]
-    for _ in range(levels + 1):
-        level = [each for each in level if isinstance(each, dict | list)]
-        if not level:
-            return False
-        level = [inside for each in level for inside in (each.values() if isinstance(each, dict) else each)]
-    return True
-
-
 def levels_of(value: Any, *, most: int) -> int:
     """Return the number of nested levels of objects and lists, or `most` + 1 if there are more."""
-    return next((levels for levels in range(most + 1) if not nested_deeper(value, levels)), most + 1)
+    return next((levels for levels in range(most + 1) if not exact_json.nested_deeper(value, levels)), most + 1)
 
 
 def size_of(value: Any) -> int:

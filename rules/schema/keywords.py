@@ -1,4 +1,4 @@
-"""Unknown keywords of schemas. Validators ignore them, so a slip of the pen in a rule file would have no effect."""
+"""Unknown keywords of schemas. Validators ignore them, so a typo in a rule file would have no effect."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -85,7 +85,7 @@ class Model:
         return Counter(self.chunks[pk].status for pk in self.jobs[job].chunks)
 
     def has_room(self, dataset: int) -> bool:
-        """Whether a call into this dataset may begin."""
+        """Return whether a call into this dataset may begin."""
         of_it = sum(slot.dataset == dataset for slot in self.held.values())
         return len(self.held) < self.slots and of_it < self.caps.get(dataset, self.slots)
 

@@ -283,7 +283,7 @@ def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: s
 
 
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
-    """A job that was read again then would have no attempt left, and run for ever."""
+    """A job that was read again then would have no attempt left, and run forever."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.delete(PATH)

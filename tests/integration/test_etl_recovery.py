@@ -497,7 +497,7 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
 
 
 def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) -> None:
-    """B19: each retry from OCR left the Markdown of the run before it for ever."""
+    """B19: each retry from OCR left the Markdown of the run before it forever."""
     task = make_task(alice)
     run(task)
     kept = [stored(task)]

@@ -598,7 +598,7 @@ def test_it_reports_an_unreachable_server(models: ModelServer, settings: Any) ->
 
 
 def drip(handler: Handler) -> None:
-    """Send the head of an answer, and then a byte now and then, for ever."""
+    """Send the head of an answer, and then a byte now and then, forever."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
     while not handler.server_of_models.stopped.wait(0.05):
         handler.wfile.write(b" ")

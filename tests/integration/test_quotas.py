@@ -80,7 +80,7 @@ def test_over_the_quota_of_chunks_is_429_and_changes_nothing(
 
 
 def test_messages_use_the_singular_for_one_chunk() -> None:
-    full = quotas.Quota(daily_jobs=9, daily_chunks=9, jobs=1, chunks=9, resets_at=timezone.now(), seconds_left=60)
+    full = quotas.Quota(daily_jobs=9, daily_chunks=9, jobs=1, chunks=9, resets_at=timezone.now())
     assert quotas.exceeded(full, jobs=1, chunks=1).detail.startswith("This needs 1 chunk, and 0 of today's 9 are left.")
 
 

@@ -940,7 +940,7 @@ def test_a_delivery_to_an_address_that_became_private_is_refused(
 
 
 class Names:
-    """A DNS of which one name is an attacker's: each look at it gets the next answer, and the last one for ever."""
+    """A DNS of which one name is an attacker's: each look at it gets the next answer, and the last one forever."""
 
     def __init__(self, name: str, *answers: str) -> None:
         self.name, self.answers, self.real = name, list(answers), socket.getaddrinfo

@@ -325,8 +325,8 @@ MUTANTS = [
     ),
     IDEMPOTENCY(
         name="process two requests with one idempotency key concurrently",
-        old="if cursor.fetchone() != (True,):",
-        new="if cursor.fetchone() is None:",
+        old='if not sql.scalar("SELECT pg_try_advisory_xact_lock(%(number)s)", number=number):',
+        new='if sql.scalar("SELECT pg_try_advisory_xact_lock(%(number)s)", number=number) is None:',
         tests=idempotency("while_the_first_is_in_flight_the_second_is_409"),
     ),
     # ---- Webhooks

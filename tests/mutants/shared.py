@@ -262,8 +262,8 @@ MUTANTS = [
     Mutant(
         name="let two documents take the last place in the queue",
         file="etl/pipeline/queue_limit.py",
-        old='        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])',
-        new='        cursor.execute("SELECT %s", [LOCK])',
+        old='sql.scalar("SELECT pg_advisory_xact_lock(%(lock)s)", lock=LOCK)',
+        new='sql.scalar("SELECT %(lock)s", lock=LOCK)',
         tests=submission("the_last_place_is_given_once_to_concurrent_submissions"),
     ),
 ]

@@ -181,7 +181,7 @@ def test_a_worker_that_hangs(operator: Operator, dataset: Dataset, alice: User) 
     assert (slot["chunk"], slot["overdue"]) == (str(claim.chunk_id), "f")
 
     assert "may still be alive" in operator.execute("jobs-are-stuck", "repair free", status=1, SLOT=slot["slot"])
-    assert "pending" in operator.execute("jobs-are-stuck", "repair release", CHUNK=slot["chunk"])
+    assert "queued again" in operator.execute("jobs-are-stuck", "repair release", CHUNK=slot["chunk"])
     assert Chunk.objects.get().status == "pending"
     assert "This chunk is not running" in operator.execute(
         "jobs-are-stuck", "repair release", status=1, CHUNK=slot["chunk"]
@@ -201,7 +201,7 @@ def test_abandoned_and_failed_jobs(operator: Operator, dataset: Dataset, alice: 
 
     make_job(dataset, alice, 1)
     failed = fail_with(ChunkUploadFailed())
-    assert "Restarted 1 failed chunks" in operator.execute("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
+    assert "1 failed chunk queued" in operator.execute("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
     assert queued("exports") > 0
     failed.refresh_from_db()
     assert failed.status == "running"

@@ -1,4 +1,4 @@
-"""Every path that the service answers, found in the URL resolver: a new one is walked by the tests without a word."""
+"""Every path that the service answers, found in the URL resolver: a new one is included in the tests automatically."""
 
 import re
 from collections.abc import Iterator, Mapping

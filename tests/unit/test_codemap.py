@@ -1,4 +1,4 @@
-"""The paths that ARCHITECTURE.md names, and the layers that its ADR lists, checked against the tree."""
+"""The paths and names in ARCHITECTURE.md and the ADRs, and the layers that an ADR lists, checked against the tree."""
 
 import re
 import tomllib
@@ -7,16 +7,31 @@ from itertools import chain
 from config.dev.stack.orphan_watchdog import PROJECT
 
 PAGE = (PROJECT / "ARCHITECTURE.md").read_text()
+DECISIONS = "".join(path.read_text() for path in sorted((PROJECT / "docs/adr").glob("*.md")))
 LAYERS = (PROJECT / "docs/adr/0026-folders-are-layers.md").read_text()
+FOLDERS = "config|exports|etl|rules"
 MOST_LINES = 120
 MOST_TIERS = {"exports": 8, "etl": 8, "rules": 5}
 
 
 def test_every_path_exists() -> None:
-    paths = re.findall(r"`((?:config|exports|etl|rules|docs)/[\w/.]*)`", PAGE + LAYERS)
+    paths = re.findall(rf"`((?:{FOLDERS}|tests|docs|docker)/[\w/.]*)`", PAGE + DECISIONS)
 
     assert [path for path in paths if not (PROJECT / path).exists()] == []
-    assert len(paths) > 10
+    assert len(paths) > 30
+
+
+def test_every_file_and_function_exists() -> None:
+    """Names without a folder, such as `page.js`, and calls, such as `errors()`."""
+    files = [path for folder in FOLDERS.split("|") for path in (PROJECT / folder).rglob("*.*")]
+    code = "".join(path.read_text() for path in files if path.suffix in {".py", ".lua"})
+    names = re.findall(r"`(\w+\.(?:py|js|lua|css|html))`", PAGE + DECISIONS)
+    calls = re.findall(r"`(\w+\()\)`", PAGE + DECISIONS)
+
+    assert set(names) <= {path.name for path in files}
+    assert [call for call in calls if call not in code] == []
+    assert names
+    assert calls
 
 
 def test_every_folder_is_a_layer_of_the_import_contract() -> None:

@@ -3,17 +3,17 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import yaml
-from django.conf import settings
+from django.conf import LazySettings, settings
+from pydantic import SecretStr
 
 from config.dev.stack.orphan_watchdog import PROJECT
+from config.env import Environment
 from config.ops.checks import timeouts
-from config.ops.checks.timeouts import Times
 from config.ops.doctor import clocks, examination, storage
 from config.ops.doctor.findings import Finding, Level, Subject, ok
 
@@ -50,35 +50,46 @@ def test_the_default_settings_pass() -> None:
 
 
 INVALID = [
-    ("leases", {"lease": 14}, "ops.W101", "Set EXPORT_LEASE_SECONDS to 15"),
-    ("leases", {"stage_lease": 5}, "ops.W102", "Set ETL_LEASE_SECONDS to 6"),
-    ("reaper", {"lease": 15, "reaper": 16}, "ops.W103", "wait for up to 31 s"),
-    ("limits", {"soft": 660}, "ops.E101", "CELERY_TASK_SOFT_TIME_LIMIT, 660 s, is not shorter than"),
-    ("limits", {"stage_hard": 610}, "ops.E101", "ETL_TIME_LIMIT, 610 s"),
-    ("stages", {"stage": 610}, "ops.E102", "Leave ETL_SOFT_TIME_LIMIT"),
-    ("stages", {"model": 600}, "ops.W104", "Set ETL_LLM_TIMEOUT_SECONDS"),
-    ("stages", {"state": 1200}, "ops.W105", "Set ETL_STATE_TTL_SECONDS"),
-    ("redelivery", {"redelivery": 660}, "ops.E104", "visibility_timeout, 660 s"),
+    ("leases", {"export_lease_seconds": 14}, "ops.W101", "Set EXPORT_LEASE_SECONDS to 15"),
+    ("leases", {"etl_lease_seconds": 5}, "ops.W102", "Set ETL_LEASE_SECONDS to 6"),
+    ("reaper", {"export_lease_seconds": 15, "export_reaper_seconds": 16}, "ops.W103", "wait for up to 31 s"),
+    ("limits", {"CELERY_TASK_SOFT_TIME_LIMIT": 660}, "ops.E101", "CELERY_TASK_SOFT_TIME_LIMIT, 660 s, is not shorter"),
+    ("limits", {"ETL_TIME_LIMIT": 610}, "ops.E101", "ETL_TIME_LIMIT, 610 s"),
+    ("stages", {"etl_task_timeout": 610}, "ops.E102", "Leave ETL_SOFT_TIME_LIMIT"),
+    ("stages", {"etl_llm_timeout_seconds": 600}, "ops.W104", "Set ETL_LLM_TIMEOUT_SECONDS"),
+    ("stages", {"etl_state_ttl_seconds": 1200}, "ops.W105", "Set ETL_STATE_TTL_SECONDS"),
     (
         "redelivery",
-        {"stage_hard": 1830, "redelivery": 1800, "is_rabbitmq": True},
+        {"CELERY_BROKER_TRANSPORT_OPTIONS": {"visibility_timeout": 660}},
+        "ops.E104",
+        "visibility_timeout, 660 s",
+    ),
+    (
+        "redelivery",
+        {"ETL_TIME_LIMIT": 1830, "celery_broker_url": SecretStr("amqp://127.0.0.1:1//")},
         "ops.E103",
         "more than 1830000",
     ),
-    ("shutdown", {"shutdown": 41}, "ops.E105", "stop_grace_period"),
+    ("shutdown", {"CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT": 41}, "ops.E105", "stop_grace_period"),
 ]
 
 
 @pytest.mark.parametrize(("check", "changes", "check_id", "words"), INVALID)
-def test_it_names_the_timeout_that_is_too_short(check: str, changes: dict[str, Any], check_id: str, words: str) -> None:
-    times = replace(
-        Times(
-            lease=60, reaper=15, database_wait=5, soft=600, hard=660, stage=600, stage_soft=610, stage_hard=630,
-            stage_lease=30, redis_wait=1, model=120, state=86_400, redelivery=1800, is_rabbitmq=False, shutdown=20,
-        ),
-        **changes,
-    )  # fmt: skip
-    messages = list(CHECKS[check](times))
+def test_it_names_the_timeout_that_is_too_short(
+    settings: LazySettings, check: str, changes: dict[str, Any], check_id: str, words: str
+) -> None:
+    defaults = {
+        name: Environment.model_fields[name].default
+        for name in (
+            "export_lease_seconds", "export_reaper_seconds", "etl_lease_seconds", "etl_task_timeout",
+            "etl_llm_timeout_seconds", "etl_state_ttl_seconds", "celery_broker_url",
+        )
+    }  # fmt: skip
+    given = {name: value for name, value in changes.items() if name.islower()}
+    settings.SLUICE = settings.SLUICE.model_copy(update=defaults | given)
+    for name in changes.keys() - given.keys():
+        setattr(settings, name, changes[name])
+    messages = list(CHECKS[check]())
     assert [message.id for message in messages] == [check_id]
     assert words in f"{messages[0].msg} {messages[0].hint}"
 

@@ -56,4 +56,4 @@ def test_a_task_longer_than_rabbitmqs_timeout_is_an_error(
     settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})
     settings.ETL_TIME_LIMIT = limit
     settings.CELERY_BROKER_TRANSPORT_OPTIONS = {}
-    assert [message.id for message in timeouts.check_redelivery(timeouts.read())] == ids
+    assert [message.id for message in timeouts.check_redelivery()] == ids

@@ -173,7 +173,7 @@ def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
 
 
 def moves_task(node: ast.AST) -> bool:
-    """Whether it sets `task.status`, alone or with others, or updates rows."""
+    """Return whether it sets `task.status`, alone or with others, or updates rows."""
     targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
     named = [part.value for part in targets if isinstance(part, ast.Attribute) and part.attr == "status"]
     return any(isinstance(value, ast.Name) and value.id == "task" for value in named) or (

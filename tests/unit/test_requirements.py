@@ -38,7 +38,7 @@ def docstrings(file: str) -> dict[str, str]:
 
 
 def names(test: str, number: str) -> bool:
-    """Whether the docstring of a test, given as `file::function`, has the number of a requirement."""
+    """Return whether the docstring of a test, given as `file::function`, has the number of a requirement."""
     file, _, function = test.partition("::")
     path = TESTS / file
     return path.is_file() and bool(re.search(rf"\b{number}\b", docstrings(file).get(function, "")))

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
-from django.core.checks import Warning as Concern
+from django.core.checks import Warning as CheckWarning
 
 from config.env import IN_FILE
 from config.platform.http.addresses import parse
@@ -26,13 +26,13 @@ def check_secret_key(**_kwargs: Any) -> list[CheckMessage]:
             "Put the new key into SECRET_KEY and the old one into SECRET_KEY_FALLBACKS: "
             "docs/runbook.md#keys-are-rotated."
         )
-        return [Concern("SECRET_KEY_FALLBACKS repeats a key: no key was rotated.", hint=hint, id="ops.W001")]
+        return [CheckWarning("SECRET_KEY_FALLBACKS repeats a key: no key was rotated.", hint=hint, id="ops.W001")]
     if any(len(key) < MIN_KEY_LENGTH for key in fallbacks):
         message = (
             f"A key in SECRET_KEY_FALLBACKS is shorter than {MIN_KEY_LENGTH} characters "
             "and still validates sessions and links."
         )
-        return [Concern(message, hint="Remove it from SECRET_KEY_FALLBACKS.", id="ops.W002")]
+        return [CheckWarning(message, hint="Remove it from SECRET_KEY_FALLBACKS.", id="ops.W002")]
     return []
 
 
@@ -51,7 +51,7 @@ def check_proxies(**_kwargs: Any) -> list[CheckMessage]:
             "TRUSTED_PROXY_CIDRS is empty: behind a proxy, "
             "all clients appear to have the proxy's address and https is not detected."
         )
-        return [Concern(message, hint=NAME_THE_PROXY, id="ops.W003")]
+        return [CheckWarning(message, hint=NAME_THE_PROXY, id="ops.W003")]
     return []
 
 
@@ -59,7 +59,7 @@ def check_proxies(**_kwargs: Any) -> list[CheckMessage]:
 def check_metrics(**_kwargs: Any) -> list[CheckMessage]:
     if any(network.prefixlen == 0 for network in settings.SLUICE.metrics_allow_cidrs):
         message = "METRICS_ALLOW_CIDRS contains every address: anyone can read /metrics."
-        return [Concern(message, hint="Set METRICS_ALLOW_CIDRS to the network of Prometheus.", id="ops.W004")]
+        return [CheckWarning(message, hint="Set METRICS_ALLOW_CIDRS to the network of Prometheus.", id="ops.W004")]
     return []
 
 
@@ -70,7 +70,7 @@ def check_transport(**_kwargs: Any) -> list[CheckMessage]:
     if url.scheme != "http" or is_loopback(url.hostname or ""):
         return []
     hint = "Put a proxy with TLS in front of the object storage and set S3_PUBLIC_ENDPOINT_URL to its https address."
-    return [Concern("S3_PUBLIC_ENDPOINT_URL is http: exports can be intercepted.", hint=hint, id="ops.W005")]
+    return [CheckWarning("S3_PUBLIC_ENDPOINT_URL is http: exports can be intercepted.", hint=hint, id="ops.W005")]
 
 
 @register(deploy=True)
@@ -85,7 +85,7 @@ def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
         "a malicious document that takes over the parser process could read secrets from files."
     )
     hint = "Run OCR workers on Linux 5.13 or newer with Landlock, or pass their secrets as environment variables."
-    return [Concern(message, hint=hint, id="ops.W006")]
+    return [CheckWarning(message, hint=hint, id="ops.W006")]
 
 
 @register(deploy=True)
@@ -109,7 +109,7 @@ def check_system_calls(**_kwargs: Any) -> list[CheckMessage]:
         "a malicious document that takes over the parser process could start processes and connect to sockets."
     )
     hint = "Install libseccomp for OCR workers: the package libseccomp2 of Debian, libseccomp of Fedora."
-    return [Concern(message, hint=hint, id="ops.W007")]
+    return [CheckWarning(message, hint=hint, id="ops.W007")]
 
 
 def is_loopback(host: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
-from django.core.checks import Warning as Concern
+from django.core.checks import Warning as CheckWarning
 
 from config.platform import startup
 from config.platform.observability import counters
@@ -41,7 +41,7 @@ def check_cache_folder(**_kwargs: Any) -> list[CheckMessage]:
     messages = check_folder(settings.SLUICE.etl_cache_dir, "ETL_CACHE_DIR", needed=needed, low=LOW_SPACE)
     where = "Only OCR workers use it: with containers, run this check in theirs."
     return [
-        Concern(each.msg, hint=f"{each.hint} {where}", id="ops.W203") if each.is_serious() else each
+        CheckWarning(each.msg, hint=f"{each.hint} {where}", id="ops.W203") if each.is_serious() else each
         for each in messages
     ]
 
@@ -52,7 +52,7 @@ def check_metrics_folder(**_kwargs: Any) -> list[CheckMessage]:
         return check_folder(Path(folder), counters.VARIABLE, needed=COUNTERS_BYTES, low=8 * COUNTERS_BYTES)
     message = f"{counters.VARIABLE} is not set: /metrics covers one web process and no workers."
     hint = f"Set {counters.VARIABLE} to a folder that web and workers share: docs/runbook.md#metrics-are-missing."
-    return [Concern(message, hint=hint, id="ops.W202")]
+    return [CheckWarning(message, hint=hint, id="ops.W202")]
 
 
 def check_folder(folder: Path, variable: str, *, needed: int, low: int) -> list[CheckMessage]:
@@ -69,5 +69,6 @@ def check_folder(folder: Path, variable: str, *, needed: int, low: int) -> list[
         return [Error(f"{variable} is a folder that cannot be written to.", hint=hint, id="ops.E201")]
     if free < low:
         message = f"{variable} has only {free // MIB} MiB of free space."
-        return [Concern(message, hint="Free up space before it is full: docs/runbook.md#disk-is-full.", id="ops.W201")]
+        hint = "Free up space before it is full: docs/runbook.md#disk-is-full."
+        return [CheckWarning(message, hint=hint, id="ops.W201")]
     return []

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import MD5
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -22,6 +22,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from config.platform.admin.display import badge, list_of, moment, side_by_side
 from config.platform.admin.lists import OwnFilters, ReadOnly
+from config.platform.ui.base import redirect_page
 
 for model in (User, Group, AuthToken):
     admin.site.unregister(model)
@@ -158,8 +159,7 @@ class Tokens(ReadOnly):
         change = f"Revoked token {masked(token)}"
         self.log_change(request, token.user, f"{change}.")
         self.message_user(request, f"{change} of {token.user}.", messages.SUCCESS)
-        page = reverse("admin:knox_authtoken_changelist")
-        return HttpResponse(headers={"HX-Redirect": page}) if "HX-Request" in request.headers else redirect(page)
+        return redirect_page(request, reverse("admin:knox_authtoken_changelist"))
 
 
 def masked(token: Any) -> str:

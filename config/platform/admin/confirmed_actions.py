@@ -39,13 +39,6 @@ CHANGED = "Changed since you selected it."
 NO_TIME = "Time limit reached. Repeat the action for these."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
-    """The identity of a confirmation page, so that a double-click is one request."""
-
-    nonce: str
-
-
 class RowResult(NamedTuple):
     """The result for one row: `done` for the audit log, or the reason why the row is unchanged."""
 
@@ -54,16 +47,17 @@ class RowResult(NamedTuple):
     refusal: str = ""
 
 
-Runner = Callable[[Sequence[Any], Confirmation], Iterable[RowResult]]
+# The nonce identifies a confirmation page, so that a double-click is one request.
+Runner = Callable[[Sequence[Any], str], Iterable[RowResult]]
 
 
-def each(do: Callable[[Any, Confirmation], str]) -> Runner:
+def each(do: Callable[[Any], str]) -> Runner:
     """Run `do` on each row. It returns a description of the change; a Problem that it raises becomes the refusal."""
 
-    def run(rows: Sequence[Any], confirmation: Confirmation) -> Iterator[RowResult]:
+    def run(rows: Sequence[Any], _nonce: str) -> Iterator[RowResult]:
         for row in rows:
             try:
-                yield RowResult(row, done=do(row, confirmation))
+                yield RowResult(row, done=do(row))
             except Problem as refusal:
                 yield RowResult(row, refusal=refusal.detail)
 
@@ -73,7 +67,7 @@ def each(do: Callable[[Any, Confirmation], str]) -> Runner:
 def change(do: Callable[[Any], object], done: str) -> Runner:
     """Run `do` on each row, as `each` does, and describe each change by the same text."""
 
-    def run(row: Any, _confirmation: Confirmation) -> str:
+    def run(row: Any) -> str:
         do(row)
         return done
 
@@ -250,8 +244,7 @@ class StaffActionAdmin(ReadOnly):
         rows, missing = self.reread(request, selected)
         changed = [RowResult(row, refusal=CHANGED) for row in rows if action.revision(row) != selected[str(row.pk)]]
         same = [row for row in rows if action.revision(row) == selected[str(row.pk)]]
-        confirmation = Confirmation(nonce=request.POST.get("nonce", "")[:64])
-        results = [*self.do(request, action, same, confirmation), *changed]
+        results = [*self.do(request, action, same, request.POST.get("nonce", "")[:64]), *changed]
         self.report(request, action, results, missing=missing)
         return HttpResponseRedirect(self.return_url(request))
 
@@ -276,12 +269,10 @@ class StaffActionAdmin(ReadOnly):
             raise SuspiciousOperation from None
         return [found[pk] for pk in selected if pk in found], len(selected) - len(found)
 
-    def do(
-        self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], confirmation: Confirmation
-    ) -> list[RowResult]:
+    def do(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], nonce: str) -> list[RowResult]:
         """Run the action row by row, and log each change immediately."""
         until, results = time.monotonic() + SECONDS, []
-        for result in action.do(rows, confirmation):
+        for result in action.do(rows, nonce):
             results.append(result)
             if result.done:
                 self.log_change(request, result.row, f"{action.past}: {result.done}")

@@ -8,49 +8,20 @@ from uuid import UUID
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from unfold.utils import display_for_label
 
-from config.platform.db import clock
 from config.platform.ui.templatetags import pages
 
 NOTHING = "-"
-COLOURS = {
-    "running": "info",
-    "mineru_parsing": "info",
-    "llm_processing": "info",
-    "retrying": "warning",
-    "success": "success",
-    "done": "success",
-    "completed": "success",
-    "redeemed": "success",
-    "open": "success",
-    "enabled": "success",
-    "delivered": "success",
-    "sending": "info",
-    "held": "info",
-    "disabled": "warning",
-    "failed": "danger",
-    "cancelled": "warning",
-    "expired": "warning",
-    "revoked": "warning",
-    "deleted": "warning",
-    "system": "info",
-}
-MONTH = timedelta(days=30)
-UNITS = (
-    (timedelta(days=1), "d"),
-    (timedelta(hours=1), "h"),
-    (timedelta(minutes=1), "min"),
-    (timedelta(seconds=1), "s"),
-)
+LABELS = {"good": "success", "bad": "danger", "busy": "info"}  # of Unfold, by the tone of a status
+COLORS = {status: LABELS[tone] for tone, statuses in pages.TONES.items() for status in statuses}
 
 
 def badge(state: str) -> SafeString:
-    label: SafeString = display_for_label(state, NOTHING, COLOURS)
+    label: SafeString = display_for_label(state, NOTHING, COLORS)
     return label
 
 
@@ -115,38 +86,9 @@ def bar(done: int, total: int, *, unit: str = "") -> SafeString:
 
 
 # ---- Times ----------------------------------------------------------------------------------------------------------
-def exactly(value: datetime) -> str:
-    """Return a time to the second; Django's English format is `Nov. 21, 2026, 11:14 p.m.`"""
-    return f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S}"
-
-
-def length(span: timedelta) -> str:
-    """Return `45 s`, `3 min` or `26 h`: the largest unit that fits twice, which bounds the rounding error."""
-    for unit, name in UNITS:
-        if span >= 2 * unit:
-            return f"{span // unit} {name}"
-    return "1 s" if span >= timedelta(seconds=1) else "0 s"
-
-
-def age(value: datetime, now: datetime | None = None) -> str:
-    """Return `3 min ago` or `in 2 h`, or a date if it is more than a month away."""
-    since = (now or clock.now()) - value
-    if abs(since) > MONTH:
-        return f"{timezone.localtime(value):%Y-%m-%d}"
-    if abs(since) < timedelta(seconds=1):
-        return "now"
-    return f"{length(since)} ago" if since > timedelta(0) else f"in {length(-since)}"
-
-
-def ago(value: datetime) -> SafeString:
-    """Return the age of a time, with the time as tooltip."""
-    shown = exactly(value)
-    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), shown, age(value))
-
-
 def ago_and_exactly(value: datetime) -> SafeString:
     """Return a time with its age, for pages with room and for touch screens without tooltips."""
-    return format_html('<time datetime="{}">{} ({})</time>', value.isoformat(), exactly(value), age(value))
+    return format_html('<time datetime="{}">{} ({})</time>', value.isoformat(), pages.exactly(value), pages.age(value))
 
 
 def shown(field: str, show: Callable[[Any], Any], description: str = "") -> Callable[[Any], Any]:
@@ -164,7 +106,7 @@ def yes_or_no(value: object) -> str:
     return "yes" if value else "no"  # Django shows a red cross for False
 
 
-def moment(field: str, *, time: Callable[[datetime], SafeString] = ago) -> Callable[[Any], Any]:
+def moment(field: str, *, time: Callable[[datetime], SafeString | str] = pages.ago) -> Callable[[Any], Any]:
     """Return a column that shows a date, or the age of a time."""
 
     def show(value: date) -> str:
@@ -179,19 +121,9 @@ def instant(field: str) -> Callable[[Any], Any]:
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:
-    """Return a duration: `40 ms`, `2.5 s`, `12 s`, `3:20:05`."""
-    return NOTHING if begin is None or end is None else took(end - begin)
-
-
-def took(time: timedelta) -> str:
-    if time < timedelta(seconds=1):
-        return f"{time / timedelta(milliseconds=1):.0f} ms"
-    if time < timedelta(seconds=10):
-        return f"{time.total_seconds():.1f} s"
-    if time < timedelta(minutes=2):
-        return f"{time.total_seconds():.0f} s"
-    return str(timedelta(seconds=round(time.total_seconds())))
+    """Return a duration, such as `2.5 s`."""
+    return NOTHING if begin is None or end is None else pages.precise(end - begin)
 
 
 def milliseconds(value: float) -> str:
-    return took(timedelta(milliseconds=value))
+    return pages.precise(timedelta(milliseconds=value))

@@ -158,3 +158,21 @@ class ReadOnly(OwnFilters, ModelAdmin):
             return Q(**{name: term})
         related = self.model._meta.get_field(relation).related_model
         return Q(**{f"{relation}__in": list(related.objects.filter(**{column: term}).values_list("pk", flat=True))})
+
+
+class DailyUsageAdmin(ReadOnly):
+    """Usage of daily quotas. Subclasses show their counts."""
+
+    list_filter = ("day",)
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    search_help_text = "Exact username"
+    ordering = ("-day", "user_id")
+
+
+class AllowanceAdmin(OwnFilters, ModelAdmin):
+    """Quota overrides of users. Past usage stays counted. Subclasses show their quotas."""
+
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    autocomplete_fields = ("user",)

@@ -4,20 +4,23 @@ Each part costs one or two statements over indexes of live or recent rows, and c
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, cast
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 
+from config.platform.admin.display import list_url
 from config.platform.db import clock
 from config.platform.http import health
 
 MOST = 10_000
 HOURS = 24
+HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class Series:
     """A line or the segments of bars. `texts` and `urls` are for the table; the default text is the value."""
 
     label: str
-    colour: str
+    color: str
     values: Sequence[float | None]
     texts: Sequence[str] = ()
     urls: Sequence[str] = ()
@@ -70,8 +73,8 @@ class Chart:
 
     def dataset(self, series: Series) -> dict[str, Any]:
         shape = {"borderWidth": 2, "tension": 0.2, "pointRadius": 3} if self.kind == "line" else {"maxBarThickness": 28}
-        colours = {"backgroundColor": series.colour, "borderColor": series.colour}
-        return {"label": series.label, "data": list(series.values), "spanGaps": True, **shape, **colours}
+        colors = {"backgroundColor": series.color, "borderColor": series.color}
+        return {"label": series.label, "data": list(series.values), "spanGaps": True, **shape, **colors}
 
     @property
     def options(self) -> str:
@@ -194,9 +197,58 @@ def labels_of(hours: Sequence[datetime]) -> list[str]:
     return [f"{hour:%H}:00" for hour in hours]
 
 
-def within(hour: datetime, name: str) -> dict[str, str]:
-    """Return a list filter for one hour of a time field."""
-    return {f"{name}__gte": hour.isoformat(), f"{name}__lt": (hour + timedelta(hours=1)).isoformat()}
+def urls_by_hour(model: str, hours: Sequence[datetime], field: str, **query: str) -> list[str]:
+    """Return the URL of the list of each hour's rows, by a time field."""
+    return [
+        list_url(model, query | {f"{field}__gte": hour.isoformat(), f"{field}__lt": (hour + HOUR).isoformat()})
+        for hour in hours
+    ]
+
+
+def by_status_and_hour(
+    title: str,
+    model: str,
+    hours: Sequence[datetime],
+    counts: Mapping[tuple[datetime, str], int],
+    *,
+    colors: Mapping[str, str],
+    names: Mapping[str, str] = MappingProxyType({}),
+    rows: str,
+) -> Chart:
+    """Return the chart of the rows that were created in each hour. `names`: of statuses with another name."""
+    return Chart(
+        title=title,
+        labels=labels_of(hours),
+        series=[
+            Series(
+                label=names.get(status, status),
+                color=color,
+                values=[counts.get((hour, status), 0) for hour in hours],
+                urls=urls_by_hour(model, hours, "created_at", status__exact=status),
+            )
+            for status, color in colors.items()
+        ],
+        note=cut(sum(counts.values()), rows),
+    )
+
+
+def by_error(rows: str, model: str, counts: Mapping[str, int], *, names: Callable[[str], str], **query: str) -> Chart:
+    """Return the chart of failed rows by error code. `query`: of the list of these rows."""
+    return Chart(
+        title=f"Failed {rows} by error, last 24 hours",
+        labels=[names(code) for code in counts],
+        along="error",
+        kind="across",
+        series=[
+            Series(
+                label=rows,
+                color="#dc2626",
+                values=list(counts.values()),
+                urls=[list_url(model, query | {"error_code": code}) for code in counts],
+            )
+        ],
+        note=cut(sum(counts.values()), f"failed {rows}"),
+    )
 
 
 def at_most(count: int) -> str:

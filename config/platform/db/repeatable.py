@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
     """A migration that is recorded in the transaction of its changes.
 
     Django records a migration after that transaction if the schema editor has deferred statements, such as those for
-    foreign keys. A process that ended in between left a migration that failed for ever: its tables existed.
+    foreign keys. A process that ended in between left a migration that failed forever: its tables existed.
     """
 
     def apply(

@@ -5,7 +5,10 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models import F
 from django.db.models.functions import Now, TruncDate
+
+from config.platform.db import clock
 
 KEPT = timedelta(days=31)  # at least, for staff to look at
 
@@ -14,6 +17,14 @@ class DailyUsageQuerySet(models.QuerySet[Any]):
     def delete_old(self, *, kept: timedelta = KEPT) -> int:
         """Delete the rows of old days. Return their number."""
         return self.filter(day__lt=TruncDate(Now()) - kept).delete()[0]
+
+    def charge_one(self, user_id: int, name: str, *, most: int) -> bool:
+        """Add one to a count of today, unless it would exceed `most`. Return whether it was added.
+
+        The row's lock serializes the charges of one user; while there is no row, the unique index does.
+        """
+        row, _ = self.get_or_create(user_id=user_id, day=clock.now().date())
+        return bool(self.filter(pk=row.pk, **{f"{name}__lt": most}).update(**{name: F(name) + 1}))
 
 
 class DailyUsage(models.Model):

@@ -40,7 +40,6 @@ from rest_framework.views import APIView
 
 from config.platform import broker, storage
 from config.platform.http.negotiation import IgnoreAccept
-from config.platform.http.outbound import failures
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
 
@@ -134,7 +133,7 @@ def reason(error: Exception) -> str:
         error = error.__cause__
     if logs.sqlstate(error):
         return f"refused with SQLSTATE {logs.sqlstate(error)}"
-    if any(isinstance(cause, ssl.SSLError) for cause in failures.chain(error)):
+    if any(isinstance(cause, ssl.SSLError) for cause in logs.chain_of(error, hidden=True)):
         return UNTRUSTED
     for kinds, ours in KINDS:
         if isinstance(error, kinds):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import orjson
-from django.db import connection
 from django.db.models import Model, QuerySet
 from rest_framework.request import Request
 
+from config.platform.db import sql
 from config.platform.http.problems import BadInput, InputError, Problem
 
 HEADER = "Idempotency-Key"
@@ -91,10 +91,8 @@ class Idempotency:
         """Take an advisory lock, which all web processes see and which a crashed process leaves no trace of."""
         digest = hashlib.sha256(f"{scope}/{self.key}".encode()).digest()
         number = int.from_bytes(digest[:8], signed=True)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
-            if cursor.fetchone() != (True,):
-                raise InFlight
+        if not sql.scalar("SELECT pg_try_advisory_xact_lock(%(number)s)", number=number):
+            raise InFlight
 
 
 def fingerprint(body: Any) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # DRF imports this module while it defines its views
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 PAGE_BYTES = 1024**2  # of rows whose size a view names; parsed JSON takes about forty times as much memory
+LARGEST = 10**18 - 1  # a bigint has room for it
 CURSOR = "cursor"
 LIMIT = "limit"
 
@@ -29,6 +30,12 @@ def chosen(request: Request, name: str, *, among: Collection[str]) -> str | None
     if value is not None and value not in among:
         raise refusal(name, f"Must be one of: {', '.join(sorted(among))}.", code="invalid_choice")
     return value
+
+
+def whole_number(text: str, *, most: int = LARGEST) -> int | None:
+    """Return the number from 0 to `most` in a query, header, or form field, or None if it is invalid."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    return int(text) if is_number and int(text) <= most else None
 
 
 def refusal(name: str, detail: str, *, code: str = "invalid") -> ValidationError:

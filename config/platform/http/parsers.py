@@ -70,7 +70,7 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
         where = f"The body is not JSON: line {error.lineno}, column {error.colno}."
         raise BadInput(InputError(pointer="", code="malformed", detail=where)) from None
     for name, member in named(document):
-        if too_deep(member):
+        if exact_json.nested_deeper(member, MAX_DEPTH):
             detail = f"More than {MAX_DEPTH} levels."
             raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
     if ESCAPED_NUL in body and (places := list(islice(nul_places(document), MAX_ERRORS))):
@@ -78,27 +78,11 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     return exact_json.loads(body) if is_exact else document
 
 
-def too_deep(value: Any) -> bool:
-    """Return whether a value has more than MAX_DEPTH levels, without recursion."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in children(outer) if isinstance(inner, dict | list)]
-        if not level:
-            return False
-    return True
-
-
 def named(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the members or items with their names or indexes."""
     if isinstance(value, dict):
         return value.items()
     return enumerate(value) if isinstance(value, list) else ()
-
-
-def children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def nul_places(value: Any) -> Iterator[str]:

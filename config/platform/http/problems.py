@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import structlog
 from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
+from django.db.models import Model, QuerySet
 from django.http import Http404
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
@@ -45,6 +46,9 @@ class InputError:
     pointer: str
     code: str
     detail: str
+
+
+Row = TypeVar("Row", bound=Model)
 
 
 class Problem(Exception):
@@ -166,6 +170,14 @@ STATUSES = {
 }
 # Statuses whose details come from our views. Other details of DRF quote the request.
 OWN_WORDS = frozenset({403, 404, 409, 410, 422})
+
+
+def require_first(rows: QuerySet[Row], problem: Problem | type[Problem]) -> Row:
+    """Return the first row. Raises the problem if there is none."""
+    row = rows.first()
+    if row is None:
+        raise problem
+    return row
 
 
 def phrase(status: int) -> str:

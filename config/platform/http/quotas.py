@@ -2,7 +2,10 @@
 
 from typing import Self
 
+from config.platform.db import clock
 from config.platform.http.problems import Problem
+
+DAY = 86_400
 
 
 class QuotaExceeded(Problem):
@@ -10,9 +13,14 @@ class QuotaExceeded(Problem):
     code = "quota_exceeded"
 
     @classmethod
-    def of_day(cls, reason: str, *, seconds_left: int) -> Self:
+    def of_day(cls, reason: str) -> Self:
         """Return the problem of a quota that starts again with the next day."""
-        return cls(f"{reason}. The quota resets at midnight UTC.", retry_after=seconds_left)
+        return cls(f"{reason}. The quota resets at midnight UTC.", retry_after=seconds_left())
+
+
+def seconds_left() -> int:
+    """Return the seconds until midnight UTC, by the database's clock."""
+    return DAY - int(clock.now().timestamp()) % DAY
 
 
 def left(limit: int, used: int) -> int:

@@ -59,7 +59,7 @@ def merged(inside: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) 
     return together
 
 
-class Nothing(StrictSerializer):
+class EmptyBody(StrictSerializer):
     """An empty body, or an object without fields."""
 
 

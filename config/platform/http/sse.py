@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import orjson
+import prometheus_client
 import structlog
 from asgiref.sync import SyncToAsync
 from django.db import connection
@@ -86,12 +87,6 @@ def frame(event: str, data: Mapping[str, Any], *, number: int) -> bytes:
     )
 
 
-def number_in(last_event_id: str) -> int | None:
-    """Return a `Last-Event-ID` as a number, or None if it is invalid."""
-    is_number = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < len(str(2**63))
-    return int(last_event_id) if is_number else None
-
-
 # ---- Listeners ------------------------------------------------------------------------------------------------------
 
 
@@ -139,9 +134,14 @@ class Listener(Generic[Subject]):
 
 
 class EventHub(Generic[Subject]):
-    """The listeners of this process, by subject, and the task that reads events for them."""
+    """The listeners of this process, by subject, and the task that reads events for them.
+
+    `opened` and `closed` count streams. The label of a closed one is `ended`, `left`, `renewed`, or `revoked`.
+    """
 
     poll_seconds: ClassVar[float] = POLL_SECONDS
+    opened: ClassVar[prometheus_client.Counter]
+    closed: ClassVar[prometheus_client.Counter]
 
     def __init__(self) -> None:
         self.listeners: dict[Subject, set[Listener[Subject]]] = {}
@@ -155,17 +155,11 @@ class EventHub(Generic[Subject]):
         """Return the events after these positions, and whether there are more to read immediately. Runs in a thread."""
         raise NotImplementedError
 
-    def count_opened(self) -> None:
-        """Count an opened stream."""
-
-    def count_closed(self, reason: str) -> None:
-        """Count a closed stream: `ended`, `left`, `renewed`, or `revoked`."""
-
     def add(self, listener: Listener[Subject]) -> None:
         self.listeners.setdefault(listener.subject, set()).add(listener)
         self.count += 1
         self.of_user[listener.user_id] += 1
-        self.count_opened()
+        self.opened.inc()
         if self.task is None:
             graceful_shutdown.register(end_all)
             graceful_shutdown.watch()
@@ -178,7 +172,7 @@ class EventHub(Generic[Subject]):
             together.remove(listener)
             self.count -= 1
             self.of_user -= Counter({listener.user_id: 1})  # drops users without streams
-            self.count_closed(listener.end_reason or "left")
+            self.closed.labels(listener.end_reason or "left").inc()
             if not together:
                 del self.listeners[listener.subject]
 

@@ -35,7 +35,7 @@ def may_change(user: Any, row: Any) -> bool:
 
 
 def require_change(user: Any, row: Any) -> None:
-    """Raises NotPermitted for another user's row without the permission to change it."""
+    """Raise NotPermitted for another user's row without the permission to change it."""
     if not may_change(user, row):
         raise NotPermitted("You may view this object of another user, but not change it.")
 

@@ -61,7 +61,7 @@ SILENCED = (
 # Messages of these describe code. Other messages may quote data: int('…'), KeyError('…'), a constraint's DETAIL.
 SAFE_MESSAGES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, ImproperlyConfigured)
 MAX_FRAMES = 40
-MAX_CHAIN = 5
+MAX_CHAIN = 8
 MAX_NESTING = 4
 MAX_MESSAGE = 500
 
@@ -266,13 +266,14 @@ def stack_of(error: BaseException) -> str:
     return "".join(parts).rstrip()
 
 
-def chain_of(error: BaseException) -> Iterator[BaseException]:
+def chain_of(error: BaseException, *, hidden: bool = False) -> Iterator[BaseException]:
+    """Yield an exception and its causes. `hidden`: also those that a library hid with "from None"."""
     link: BaseException | None = error
     for _ in range(MAX_CHAIN):
         if link is None:
             return
         yield link
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        link = link.__cause__ or (None if link.__suppress_context__ and not hidden else link.__context__)
 
 
 def without_message(value: object) -> object:

@@ -4,8 +4,9 @@ Pages call the same functions as the API. State changes are POSTs that end in a 
 nothing. htmx fetches fragments of the same pages, and no action needs it.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, cast
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
 from django.contrib import messages
@@ -17,6 +18,8 @@ from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.generic import TemplateView, View
+from django_htmx.http import HttpResponseClientRedirect
+from django_htmx.middleware import HtmxDetails
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
@@ -27,15 +30,21 @@ from config.platform.http.serializers import StrictSerializer
 from config.platform.http.throttling import Throttle
 from config.platform.ui.templatetags.pages import duration
 
+Row = TypeVar("Row")
+
 
 class RateLimitedView:
-    """Rate limits of the corresponding API requests. Pages without one have no `throttle`."""
+    """The user, and rate limits of the corresponding API requests. Pages without one have no `throttle`."""
 
     request: HttpRequest
     throttle: ClassVar[type[Throttle] | None] = None
 
+    @property
+    def user(self) -> User:
+        return cast("User", self.request.user)
+
     def count(self, throttle: type[Throttle] | None = None) -> None:
-        """Raises RateLimited."""
+        """Count the request. Raises RateLimited."""
         if limit := throttle or self.throttle:
             limit().allow_request(api_request(self.request), cast("Any", self))
 
@@ -48,10 +57,6 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
     fragment_name: str = ""
     title: str = ""
-
-    @property
-    def user(self) -> User:
-        return cast("User", self.request.user)
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
@@ -81,11 +86,13 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
 def is_htmx(request: HttpRequest) -> bool:
     """Return whether htmx requests a fragment, and not a whole page or a page from its history."""
-    return "HX-Request" in request.headers and not is_boosted(request)
+    htmx = HtmxDetails(request)
+    return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
 
 
-def is_boosted(request: HttpRequest) -> bool:
-    return "HX-Boosted" in request.headers or "HX-History-Restore-Request" in request.headers
+def redirect_page(request: HttpRequest, url: str) -> HttpResponse:
+    """Redirect the whole page. htmx would follow a 302 itself and insert the next page into this one."""
+    return HttpResponseClientRedirect(url) if is_htmx(request) else redirect(url)
 
 
 class Action(LoginRequiredMixin, RateLimitedView, View):
@@ -93,10 +100,6 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
     entry: LogEntry | None = None  # the record of a change to another user's row
-
-    @property
-    def user(self) -> User:
-        return cast("User", self.request.user)
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         try:
@@ -152,6 +155,22 @@ def problem_text(problem: Problem) -> str:
     if problem.retry_after:
         texts.append(f"Try again in {duration(problem.retry_after)}.")
     return " ".join(texts)
+
+
+def run_each(rows: Sequence[Row], run: Callable[[Row], object], *, stop: type[Problem]) -> tuple[int, str]:
+    """Run an action on each row, until a problem of the class `stop`. Return the number of successes, and the reasons
+    of the refusals with their numbers."""
+    refusals: Counter[str] = Counter()
+    for number, row in enumerate(rows):
+        try:
+            run(row)
+        except stop as problem:
+            refusals[problem_text(problem)] += len(rows) - number
+            break
+        except Problem as problem:
+            refusals[problem_text(problem)] += 1
+    reasons = (f"{number:,} unchanged: {reason}" for reason, number in refusals.items())
+    return len(rows) - refusals.total(), " ".join(reasons)
 
 
 def validated(serializer: type[StrictSerializer], data: Any) -> Any:

@@ -68,7 +68,7 @@ def alike(char: str) -> str:
 
 
 def is_mark(char: str) -> bool:
-    """Whether a character is a raised or circled digit, which marks a footnote or an exponent."""
+    """Return whether a character is a raised or circled digit, which marks a footnote or an exponent."""
     return unicodedata.category(char) == "No" and unicodedata.decomposition(char).startswith(("<super>", "<circle>"))
 
 
@@ -116,19 +116,19 @@ def blank(match: re.Match[str]) -> str:
 
 # ---- Word bounds ----------------------------------------------------------------------------------------------------
 def is_wordlike(char: str) -> bool:
-    """Whether a character is part of a word. Footnote marks are not."""
+    """Return whether a character is part of a word. Footnote marks are not."""
     if char.isascii():
         return char.isalnum()
     return (char.isalnum() and not is_mark(char)) or "\ue000" <= char <= "\uefff"  # exponents, as folding has them
 
 
 def has_no_bounds(char: str) -> bool:
-    """Whether a character belongs to a script without spaces between words: of East and Southeast Asia."""
+    """Return whether a character belongs to a script without spaces between words: of East and Southeast Asia."""
     return any(first <= char <= last for first, last in UNBOUND)
 
 
 def joins(before: str, after: str) -> bool:
-    """Whether a bound between two characters would be inside a word."""
+    """Return whether a bound between two characters would be inside a word."""
     if not before or not after:
         return False
     if unicodedata.combining(after):

@@ -104,7 +104,7 @@ def elsewhere(claim: Claim, rows: Rows) -> Citing | None:
 
 
 def is_contradicted(claim: Claim, rows: Rows) -> bool:
-    """Whether a number, date, or code is not in the quote or row where it should be."""
+    """Return whether a number, date, or code is not in the quote or row where it should be."""
     if claim.item:
         return bool(claim.quotes or claim.item in rows.by_item) and any(map(str.isdecimal, literal(claim.value)))
     is_text = type(claim.value) is str and not day_of(claim.value)
@@ -151,7 +151,7 @@ def by_quote(claim: Claim, rows: Rows) -> Citing | None:
 
 
 def by_page_break(claim: Claim, rows: Rows) -> Citing | None:
-    """Cite a text that goes on after a page break, by the model's quote."""
+    """Cite a text that continues after a page break, by the model's quote."""
     if type(claim.value) is not str or claim.evidence is None or not claim.quotes:
         return None
     start, end = span = claim.quotes[0]

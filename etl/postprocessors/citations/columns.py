@@ -51,7 +51,7 @@ def named_column(citing: Citing, index: Index) -> Column | None:
 
 
 def is_carried(citing: Citing, index: Index) -> bool:
-    """Whether a number is in a row that is carried from page to page, but its field is not named so."""
+    """Return whether a number is in a row that is carried from page to page, but its field is not named so."""
     if citing.claim.item or citing.claim.number is None or citing.place is None:
         return False
     start, end = index.row_span(index.row_of(citing.place.start))
@@ -59,8 +59,8 @@ def is_carried(citing: Citing, index: Index) -> bool:
 
 
 def is_other_of_label(citing: Citing, index: Index) -> bool:
-    """Whether the text before a number outside of lists is before another number too, and the schema does not choose
-    this one by `x-merge`."""
+    """Return whether the text before a number outside of lists is before another number too, and the schema does not
+    choose this one by `x-merge`."""
     if citing.claim.item or citing.claim.number is None or citing.place is None:
         return False
     place = citing.place
@@ -111,7 +111,7 @@ def moved(citing: Citing, expected: Column, index: Index) -> Column | None:
 
 
 def is_one_of_many(citing: Citing, index: Index) -> bool:
-    """Whether the model's quote has other numbers too, and no label shows which of them is meant."""
+    """Return whether the model's quote has other numbers too, and no label shows which of them is meant."""
     number, place, quote = citing.claim.number, citing.place, citing.quote
     if number is None or place is None or quote is None:
         return False
@@ -122,7 +122,7 @@ def is_one_of_many(citing: Citing, index: Index) -> bool:
 
 
 def has_label(claim: Claim, place: Place, index: Index) -> bool:
-    """Whether a word of the value's name is before it, after the previous number of its row."""
+    """Return whether a word of the value's name is before it, after the previous number of its row."""
     start, _ = index.row_span(index.row_of(place.start))
     before = [each.end for each in index.numbers_in((start, place.start)) if each.end <= place.start]
     words = set(re.findall(r"\w+", fold(index.content[max([start, *before]) : place.start])))
@@ -130,7 +130,7 @@ def has_label(claim: Claim, place: Place, index: Index) -> bool:
 
 
 def is_of_pages(path: str) -> bool:
-    """Whether a field is a page or number of pages, by its name."""
+    """Return whether a field is a page or number of pages, by its name."""
     return any(name in NAMES for name in names_of(path))
 
 

@@ -215,7 +215,7 @@ def time_in(text: str) -> Time | None:
 
 
 def has_time(time: str, after: str) -> bool:
-    """Whether the time of a value is that in the text after its date. Midnight stands for no time."""
+    """Return whether the time of a value is that in the text after its date. Midnight stands for no time."""
     wanted, found = time_in(time), time_in(after)
     if found is None:
         return not time or (wanted is not None and wanted[:3] == (0, 0, 0))

@@ -16,7 +16,6 @@ from etl.postprocessors.citations.characters import FRACTIONS, blank_tags, is_ma
 # Words, without Markdown and table marks.
 WORD = re.compile(r"[^\s|*_`~#>\\<]+|<(?![a-zA-Z/])")
 QUOTES = str.maketrans({**dict.fromkeys("‐‑‒–—−", "-"), **dict.fromkeys("‘’‚‛´`", "'"), **dict.fromkeys("“”„‟«»", '"')})
-HYPHENATED = re.compile(r"[^\W\d_][-‐]\Z")
 BREAK = re.compile(r"(?<=[^\W\d_])[-‐][ \t]*\n[ \t]*")
 UNIT = re.compile(r"(?:^|[\d\s/])(?:[kcdm]?m|ft|in|yd)\Z")
 PRIVATE = 0xE000  # characters that replace exponents and fractions, which would become digits
@@ -92,7 +91,7 @@ def words_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def goes_on(plain: str, end: int, start: int) -> bool:
-    """Whether a hyphen at the end of a line divides a word."""
+    """Return whether a hyphen at the end of a line divides a word."""
     if plain[end - 1] not in "-‐" or not plain[start].islower() or not plain[end - 2 : end - 1].isalpha():
         return False
     between = plain[end:start]

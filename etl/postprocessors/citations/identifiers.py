@@ -54,7 +54,8 @@ def is_identifier(needle: str, compact: str) -> bool:
 
 
 def is_whole(text: str, match: re.Match[str], needle: str) -> bool:
-    """Whether a text is not a part of longer groups of digits, and differs from a value only as identifiers do."""
+    """Return whether a text is not a part of longer groups of digits, and differs from a value only as identifiers
+    do."""
     start, end = match.span()
     last = text[max(start, text.rfind(" ", start, end) + 1) : end]
     is_cut = bool(RUN.match(text, end)) or (last.isdecimal() and bool(AFTER.match(text, end)))

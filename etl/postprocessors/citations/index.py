@@ -191,7 +191,7 @@ class Index:
         return [each for each in self.numbers[first:last] if each.core[1] > place.start]
 
     def cuts_number(self, start: int, end: int, *, is_quote: bool = False) -> bool:
-        """Whether a bound is inside the digits of a number, or, of a value, between a number and its sign."""
+        """Return whether a bound is inside the digits of a number, or, of a value, between a number and its sign."""
         first, last = self.number_at(start), self.number_at(end)
         if any(each and each.core[0] < bound < each.core[1] for each, bound in ((first, start), (last, end))):
             return True
@@ -214,11 +214,11 @@ class Index:
         return any(each.end >= number.core[1] for each in self.dates[max(0, place - 3) : place])
 
     def is_struck(self, place: Place) -> bool:
-        """Whether a place is struck through."""
+        """Return whether a place is struck through."""
         return bool(self.struck) and is_within(self.struck, place.start, place.end)
 
     def is_page_number(self, place: Place) -> bool:
-        """Whether a place is the number of a page, or of all pages, in a running head or foot."""
+        """Return whether a place is the number of a page, or of all pages, in a running head or foot."""
         if not is_within(self.page_numbers, place.start, place.end):
             return False
         return not any(map(str.isalpha, self.content[place.start : place.end]))

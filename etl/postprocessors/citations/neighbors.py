@@ -62,7 +62,7 @@ def skip_cells(plain: str, place: int, step: int) -> int:
 
 
 def is_of(char: str, category: str) -> bool:
-    """Whether a character is of a Unicode category, or of one that starts so."""
+    """Return whether a character is of a Unicode category, or of one that starts so."""
     return bool(char) and unicodedata.category(char).startswith(category)
 
 
@@ -75,7 +75,7 @@ def row_start(plain: str, place: int) -> int:
 
 
 def is_qualified(plain: str, start: int) -> bool:
-    """Whether a number is a bound or an estimate: after `<` or `≈`. A quote of an email starts with `>`, too."""
+    """Return whether a number is a bound or an estimate: after `<` or `≈`. A quote of an email starts with `>`, too."""
     for place, _ in places_before(plain, start):
         mark = plain[place - 1 : place]
         if mark == "=" and plain[place - 2 : place - 1] in (*QUALIFIERS, "!"):
@@ -128,7 +128,7 @@ def line_below(plain: str, end: int) -> int:
 
 
 def is_minus_above(plain: str, place: int) -> bool:
-    """Whether a line ends with a sign: not with the hyphen of a word, nor a line of dashes."""
+    """Return whether a line ends with a sign: not with the hyphen of a word, nor a line of dashes."""
     return plain[place - 1 : place] in tuple(DASHES + TRIANGLES) and plain[place - 2 : place - 1] in tuple(SPACES)
 
 
@@ -201,7 +201,8 @@ def words_after(plain: str, end: int) -> Iterator[tuple[str, int, int]]:
 
 
 def is_minus_before(plain: str, at: int, start: int, end: int, *, is_attached: bool) -> bool:
-    """Whether a character before a number may be its sign. A bullet, a hyphen of a word, and an empty cell are not."""
+    """Return whether a character before a number may be its sign. A bullet, a hyphen of a word, and an empty cell are
+    not."""
     mark = plain[at : at + 1] if at >= 0 else ""
     if not mark or mark not in DASHES + TRIANGLES or not (is_attached or plain[at + 1 : at + 2] in SPACES):
         return False
@@ -217,7 +218,7 @@ def is_minus_before(plain: str, at: int, start: int, end: int, *, is_attached: b
 
 
 def is_minus_after(plain: str, place: int) -> bool:
-    """Whether a dash after a number is a sign: at the end of its cell, before a currency, or in its own cell."""
+    """Return whether a dash after a number is a sign: at the end of its cell, before a currency, or in its own cell."""
     if plain[place : place + 1] not in tuple(DASHES):
         return False
     if plain[skip(plain, place, -1) - 1 : place].strip(SPACES).startswith("|"):
@@ -230,7 +231,7 @@ def is_minus_after(plain: str, place: int) -> bool:
 
 
 def is_sign_cell(plain: str, at: int) -> bool:
-    """Whether a cell has nothing but a sign, in a column that has neither numbers nor words."""
+    """Return whether a cell has nothing but a sign, in a column that has neither numbers nor words."""
     cell, cells = column_at(plain, at)
     return not set(cell) - set(DASHES + TRIANGLES) and not any(map(is_content, cells))
 
@@ -262,7 +263,8 @@ def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | N
 
 
 def is_side_cell(plain: str, at: int, *, is_amount: bool) -> bool:
-    """Whether a cell has nothing but a side. A letter is one if its column has no others: S, M, and L are sizes."""
+    """Return whether a cell has nothing but a side. A letter is one if its column has no others: S, M, and L are
+    sizes."""
     cell, cells = column_at(plain, at)
     if cell.rstrip(".").casefold() in SIDES:
         return True

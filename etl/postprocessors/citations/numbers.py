@@ -84,7 +84,7 @@ class Found:
 
     @property
     def is_amount(self) -> bool:
-        """Whether it is certainly no time, section, or version."""
+        """Return whether it is certainly no time, section, or version."""
         return self.has_currency or bool(self.percent) or bool(self.scale) or self.signs == (-1,)
 
     sign: str = ""
@@ -137,7 +137,7 @@ def token(plain: str, start: int, end: int, units: list[int]) -> Found | None:
 
 
 def is_inside_word(plain: str, found: Found) -> bool:
-    """Whether letters, or marks of identifiers, are attached to the token."""
+    """Return whether letters, or marks of identifiers, are attached to the token."""
     before, after = plain[found.start - 1 : found.start], plain[found.end : found.end + 1]
     first, far = plain[found.start], plain[found.start - 2 : found.start - 1]
     has_letter = before.isalpha() and not has_no_bounds(before)

@@ -1,4 +1,4 @@
-"""Whether a token is a part of a number: with digits attached to it, or beyond a space, a line break, or a bar."""
+"""Tokens that are parts of numbers: with digits attached to it, or beyond a space, a line break, or a bar."""
 
 import re
 
@@ -34,7 +34,7 @@ LIST_GOES_ON = re.compile(rf"[,;]{GAP}\d")
 
 
 def is_part(plain: str, start: int, end: int, core: Span) -> bool:
-    """Whether digits beside a number belong to it, or an unknown symbol is attached to its start."""
+    """Return whether digits beside a number belong to it, or an unknown symbol is attached to its start."""
     before, after = glued(plain, start, -1), glued(plain, end, 1)
     left, right = plain[before - 1 : before], plain[after : after + 1]
     if left.isdecimal() or right.isdecimal() or right == "…" or (is_symbol(left) and before == start):
@@ -59,8 +59,8 @@ def is_joint(mark: str, beyond: str) -> bool:
 
 
 def is_split(plain: str, core: Span) -> bool:
-    """Whether a number and the digits before or after it may be one, with a separator and a space, a line break, or a
-    `|` between them. Not in a list, as `10, 12, 500`, and not after its number, as `2. 500.00`."""
+    """Return whether a number and the digits before or after it may be one, with a separator and a space, a line break,
+    or a `|` between them. Not in a list, as `10, 12, 500`, and not after its number, as `2. 500.00`."""
     start, end = core
     low = max(0, start - MAX_LABEL)
     own = plain[start:end]
@@ -78,7 +78,7 @@ def is_split(plain: str, core: Span) -> bool:
 
 
 def begins_number(plain: str, left: re.Match[str]) -> bool:
-    """Whether digits can be the start of a number, and not an item of a list, its number, or a cell of its own."""
+    """Return whether digits can start a number, and are not an item of a list, its number, or a cell of its own."""
     before = plain[row_start(plain, left.start()) : left.start()].strip(SPACES + "|")
     return before[-1:] not in (",", ";") if before else not (left["mark"] or "\n" in left.group())
 
@@ -88,7 +88,7 @@ def has_words_before(plain: str, start: int) -> bool:
 
 
 def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
-    """Whether digits are before and after the only `|` of three lines: it is no bound of cells."""
+    """Return whether digits are before and after the only `|` of three lines: it is no bound of cells."""
     bar = start - 1 if plain[start - 1 : start] == "|" else end
     if not (plain[bar : bar + 1] == "|" and plain[bar - 1 : bar].isdecimal() and plain[bar + 1 : bar + 2].isdecimal()):
         return False
@@ -97,7 +97,7 @@ def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
 
 
 def goes_on(left: str, mark: str, right: str, plain: str, end: int) -> bool:
-    """Whether two texts with digits make a number: by a group of three, or by two decimals where an amount ends."""
+    """Return whether two texts with digits make a number: by a group of three, or two decimals where an amount ends."""
     whole = right[: next((place for place, char in enumerate(right) if not char.isdecimal()), len(right))]
     mark = mark.strip(SPACES)
     if not mark:

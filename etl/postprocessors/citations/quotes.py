@@ -33,7 +33,7 @@ def shown(index: Index, low: int, high: int, kept: Span) -> str:
 
 
 def is_bound(index: Index, position: int) -> bool:
-    """Whether a text can be cut here: not in a word, a compound, a number, or a tag."""
+    """Return whether a text can be cut here: not in a word, a compound, a number, or a tag."""
     content = index.content
     number = index.number_at(position)
     if number and number.start < position < number.end:

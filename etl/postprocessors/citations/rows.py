@@ -146,7 +146,7 @@ class Rows:
         self.used: dict[int, str] = {}  # places that are cited, with their values' paths
 
     def foreign(self, place: Place, item: str) -> bool:
-        """Whether a place is in the row of another item."""
+        """Return whether a place is in the row of another item."""
         owners = self.items.get(self.index.row_of(place.start))
         return bool(owners) and not any(is_inside(item, owner) or is_inside(owner, item) for owner in owners or ())
 
@@ -175,7 +175,7 @@ class Rows:
         return found
 
     def is_joined(self, row: int, other: int) -> bool:
-        """Whether two rows can belong to one item. Those of a table do not go on in the text after it."""
+        """Return whether two rows can belong to one item. Those of a table do not go on in the text after it."""
         return row == other or self.index.has_cells(other) or not self.index.has_cells(row)
 
     def neighbors(self, row: int) -> tuple[int, int]:

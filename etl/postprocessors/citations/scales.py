@@ -87,7 +87,7 @@ def units_in(plain: str) -> list[int]:
 
 
 def is_near(units: list[int], start: int, end: int) -> bool:
-    """Whether a unit is near enough to a number to be its own."""
+    """Return whether a unit is near enough to a number to be its own."""
     place = bisect_left(units, start - MAX_LABEL)
     return place < len(units) and units[place] <= end + MAX_AFTER
 

@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def is_confined(self) -> bool:
-        """Whether it is a number of an item whose quote is in the text. It is not looked for in other rows."""
+        """Return whether it is a number of an item whose quote is in the text. It is not looked for in other rows."""
         return bool(self.item and self.quotes) and self.number is not None
 
     @property
@@ -71,7 +71,7 @@ class Claim:
         return sum(map(str.isalnum, text)) >= MIN_LENGTH or any(letter >= "\u2e80" for letter in text)
 
     def starts_in(self, span: Span) -> bool:
-        """Whether a place starts in a span. It may end in the next row."""
+        """Return whether a place starts in a span. It may end in the next row."""
         first, last = self.range_in(span)
         return first < last
 
@@ -258,7 +258,7 @@ class Finder:
         return []
 
     def is_page_break(self, end: int, start: int) -> bool:
-        """Whether only whole paragraphs, such as a footer and a header, are between two texts."""
+        """Return whether only whole paragraphs, such as a footer and a header, are between two texts."""
         content = self.index.content
         first = PARAGRAPH_END.match(content, end, self.index.text.span_at(end - 1).end)
         page = self.index.text.span_at(start)

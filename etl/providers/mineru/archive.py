@@ -45,7 +45,7 @@ class Archive:
     """An open archive, checked as far as possible without decompression."""
 
     def __init__(self, file: BinaryIO, *, members: int = MAX_MEMBERS) -> None:
-        """Raises DamagedArchive and UnsafeArchive. `members`: the maximum number of entries."""
+        """Open the archive. `members`: the maximum number of entries. Raises DamagedArchive and UnsafeArchive."""
         check_directory(file)
         with readable():
             self._zip = ZipFile(file)

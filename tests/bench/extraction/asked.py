@@ -49,7 +49,7 @@ def instruction(*, mode: str, run: str) -> str:
 
 
 def read(request: Request) -> Asked:
-    """Raises LookupError if the request has not the form that the reader knows."""
+    """Raise LookupError if the request has not the form that the reader knows."""
     whole = "\n\n".join(message["content"] for message in request.messages)
     reader, marked = READER.search(whole), MARKED.search(whole)
     if reader is None or marked is None:

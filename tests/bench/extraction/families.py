@@ -119,7 +119,7 @@ class Writer:
 
     @property
     def is_new(self) -> bool:
-        """Whether the last item of a page already began the next one."""
+        """Return whether the last item of a page already began the next one."""
         return self.family.is_broken and self.paper.left >= self.paper.size - 2
 
     # ---- Scalars ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """`python manage.py repair ACTION [ID …]`: the operator's actions of docs/runbook.md.
 
-They call the same functions as the periodic tasks, the API and the staff's pages. Each is safe to repeat and to run
+They call the same functions as the periodic tasks, the API and the admin. Each is safe to repeat and to run
 while web and workers run.
 """
 
@@ -22,9 +22,9 @@ from etl.maintenance import cleanup as etl_sweeper
 from etl.maintenance import manual as etl_repair
 from etl.maintenance import recovery
 from etl.models import Task
+from exports.admin.staff_actions import cancel_job, free_slot, release_chunk, retry_job
 from exports.delivery import links, receipts
-from exports.jobs import actions
-from exports.maintenance import manual_actions, periodic, storage_cleanup
+from exports.maintenance import periodic, storage_cleanup
 from exports.models import Chunk, Job, Link, Receipt, Slot, Webhook
 from exports.webhooks import subscriptions
 
@@ -58,23 +58,6 @@ def check(failed: list[str]) -> None:
 
 
 # ---- Actions on rows ------------------------------------------------------------------------------------------------
-def cancel(job: Job) -> str:
-    return f"Cancelled {actions.cancel(job)} chunks."
-
-
-def retry(job: Job) -> str:
-    return f"Restarted {actions.retry(job)} failed chunks."
-
-
-def release(chunk: Chunk) -> str:
-    return f"Released from its worker: {manual_actions.release_lease(chunk)}."
-
-
-def free(slot: Slot) -> str:
-    manual_actions.free_slot(slot)
-    return "Freed."
-
-
 def revoke_links(receipt: Receipt) -> str:
     """Revoke the open links, not the receipt: its owner may create another link."""
     for link in Link.objects.filter(receipt=receipt, used_at=None, revoked_at=None):
@@ -117,10 +100,10 @@ PERIODIC: dict[str, tuple[str, Callable[[], str]]] = {
     "purge": ("delete jobs older than EXPORT_JOB_RETENTION_DAYS now", purge),
 }
 ACTIONS = {
-    "cancel": RepairAction("cancel jobs", cancel, Job.objects.all),
-    "retry": RepairAction("restart the failed chunks of failed jobs", retry, Job.objects.all),
-    "release": RepairAction("release running chunks from their workers", release, Chunk.objects.all),
-    "free": RepairAction("free slots of lost workers once their source call has ended", free, Slot.objects.all),
+    "cancel": RepairAction("cancel jobs", cancel_job, Job.objects.all),
+    "retry": RepairAction("restart the failed chunks of failed jobs", retry_job, Job.objects.all),
+    "release": RepairAction("release running chunks from their workers", release_chunk, Chunk.objects.all),
+    "free": RepairAction("free slots of lost workers once their source call has ended", free_slot, Slot.objects.all),
     "revoke-links": RepairAction("revoke the open links of jobs", revoke_links, Receipt.objects.all),
     "withdraw": RepairAction("revoke the receipts of jobs and delete their objects", withdraw, Receipt.objects.all),
     "wake": RepairAction(

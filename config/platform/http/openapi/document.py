@@ -5,7 +5,6 @@ import hashlib
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -28,16 +27,6 @@ from config.platform.http.throttling import AddressThrottle
 
 # drf-spectacular imports and patches modules when it makes a schema, which is not safe in several threads.
 making = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """The schema in one format, plain and compressed, with the strong ETag of each."""
-
-    content: bytes
-    compressed: bytes
-    etag: str
-    compressed_etag: str
 
 
 class SchemaThrottle(AddressThrottle):
@@ -63,11 +52,11 @@ class SchemaView(SpectacularAPIView):
     throttle_classes = (SchemaThrottle,)
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
-        renderer = request.accepted_renderer
-        document = document_of(type(renderer))
+        renderer: Callable[[], BaseRenderer] = type(request.accepted_renderer)
         is_gzip = accepts_gzip(request.headers.get("Accept-Encoding", ""))
-        etag = document.compressed_etag if is_gzip else document.etag
-        response = HttpResponse(document.compressed if is_gzip else document.content, content_type=renderer.media_type)
+        with making:
+            content, etag = document(renderer, is_gzip=is_gzip)
+        response = HttpResponse(content, content_type=request.accepted_renderer.media_type)
         response["ETag"], response["Cache-Control"] = etag, "no-cache"
         if is_gzip:
             response["Content-Encoding"] = "gzip"
@@ -85,18 +74,12 @@ def accepts_gzip(header: str) -> bool:
     return weights.get("gzip", weights.get("*", 0)) > 0
 
 
-def document_of(renderer: Callable[[], BaseRenderer]) -> Document:
-    with making:
-        document: Document = made(renderer)
-        return document
-
-
 @cache
-def made(renderer: Callable[[], BaseRenderer]) -> Document:
+def document(renderer: Callable[[], BaseRenderer], *, is_gzip: bool) -> tuple[bytes, str]:
+    """Return the schema in one format, plain or compressed, with its strong ETag."""
     content = bytes(force_bytes(renderer().render(schema(), renderer_context={})))
-    digest = hashlib.sha256(content).hexdigest()[:32]
-    compressed = gzip.compress(content, mtime=0)
-    return Document(content=content, compressed=compressed, etag=f'"{digest}"', compressed_etag=f'"{digest}-gzip"')
+    content = gzip.compress(content, mtime=0) if is_gzip else content
+    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 @cache

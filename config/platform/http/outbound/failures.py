@@ -2,12 +2,10 @@
 
 import socket
 import ssl
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from config.platform.observability import logs
 
-MAX_CHAIN = 8
 PORTS = {"http": 80, "https": 443}
 LOOKUP_ERRORS = {value: name for name, value in vars(socket).items() if name.startswith("EAI_")}
 
@@ -15,19 +13,9 @@ LOOKUP_ERRORS = {value: name for name, value in vars(socket).items() if name.sta
 def log_fields(error: BaseException, *, url: str) -> dict[str, str]:
     """Return the host and the kind of failure: `{"host": "ocr.example:8000", "error": "httpx2.ConnectError",
     "cause": "ConnectionRefusedError (ECONNREFUSED)"}`."""
-    system_error = next((link for link in chain(error) if isinstance(link, OSError)), None)
+    system_error = next((link for link in logs.chain_of(error, hidden=True) if isinstance(link, OSError)), None)
     cause = {"cause": describe(system_error)} if system_error else {}
     return {"host": host_and_port(url), "error": logs.describe(error), **cause}
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes, including those that a library hid with "from None"."""
-    link: BaseException | None = error
-    for _ in range(MAX_CHAIN):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__ or link.__context__
 
 
 def describe(error: OSError) -> str:

@@ -21,6 +21,6 @@ def seconds(header: str | None, *, limit: float) -> float | None:
 
 
 def seconds_until(date: str) -> float:
-    """Raises ValueError."""
+    """Return the seconds until an HTTP date. Raises ValueError."""
     moment = parsedate_to_datetime(date)
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()

@@ -11,12 +11,13 @@ from config.platform.db import clock
 
 register = template.Library()
 
+MONTH = timedelta(days=30)
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-# Colors of the status badges. The text is always shown too, for users who cannot distinguish colors.
+# Colors of the status badges of pages and admin. The text is always shown too, for users who cannot distinguish colors.
 TONES = {
-    "good": ("success", "done", "completed", "active", "open", "enabled", "delivered"),
+    "good": ("success", "done", "completed", "active", "open", "enabled", "delivered", "redeemed"),
     "bad": ("failed", "disabled", "expired", "revoked", "dead"),
-    "busy": ("running", "retrying", "mineru_parsing", "llm_processing"),
+    "busy": ("running", "retrying", "mineru_parsing", "llm_processing", "sending", "held"),
 }
 LABELS = {"mineru_parsing": "MinerU parsing", "llm_processing": "LLM processing"}
 
@@ -54,24 +55,34 @@ def duration(value: float | timedelta | None) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
+def precise(span: timedelta) -> str:
+    """Return a duration with milliseconds or a decimal where it is short: `40 ms`, `2.5 s`, `3 min 20 s`."""
+    if span < timedelta(seconds=1):
+        return f"{span / timedelta(milliseconds=1):.0f} ms"
+    return f"{span.total_seconds():.1f} s" if span < timedelta(seconds=10) else duration(span)
+
+
 @register.filter
 def ago(moment: datetime | None) -> SafeString | str:
     """Format a time as `3 min ago` or `in 3 min`, with the exact time as tooltip and in `datetime`."""
     if moment is None:
         return "–"
-    seconds = (clock.now() - moment).total_seconds()
-    return format_html(
-        '<time datetime="{}" title="{} UTC">{}</time>',
-        moment.isoformat(),
-        f"{moment:%Y-%m-%d %H:%M:%S}",
-        in_words(seconds),
-    )
+    return format_html('<time datetime="{}" title="{} UTC">{}</time>', moment.isoformat(), exactly(moment), age(moment))
 
 
-def in_words(seconds: float) -> str:
-    if abs(seconds) < 1:
+def exactly(moment: datetime) -> str:
+    """Return a time to the second; Django's English format is `Nov. 21, 2026, 11:14 p.m.`"""
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def age(moment: datetime) -> str:
+    """Return `3 min ago` or `in 2 h`, or a date if it is more than a month away."""
+    since = clock.now() - moment
+    if abs(since) > MONTH:
+        return f"{moment:%Y-%m-%d}"
+    if abs(since) < timedelta(seconds=1):
         return "just now"
-    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+    return f"{duration(since)} ago" if since > timedelta(0) else f"in {duration(-since)}"
 
 
 @register.filter

@@ -174,7 +174,7 @@ class Uploads {
   ended(upload, accepted) {
     this.running.delete(upload);
     this.waiting = this.waiting.filter((each) => each !== upload);
-    if (accepted) htmx.trigger("#rows", "news");
+    if (accepted) htmx.trigger("#rows", "refresh");
     this.next();
   }
 }
@@ -230,7 +230,7 @@ function followRows() {
   });
   document.addEventListener("htmx:afterSettle", restoreTicks);
   window.setInterval(() => {
-    if (!document.hidden && document.querySelector("#rows[data-open]")) htmx.trigger("#rows", "news");
+    if (!document.hidden && document.querySelector("#rows[data-open]")) htmx.trigger("#rows", "refresh");
   }, ROWS_MS);
 }
 

@@ -84,17 +84,17 @@ window.setInterval(() => {
     if (!ends.has(place)) ends.set(place, performance.now() + Number(place.dataset.countdown) * 1000);
     const left = Math.ceil((ends.get(place) - performance.now()) / 1000);
     place.textContent = words(Math.max(0, left));
-    if (left === 0) news("receipt");
+    if (left === 0) refresh("receipt");
   }
 }, 1000);
 
 // ---- Receipt update after a download ---------------------------------------------------------------------------------
-function news(id) {
+function refresh(id) {
   const place = document.getElementById(id);
-  if (place) htmx.trigger(place, "news");
+  if (place) htmx.trigger(place, "refresh");
 }
 
 document.addEventListener("submit", (event) => {
-  const id = event.submitter?.dataset.news;
-  if (id) for (const wait of [1000, 4000]) window.setTimeout(() => news(id), wait);
+  const id = event.submitter?.dataset.refresh;
+  if (id) for (const wait of [1000, 4000]) window.setTimeout(() => refresh(id), wait);
 });

@@ -76,8 +76,8 @@ document.addEventListener("htmx:afterSwap", () => {
 });
 
 // ---- Live updates ---------------------------------------------------------------------------------------------------
-// An element with data-events="/…/events" receives the event "news" when the stream has an event; its hx-trigger fetches
-// the update. Without a stream, "news" comes every few seconds. A hidden page closes its stream, because a browser has
+// An element with data-events="/…/events" receives the event "refresh" when the stream has an event; its hx-trigger fetches
+// the update. Without a stream, "refresh" comes every few seconds. A hidden page closes its stream, because a browser has
 // only six connections per host for all tabs. Ended content carries data-ended.
 const POLL_MS = 3000;
 const AGAIN_MS = 5000;
@@ -105,34 +105,34 @@ class Follower {
     if (this.hasEnded() || document.hidden) return;
     this.rest();
     this.listen();
-    this.news();
+    this.refresh();
   }
 
   listen() {
     this.source = new EventSource(this.place.dataset.events);
     this.source.onopen = () => { this.failures = 0; this.stopPolling(); };
     this.source.onerror = () => this.fail();
-    for (const kind of KINDS) this.source.addEventListener(kind, () => this.news());
+    for (const kind of KINDS) this.source.addEventListener(kind, () => this.refresh());
     // An open stream may stay silent behind a proxy that buffers responses.
-    this.silent ??= window.setInterval(() => this.hasEnded() || this.news(), SILENT_MS);
+    this.silent ??= window.setInterval(() => this.hasEnded() || this.refresh(), SILENT_MS);
   }
 
   fail() {
     this.failures += 1;
-    if (this.failures > 1 && !this.poll) this.poll = window.setInterval(() => this.news(), POLL_MS);
+    if (this.failures > 1 && !this.poll) this.poll = window.setInterval(() => this.refresh(), POLL_MS);
     if (this.source.readyState !== EventSource.CLOSED) return; // the browser reconnects
-    this.news(); // a refused stream may have ended
+    this.refresh(); // a refused stream may have ended
     this.again = window.setTimeout(() => this.hasEnded() || this.listen(), AGAIN_MS);
   }
 
   // Trigger the first event immediately and batch the following ones. Unlike htmx's `throttle`, this never drops the
   // last event.
-  news() {
+  refresh() {
     if (this.soon) return;
     this.soon = window.setTimeout(() => {
       this.soon = 0;
       this.lastUpdate = performance.now();
-      if (document.contains(this.place)) htmx.trigger(this.place, "news");
+      if (document.contains(this.place)) htmx.trigger(this.place, "refresh");
     }, Math.max(0, this.lastUpdate + SPACING_MS - performance.now()));
   }
 

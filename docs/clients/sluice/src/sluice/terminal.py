@@ -14,7 +14,7 @@ from sluice import exact_json
 
 # Control characters that a terminal would obey: names, texts, and messages come from other people.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-COLOURS = {
+COLORS = {
     "success": "green", "done": "green", "completed": "green", "active": "green",
     "failed": "red", "cancelled": "yellow", "retrying": "yellow",
 }  # fmt: skip
@@ -70,7 +70,7 @@ class Terminal:
         for number, row in enumerate(cells):
             line = Text(style="bold" if number == 0 else "")
             for cell, width in zip(row, widths, strict=True):
-                line.append(cell + " " * (width - cell_len(cell) + 2), style=COLOURS.get(cell, ""))
+                line.append(cell + " " * (width - cell_len(cell) + 2), style=COLORS.get(cell, ""))
             line.rstrip()
             self.out.print(line)
 
