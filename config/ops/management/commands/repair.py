@@ -1,6 +1,6 @@
 """`python manage.py repair ACTION [ID …]`: the operator's actions of docs/runbook.md.
 
-They call the same functions as the periodic tasks, the API and the admin. Each is safe to repeat and to run
+They call the same functions as the periodic tasks, the API, and the admin. Each is safe to repeat and to run
 while web and workers run.
 """
 
