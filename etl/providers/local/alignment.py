@@ -8,7 +8,15 @@ from itertools import pairwise
 from statistics import median
 
 from etl.providers.local.boxes import Area, Box, Row
-from etl.providers.local.tables import MIN_COLUMNS, MIN_ROWS, MIN_ROWS_OF_TWO_COLUMNS, NUMBER, TIGHT
+from etl.providers.local.tables import (
+    MIN_COLUMNS,
+    MIN_ITEM,
+    MIN_ITEM_NUMBERS,
+    MIN_ROWS,
+    MIN_ROWS_OF_TWO_COLUMNS,
+    NUMBER,
+    TIGHT,
+)
 
 Span = tuple[float, float]
 # Maximum gap between rows of a table, as a multiple of the type size, and number of rows between that do not fit.
@@ -16,6 +24,7 @@ MAX_ROW_GAP, MAX_PENDING = 3.0, 4
 MAX_HEAD_GAP = 1.0  # gap of a head that spans columns
 # A column of prose: median letters of a cell.
 PROSE_LETTERS = 28
+AMOUNT = re.compile(r"[-–−]?\s?(?:[€$£¥]|[A-Z]{3})?\s?\d[\d.,'’ ]*[.,]\d{2}\s?(?:[€$£¥]|[A-Z]{3})?")
 LIST_MARK = re.compile(r"(?:\(?\w{1,3}[.)]|[•‣◦▪●∙·–-])")
 
 
@@ -38,9 +47,18 @@ class AlignedRows:
         gaps = [vertical_gap(above, row) for above, row in pairwise(self.rows)]
         return 1.5 * max(0.0, median(gaps)) + 0.5 * type_size(self.rows[-1]) if len(gaps) > 1 else float("inf")
 
+    def has_amounts(self) -> bool:
+        """Return whether each row ends in an amount in the last column, as prose does not."""
+        full = [row for row in self.rows if len(row) > 1]
+        return len(full) >= MIN_ROWS_OF_TWO_COLUMNS and all(
+            is_in(row[-1], self.columns[-1]) and AMOUNT.fullmatch(row[-1].text) for row in full
+        )
+
     def is_table(self) -> bool:
         full = [row for row in self.rows if len(row) > 1]
         width = len(self.columns)
+        if len(full) == 1:
+            return is_item(full[0])
         if width < MIN_COLUMNS or len(full) < (MIN_ROWS_OF_TWO_COLUMNS if width == MIN_COLUMNS else MIN_ROWS):
             return False
         cells = [[box.text for row in full for box in row if is_in(box, span)] for span in self.columns]
@@ -54,6 +72,12 @@ class AlignedRows:
         return has_numbers(cells[1:]) or sum(text.endswith(":") for text in cells[0]) >= 0.5 * len(cells[0])
 
 
+def is_item(row: Row) -> bool:
+    """Return whether a row is an item of an invoice: a text, several numbers, and the amount at its end."""
+    numbers = sum(bool(NUMBER.fullmatch(cell.text)) for cell in row)
+    return len(row) >= MIN_ITEM and MIN_ITEM_NUMBERS <= numbers < len(row) and bool(AMOUNT.fullmatch(row[-1].text))
+
+
 def has_numbers(columns: Sequence[list[str]]) -> bool:
     return any(
         sum(bool(NUMBER.fullmatch(text)) for text in column) >= 0.4 * len(column) for column in columns if column
@@ -64,20 +88,20 @@ def is_in(box: Area, span: Span) -> bool:
     return span[0] <= (box.x0 + box.x1) / 2 <= span[1]
 
 
-def aligned_areas(rows: list[Row]) -> list[tuple[float, float, float, float]]:
-    """Return the rectangles around rows with common columns, from top to bottom."""
-    areas = []
+def aligned_tables(rows: list[Row]) -> list[AlignedRows]:
+    """Return the rows with common columns, from top to bottom."""
+    tables = []
     index = 0
     while index < len(rows):
         found, end = align_from(rows, index)
         if found.is_table():
             last = extend(found, rows[end:], step=1)
             extend(found, rows[:index][::-1], step=-1)
-            areas.append(found.area())
+            tables.append(found)
             index = end + last
         else:
             index += 1
-    return areas
+    return tables
 
 
 def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from statistics import median
 
 from etl.providers.local import hyphens, tables
-from etl.providers.local.alignment import aligned_areas
+from etl.providers.local.alignment import aligned_tables
 from etl.providers.local.boxes import (
     Area,
     Box,
@@ -156,8 +156,9 @@ def table_areas(rows: list[list[Words]], sheet: Sheet) -> list[Region]:
     areas = [region for region in sheet.regions if region.kind == "table"]
     areas += [rectangle(grid) for grid in sheet.rulings.grids()]
     prose = [region for region in sheet.regions if region.kind == "text" and region.score > CERTAIN]
-    for area in map(rectangle, aligned_areas(joined)):
-        if sum(overlap(area, region) for region in prose) < MOSTLY * area.area:
+    for table in aligned_tables(joined):
+        area = rectangle(table.area())
+        if table.has_amounts() or sum(overlap(area, region) for region in prose) < MOSTLY * area.area:
             areas.append(area)
     return merge_areas(areas)
 

@@ -30,6 +30,7 @@ SAME_LINE = 3  # points between ruling lines that are one
 MORE_SPACE = 1.2  # gap above a row, at least, relative to the gaps between its lines
 MAX_LEADING = 1.5  # of the lines of a single row, in type sizes
 MIN_ITEM, MIN_ITEM_NUMBERS = 4, 2  # columns, and numbers among them
+FULL_ITEM = 0.7  # share of the columns that items have, at least
 FIRST_COLUMN_FILLED = 0.7  # share of rows whose first cell has text, from which a line without one continues a row
 NUMBER = re.compile(
     r"[(\[<>~≈±+−–-]{0,2}\s?[€$£¥]?\s?\d[\d.,'’:/ ]*\s?(?:%|[A-Za-z€$£¥]{1,3})?[)\]]?[*†‡]{0,2}|[-–—]|n/?a",
@@ -101,7 +102,7 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
     words = [word for word in words if word.y1 > min(line.box.y0 for base in rows[0] for line in base)]
     cells = [texts(row, len(cuts) + 1) for row in rows]
     cells = without_empty_columns(cells)
-    is_item_alone = len(rows) == 1 and len(rows[0]) > 1 and any(is_item(BaseRow(base)) for base in rows[0])
+    is_item_alone = len(rows) == 1 and any(is_item(BaseRow(base)) for base in rows[0])
     if (len(cells) < MIN_ROWS and not is_item_alone) or len(cells[0]) < MIN_COLUMNS:
         return None
     return Table(
@@ -164,7 +165,7 @@ def aligned_cuts(words: Words) -> list[float]:
     most = max((len(row) for row in rows), default=0)
     if most < MIN_COLUMNS:
         return []
-    full = [[word for cell in row for word in cell] for row in rows if len(row) >= max(2, most / 2)]
+    full = [[word for cell in row for word in cell] for row in rows if len(row) > most / 2]
     size = median(word.size for word in words)
     left = min(word.x0 for word in words)
     jumps: list[tuple[float, float]] = []
@@ -323,20 +324,25 @@ def find_anchors(bases: list[BaseRow], width: int) -> set[int]:
 def find_items(bases: list[BaseRow]) -> set[int]:
     """Return the baselines of items, which have most of the columns and several numbers, if others are parts of them.
 
-    Others have few columns and no amount, or are the head.
+    Others have fewer columns and no amount, or are the head.
     """
     most = max(len(base.columns) for base in bases)
-    items = [index for index, base in enumerate(bases) if len(base.columns) > 0.7 * most and is_item(base)]
+    items = [index for index, base in enumerate(bases) if len(base.columns) > FULL_ITEM * most and is_item(base)]
     if not items:
         return set()
     amount = max(line.last for line in bases[items[0]].lines)
     parts = all(
-        len(base.columns) <= most / 2 and amount not in number_columns(base)
+        amount not in number_columns(base) and is_part(base, most, amount)
         if index > items[0]
         else not number_columns(base)
         for index, base in enumerate(bases) if index not in items
     )  # fmt: skip
     return set(items) if parts else set()
+
+
+def is_part(base: BaseRow, most: int, amount: int) -> bool:
+    """Return whether a baseline has few columns, or not many and none of amounts, such as a price and its discounts."""
+    return len(base.columns) <= most / 2 or (len(base.columns) <= FULL_ITEM * most and amount not in base.columns)
 
 
 def number_columns(base: BaseRow) -> set[int]:
@@ -388,7 +394,7 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
 
 
 def spaced(bases: list[BaseRow], anchors: set[int]) -> set[int]:
-    """Return the baselines that belong to the anchor above them, because the next anchor is further away."""
+    """Return the baselines that belong to the anchor above them, because a larger gap is between them and the next."""
     found: set[int] = set()
     limit = 0.0  # the largest gap within a row so far
     starts = sorted(anchors)
@@ -398,9 +404,11 @@ def spaced(bases: list[BaseRow], anchors: set[int]) -> set[int]:
         if not gaps or any(len(base.columns) >= width for base in bases[start + 1 : end]):
             continue
         if end < len(bases):
-            is_apart = MORE_SPACE * max(gaps) < bases[end].y - bases[end - 1].y
-            limit = max(limit, *gaps) if is_apart else limit
-            found.update(range(start + 1, end) if is_apart else ())
+            gaps.append(bases[end].y - bases[end - 1].y)
+            near = gaps.index(max(gaps))  # lines before the largest gap
+            if near and MORE_SPACE * max(gaps[:near]) < gaps[near]:
+                limit = max(limit, *gaps[:near])
+                found.update(range(start + 1, start + 1 + near))
             continue
         if len(starts) == 1 and is_item(bases[start]):
             limit = MAX_LEADING * max(line.box.size for line in bases[start].lines)
