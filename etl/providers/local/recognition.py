@@ -166,7 +166,7 @@ def create_engine() -> Any:
 
 
 def aspect(line: Any) -> float:
-    return float(line.shape[1]) / max(1, line.shape[0])
+    return float(line.shape[1] / max(1, line.shape[0]))
 
 
 def legible(text: str, score: float, ratio: float) -> float:
