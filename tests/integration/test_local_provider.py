@@ -231,6 +231,20 @@ def test_page_rotation_is_applied(provider: LocalProvider, made: Maker) -> None:
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
 
 
+def test_a_stamp_at_the_side_of_a_page_is_left_out(provider: LocalProvider, made: Maker) -> None:
+    paper = FPDF()
+    paper.set_font("helvetica", size=11)
+    paper.add_page()
+    paper.multi_cell(0, 6, "This line of text is in the body of the page. " * 30)
+    with paper.rotation(90, 205, 200):
+        paper.text(205, 200, "Downloaded from example.org on Monday November 11th 2019")
+    result, _ = convert(provider, made(bytes(paper.output())))
+    assert "This line of text" in result.markdown
+    assert "Downloaded" not in result.markdown
+    (stamp,) = [block for block in result.layout[0]["blocks"] if "Downloaded" in block["text"]]
+    assert stamp["kind"] in {"header", "footer"}
+
+
 def test_form_fields_are_read(provider: LocalProvider, made: Maker) -> None:
     result, _ = convert(provider, made(hostile.form()))
     lines = result.markdown.splitlines()
@@ -284,11 +298,19 @@ def test_images_on_pages_with_text_are_read(provider: LocalProvider, made: Maker
     assert warnings == []
 
 
-def test_unknown_scripts_have_a_warning(provider: LocalProvider, made: Maker) -> None:
-    """Russian, which the engine mostly omits, and partly takes for Latin letters."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invoice 42\nСчёт за поставку товаров и услуг\nОбщая сумма к оплате\nПлатёж в течение тридцати дней",
+        "Τιμολόγιο 42\nΤιμολόγιο για την προμήθεια αγαθών\nΣυνολικό ποσό προς πληρωμή\nΠληρωμή εντός τριάντα ημερών",
+        "Հաշիվ 42\nՀաշիվ ապրանքների և ծառայությունների համար\nԸնդհանուր վճարման ենթակա գումարը",
+    ],
+    ids=["Russian", "Greek", "Armenian"],
+)
+def test_unknown_scripts_have_a_warning(provider: LocalProvider, made: Maker, text: str) -> None:
+    """The engine omits most of their letters, and takes others for those of scripts that it knows."""
     font = ImageFont.truetype(f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 28)
     sheet = Image.new("RGB", (1000, 600), "white")
-    text = "Invoice 42\nСчёт за поставку товаров и услуг\nОбщая сумма к оплате\nПлатёж в течение тридцати дней"
     ImageDraw.Draw(sheet).multiline_text((60, 100), text, font=font, fill="black", spacing=20)
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")

@@ -3,13 +3,13 @@
 import pytest
 
 from etl.providers.local.layout import Block
-from etl.providers.local.running_heads import RunningHeads, is_prose
+from etl.providers.local.running_heads import RunningHeads, is_prose, keep_some
 
 HEIGHT = 842.0
 
 
-def block(text: str, y: float, *, lines: int = 1, kind: str = "text") -> Block:
-    return Block(kind=kind, text=text, x0=50, y0=y, x1=400, y1=y + 12 * lines, lines=lines)
+def block(text: str, y: float, *, x: float = 50, lines: int = 1, kind: str = "text") -> Block:
+    return Block(kind=kind, text=text, x0=x, y0=y, x1=x + 350, y1=y + 12 * lines, lines=lines)
 
 
 def body() -> Block:
@@ -26,7 +26,7 @@ def marked(*pages: list[Block]) -> list[list[str]]:
     return [[each.text for each in blocks if each.left_out] for blocks in pages]
 
 
-@pytest.mark.parametrize("number", ["7", "Page 7 of 12", "- 7 -", "xii", "Seite 7/12"])
+@pytest.mark.parametrize("number", ["7", "Page 7 of 12", "- 7 -", "xii", "Seite 7/12", "Page | 7", "pág. 7", "стр. 7"])
 def test_page_numbers_are_left_out(number: str) -> None:
     blocks = [body(), block(number, 800)]
     assert marked(blocks) == [[number]]
@@ -45,3 +45,46 @@ def test_a_letterhead_stays_on_the_first_page_that_has_it() -> None:
 
 def test_a_single_line_above_other_things_than_prose_stays() -> None:
     assert marked([block("Example Ltd", 30), block("| a | b |", 200, kind="table")]) == [[]]
+
+
+def test_a_line_beside_a_running_head_is_left_out() -> None:
+    """A journal's name in large type beside the number of the issue, in one row."""
+    name, issue = "## A Journal of Examples | www.example.org 1", "| e2748"
+    blocks = [body(), block(name, 800, kind="title"), block(issue, 801, x=500, kind="footer")]
+    assert marked(blocks) == [[name, issue]]
+
+
+def test_a_heading_beside_its_number_stays() -> None:
+    heading = block("## Measures", 30, x=100, kind="title")
+    assert heading.text not in marked([block("4", 30, kind="header"), heading, body()])[0]
+
+
+def test_a_line_behind_a_running_foot_is_left_out() -> None:
+    blocks = [body(), block("Conference 2015", 740), block("7", 800)]
+    assert marked(blocks) == [["Conference 2015", "7"]]
+    assert marked([body(), block("The last line of it", 740)]) == [[]]
+
+
+def test_the_number_of_a_page_of_prose_with_wide_margins_is_left_out() -> None:
+    assert marked([body(), block("7", 690)]) == [["7"]]
+    assert marked([block("Total", 200), block("7", 690)]) == [[]]
+
+
+@pytest.mark.parametrize("text", ["Download date: 28 Dec 2018", "Downloaded from example.org at 6:51 on Monday"])
+def test_a_stamp_is_left_out_of_any_page(text: str) -> None:
+    assert marked([block("A cover", 200), block(text, 800)]) == [[text]]
+
+
+def test_a_foot_stays_on_a_page_without_prose_only_if_it_has_values() -> None:
+    name, account, total = "A university", "account 4711000815", "Total 1,250.00"
+    cover = block("A cover", 200)
+    assert marked([cover, block(name, 800)]) == [[name]]
+    assert marked([cover, block(account, 800)]) == [[]]
+    assert marked([cover, block(total, 800)]) == [[]]
+
+
+def test_a_page_keeps_its_text_if_nothing_else_would_be_left() -> None:
+    blocks = [block("Part two", 30)]
+    blocks[0].left_out = True
+    keep_some(blocks)
+    assert not blocks[0].left_out

@@ -14,7 +14,7 @@ from etl.providers.local.page_text import PageConverter, PageText, describe_loca
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
 from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
-from etl.providers.local.running_heads import RunningHeads, is_prose
+from etl.providers.local.running_heads import RunningHeads, is_prose, keep_some
 
 LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\d.]*")
 # Errors of the whole document, even if they occur on one page.
@@ -105,10 +105,13 @@ class DocumentReader:
         """Return the message about a page, after the next pages were read."""
         if isinstance(page, dict):
             return page
-        prose = is_prose(list(page.blocks()))
-        for turn, blocks in page.parts:
-            self.heads.mark(blocks, page.height_of(turn), is_prose=prose)
-        for block in page.blocks():
+        blocks = list(page.blocks())
+        prose, letters = is_prose(blocks), sum(len(block.text) for block in blocks)
+        for turn, part in page.parts:
+            is_marginal = sum(len(block.text) for block in part) < letters / 2  # such as a sideways stamp
+            self.heads.mark(part, page.height_of(turn), is_prose=prose or is_marginal)
+        keep_some(blocks)
+        for block in blocks:
             block.text = hyphens.resolve(block.text, self.words)
         text = page.text()
         self.text_bytes += len(text.encode())

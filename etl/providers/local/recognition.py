@@ -28,6 +28,8 @@ MIN_CONFIDENCE = 0.3
 # A page with a lower confidence is also tried upside down.
 ROTATION_CONFIDENCE = 0.75
 MIN_ORIENTATION_LETTERS = 4  # shorter lines do not show the orientation of a page
+# Maximum mean width of the characters of a readable line, as a multiple of its height, and share of Greek letters.
+MAX_LETTER_WIDTH, MAX_GREEK = 2.0, 0.1
 # Type size as a share of the height of a detected line.
 TYPE_HEIGHT_RATIO = 0.8
 
@@ -66,11 +68,13 @@ class Engine:
 
     def read_upright(self, image: Any) -> list[list[Box]]:
         """Return the lines of the image in the orientation with the highest confidence."""
-        parts, self.quarter_turns = self.read_parts(image), 0
+        parts, scores, self.quarter_turns = self.read_parts(image), self.scores, 0
         for turns in other_orientations(parts):
+            self.scores = []
             rotated = self.read_parts(np.ascontiguousarray(np.rot90(image, turns)))
             if confidence(rotated) > confidence(parts):
-                parts, self.quarter_turns = rotated, turns
+                parts, scores, self.quarter_turns = rotated, self.scores, turns
+        self.scores = scores
         return parts
 
     def legibility(self) -> float:
@@ -128,8 +132,8 @@ def create_engine() -> Any:
         def recognize_txt(self, img: list[Any]) -> Any:
             found: Any = super().recognize_txt(img)
             self.scores = [
-                (score if text.strip() else 0.0, float(line.shape[1]) / max(1, line.shape[0]))
-                for line, text, score in zip(img, found.txts, found.scores, strict=True)
+                (legible(text, score, ratio), ratio)
+                for text, score, ratio in zip(found.txts, found.scores, map(aspect, img), strict=True)
             ]
             return found
 
@@ -152,6 +156,21 @@ def create_engine() -> Any:
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
     )
+
+
+def aspect(line: Any) -> float:
+    return float(line.shape[1] / max(1, line.shape[0]))
+
+
+def legible(text: str, score: float, ratio: float) -> float:
+    """Return the confidence of a line, or 0 if it shows an unknown script. `ratio`: its width by its height.
+
+    The engine leaves out most letters of such a line, or takes many for Greek ones, which it knows from formulas.
+    """
+    letters = [letter for letter in text if letter.isalpha()]
+    greek = sum("\u0370" <= letter <= "\u03ff" for letter in letters)
+    is_unknown = letters and (len(text) * MAX_LETTER_WIDTH < ratio or greek > MAX_GREEK * len(letters))
+    return score if text.strip() and not is_unknown else 0.0
 
 
 def configure_sessions(session: Any) -> None:

@@ -5,29 +5,32 @@ A letterhead, with values such as an address or an account, stays in the text of
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 from etl.providers.local.layout import Block
 
 # The parts of a page's height, from the top and from the bottom, in which running heads and feet are.
 ZONE, SINGLE_LINE_ZONE = 0.13, 0.085
+NUMBER_ZONE = 0.2  # for page numbers of prose
 MAX_LINES, MAX_LETTERS = 3, 160
 # Pages that must have the same line, so that it is a running head without other signs.
 MIN_REPEATS = 2
 # The share of a page's letters that are in paragraphs of several lines, from which it is prose.
 PROSE_SHARE, PROSE_LINES = 0.5, 3
 PAGE_NUMBER = re.compile(
-    r"(?:#+ )?[-–—|\[( ]*(?:page|seite|p\.|pg\.?|página|pagina|blatt)?\s*(?:\d{1,4}|[ivxlcdm]{1,6})"
-    r"(?:\s*(?:of|von|de|di|/|\|)\s*\d{1,4})?[-–—|\]). ]*",
+    r"(?:#+ )?[-–—|\[( ]*(?:page|seite|p\.|pg\.?|p[aá]g(?:ina|\.)?|blatt|s\.|side|sida|strana|стр\.?)?[ |]*"
+    r"(?:\d{1,4}|[ivxlcdm]{1,6})(?:\s*(?:of|von|de|di|/|\|)\s*\d{1,4})?[-–—|\]). ]*",
     re.IGNORECASE,
 )
 STAMP = re.compile(
-    r"downloaded from|downloaded on|downloaded by|all rights reserved|protected by copyright|©|\(c\) ?\d{4}|copyright"
+    r"download(?:ed)? (?:from|on|by|at|date|time)|all rights reserved|protected by copyright|©|\(c\) ?\d{4}|copyright"
     r"|preprint|doi\.org|^arxiv:|issn|this article is|for personal use only|confidential",
     re.IGNORECASE,
 )
 # Values that a reader may look for: a letterhead has several.
 VALUE = re.compile(r"@|\bwww\.|\b(?:tel|fax|iban|bic|vat|ust|phone|mobil)\b|\d{5,}|\+\d", re.IGNORECASE)
+
+
+AMOUNT = re.compile(r"\d[.,]\d\d(?!\d)")
 
 
 class RunningHeads:
@@ -43,35 +46,77 @@ class RunningHeads:
 
     def mark(self, blocks: list[Block], height: float, *, is_prose: bool) -> None:
         """Set the kind of running heads and feet, and whether they are left out of the text."""
-        for block in self.candidates(blocks, height):
-            edge = zone(block, height, ZONE) or block.kind
-            repeated = self.pages[key(block)] >= MIN_REPEATS
-            is_number = bool(PAGE_NUMBER.fullmatch(block.text))
-            is_letterhead = not is_number and not STAMP.search(block.text) and (
-                not (is_prose or repeated) or len(VALUE.findall(block.text)) > 1
-            )  # fmt: skip
-            block.kind = edge
-            block.left_out = not is_letterhead or key(block) in self.kept
+        for block in self.candidates(blocks, height, is_prose=is_prose):
+            block.kind = zone(block, height, ZONE) or ("header" if block.y1 < height / 2 else "footer")
+            is_certain = is_prose or self.pages[key(block)] >= MIN_REPEATS
+            block.left_out = not is_letterhead(block, is_certain=is_certain) or key(block) in self.kept
             self.kept.add(key(block))
-        if all(block.left_out or not block.text for block in blocks):  # such as the names of sections, one a page
-            for block in blocks:
-                block.left_out = False
 
-    def candidates(self, blocks: list[Block], height: float) -> Iterator[Block]:
-        for block in blocks:
-            if block.kind == "table" or block.lines > MAX_LINES or len(block.text) > MAX_LETTERS:
-                continue
+    def candidates(self, blocks: list[Block], height: float, *, is_prose: bool) -> list[Block]:
+        """Return the blocks at the edge that have signs of their own, and those in a row with them or behind them."""
+        found: list[Block] = []
+        rest: list[Block] = []
+        for block in filter(is_short, blocks):
             edge = zone(block, height, ZONE)
-            if not edge:
-                continue
-            is_single = zone(block, height, SINGLE_LINE_ZONE) and block.lines == 1
-            if (
-                block.kind in {"header", "footer"}
-                or (self.pages[key(block)] >= MIN_REPEATS)
-                or (is_single and (PAGE_NUMBER.fullmatch(block.text) or STAMP.search(block.text)))
-                or (is_single and block.kind != "title" and is_apart(block, blocks, edge))
-            ):
-                yield block
+            if self.is_candidate(block, blocks, height) or (is_prose and is_outer_number(block, blocks, height)):
+                found.append(block)
+            elif block.lines == 1 and (edge == "footer" or (edge and block.kind != "title")):
+                rest.append(block)
+        beside = [block for block in rest if any(is_beside(block, other) for other in found)]
+        found += beside
+        known = set(map(id, beside))
+        return found + [block for block in rest if id(block) not in known and is_behind(block, found, blocks, height)]
+
+    def is_candidate(self, block: Block, blocks: list[Block], height: float) -> bool:
+        edge = zone(block, height, ZONE)
+        if not edge:
+            return False
+        is_single = bool(zone(block, height, SINGLE_LINE_ZONE)) and block.lines == 1
+        return (
+            block.kind in {"header", "footer"}
+            or self.pages[key(block)] >= MIN_REPEATS
+            or (is_single and bool(PAGE_NUMBER.fullmatch(block.text) or STAMP.search(block.text)))
+            or (is_single and (edge == "footer" or block.kind != "title") and is_apart(block, blocks, edge))
+        )
+
+
+def keep_some(blocks: list[Block]) -> None:
+    """Keep everything of a page of which nothing would be left, such as the names of sections, one a page."""
+    if all(block.left_out or not block.text for block in blocks):
+        for block in blocks:
+            block.left_out = False
+
+
+def is_short(block: Block) -> bool:
+    return block.kind != "table" and block.lines <= MAX_LINES and len(block.text) <= MAX_LETTERS
+
+
+def is_letterhead(block: Block, *, is_certain: bool) -> bool:
+    """Return whether a line at the edge has values, or may have some because it is not certain to be a running head."""
+    if PAGE_NUMBER.fullmatch(block.text) or STAMP.search(block.text):
+        return False
+    values = len(VALUE.findall(block.text))
+    if is_certain:
+        return values > 1
+    return block.kind == "header" or values > 0 or bool(AMOUNT.search(block.text))
+
+
+def is_outer_number(block: Block, blocks: list[Block], height: float) -> bool:
+    """Return whether a line is the number of a page with wide margins."""
+    edge = zone(block, height, NUMBER_ZONE)
+    return bool(edge and PAGE_NUMBER.fullmatch(block.text)) and is_apart(block, blocks, edge)
+
+
+def is_beside(block: Block, other: Block) -> bool:
+    """Return whether blocks are in the same row."""
+    return abs(block.y0 + block.y1 - other.y0 - other.y1) < min(block.y1 - block.y0, other.y1 - other.y0)
+
+
+def is_behind(block: Block, found: list[Block], blocks: list[Block], height: float) -> bool:
+    """Return whether a line has only running heads between it and the edge, and a gap between it and the rest."""
+    edge = zone(block, height, ZONE)
+    beyond = {id(other) for other in found if (other.y1 <= block.y0 if edge == "header" else other.y0 >= block.y1)}
+    return bool(beyond) and is_apart(block, [other for other in blocks if id(other) not in beyond], edge)
 
 
 def is_prose(blocks: list[Block]) -> bool:
