@@ -122,11 +122,13 @@ def lock_failed(job: Job, only: Collection[int] | None) -> None:
 # token, which fences off their holder: at its next part or heartbeat it ends its call and its upload, and frees its
 # slot. `old` waits for the chunks before it locks the job. Chunks that returned to the queue while this waited for the
 # job's lock are not in its snapshot. Then the counts do not add up, no job is changed, and `cancel` repeats it.
+# The chunks of a large job are cancelled in parts, of which the last ends the job.
 CANCEL = (
     """
 WITH mine AS MATERIALIZED (
     SELECT id FROM exports_chunk
-    WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying') ORDER BY id FOR UPDATE
+    WHERE job_id = %(job)s AND seq >= %(first)s AND seq < %(end)s AND status IN ('pending', 'running', 'retrying')
+    ORDER BY id FOR UPDATE
 ), ended AS (
     UPDATE exports_chunk c
     SET status = 'cancelled', token = NULL, lease_until = NULL, available_at = NULL, finished_at = clock_timestamp()
@@ -142,12 +144,13 @@ WITH mine AS MATERIALIZED (
     FOR UPDATE
 ), settled AS (
     UPDATE exports_jobs j
-    SET status = 'cancelled', cancelled = j.cancelled + delta.chunks, retrying = 0, finished_at = clock_timestamp(),
+    SET status = CASE WHEN %(is_last)s THEN 'cancelled' ELSE j.status END, cancelled = j.cancelled + delta.chunks,
+        retrying = 0, finished_at = CASE WHEN %(is_last)s THEN clock_timestamp() END,
         error_code = '', error_detail = '', completion_token = NULL, completion_lease_until = NULL,
         event_seq = j.event_seq + delta.chunks + 2
     FROM old, delta
     WHERE j.job_id = old.job_id AND j.status IN ('pending', 'running', 'retrying')
-      AND j.done + j.failed + j.cancelled + delta.chunks = j.total
+      AND (NOT %(is_last)s OR j.done + j.failed + j.cancelled + delta.chunks = j.total)
     RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, old.status AS was, delta.chunks, delta.refund
 )
 """
@@ -155,6 +158,16 @@ WITH mine AS MATERIALIZED (
     + events.INSERT_CHUNK_EVENTS
     + "SELECT chunks FROM settled"
 )
+
+
+# All chunks are locked before the first part locks the job. The parts then see what the chunks are.
+LOCK_ACTIVE = """
+SELECT count(*) FROM (
+    SELECT FROM exports_chunk
+    WHERE job_id = %(job)s AND seq >= %(first)s AND seq < %(end)s AND status IN ('pending', 'running', 'retrying')
+    ORDER BY id FOR UPDATE
+) locked
+"""
 
 
 def cancel(job: Job) -> int:
@@ -173,9 +186,19 @@ def cancel(job: Job) -> int:
 
 def try_to_cancel(job: Job) -> int | None:
     """Return the number of cancelled chunks, or None if nothing was changed."""
+    parts = submission.parts(job.total)
+    chunks = 0
     with transaction.atomic():
-        chunks: int | None = sql.scalar(CANCEL, job=job.job_id)
-        transaction.set_rollback(chunks is None)
+        if len(parts) > 1:
+            for part in parts:
+                sql.scalar(LOCK_ACTIVE, job=job.job_id, first=part.start, end=part.stop)
+        for part in parts:
+            of_part = {"first": part.start, "end": part.stop, "is_last": part is parts[-1]}
+            some: int | None = sql.scalar(CANCEL, job=job.job_id, **of_part)
+            if some is None:
+                transaction.set_rollback(True)
+                return None
+            chunks += some
     return chunks
 
 

@@ -32,6 +32,7 @@ BENCHMARKS = {
     "listeners": ("P10",),
     "documents": ("P11",),
     "fairness": ("P12",),
+    "large_job": ("P13",),
     "ledger": ("ledger",),
     "scaling": ("scaling",),
 }

@@ -1,4 +1,5 @@
-"""P1: a chunk of 2,000,000 rows against psql piped into rclone, the usual tool: at most 0.80 of its time.
+"""P1: a chunk of 2,000,000 rows against psql piped into rclone, the usual tool: at most 0.75 of its time with its
+defaults, and 0.90 with the options that make it faster here.
 
 P2: the same against psql alone, which discards the bytes: the lower limit, for information; the goal is 1.60.
 """
@@ -8,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -37,7 +38,10 @@ VACUUM ANALYZE bench.rows;
 """
 COPY = "COPY (SELECT * FROM bench.rows_for('ALL', '2024-01-01')) TO STDOUT (FORMAT csv, HEADER)"
 PAIR = planning.Pair("ALL", date(2024, 1, 1))
-LIMIT, PEER, OURS = "psql > /dev/null", "psql | rclone rcat", "Sluice"
+LIMIT, OURS = "psql > /dev/null", "Sluice"
+DEFAULTS, TUNED = "psql | rclone rcat, its defaults", "psql | rclone rcat, tuned"
+# The request for the bucket is left out.
+TUNING = {"RCLONE_S3_NO_CHECK_BUCKET": "true"}
 
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
@@ -49,7 +53,8 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     psql = [str(program("psql")), settings.SLUICE.source_url, "-qXc", COPY]
     ways: dict[str, Measurement] = {
         LIMIT: lambda: discard(psql),
-        PEER: lambda: pipe(psql),
+        DEFAULTS: lambda: pipe(psql, {}),
+        TUNED: lambda: pipe(psql, TUNING),
         OURS: lambda: export(dataset, user, rows),
     }
     for way in ways.values():
@@ -59,7 +64,8 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     spent = {name: cpu(way) for name, way in ways.items()}
     report.times("P1, P2", measured)
     middle = {name: median(values) for name, values in measured.items()}
-    report.bound("P1", f"a chunk of {rows:,} rows, relative to psql | rclone rcat", middle[OURS] / middle[PEER], 0.8)
+    for peer, bound in ((TUNED, 0.9), (DEFAULTS, 0.75)):
+        report.bound("P1", f"a chunk of {rows:,} rows, relative to {peer}", middle[OURS] / middle[peer], bound)
     report.bound("P2", "the same, relative to psql > /dev/null (goal 1.6)", middle[OURS] / middle[LIMIT])
     report.table(
         "CPU seconds of one round",
@@ -72,7 +78,7 @@ def discard(psql: list[str]) -> None:
     subprocess.run(psql, check=True, stdout=subprocess.DEVNULL)
 
 
-def pipe(psql: list[str]) -> None:
+def pipe(psql: list[str], tuning: Mapping[str, str]) -> None:
     env = settings.SLUICE
     rclone = [str(Path(sys.executable).parent / "rclone"), "rcat", f":s3:{env.s3_bucket}/bench/rclone.csv"]
     options = {
@@ -81,8 +87,8 @@ def pipe(psql: list[str]) -> None:
         "RCLONE_S3_ENDPOINT": str(env.s3_endpoint_url),
         "RCLONE_S3_ACCESS_KEY_ID": env.s3_access_key_id.get_secret_value(),
         "RCLONE_S3_SECRET_ACCESS_KEY": env.s3_secret_access_key.get_secret_value(),
-        "RCLONE_S3_NO_CHECK_BUCKET": "true",
         "RCLONE_S3_SERVER_SIDE_ENCRYPTION": "AES256",
+        **tuning,
     }
     with subprocess.Popen(psql, stdout=subprocess.PIPE) as reading:
         subprocess.run(rclone, check=True, stdin=reading.stdout, env={**os.environ, **options})
@@ -106,7 +112,7 @@ def compare(psql: list[str], report: Report) -> None:
     chunk = Chunk.objects.latest("id")
     ours = hash_of(planning.object_key("bench", PAIR, planning.Shape()))
     assert theirs == ours == hash_of("bench/rclone.csv") == chunk.sha256, "the files differ"
-    report.notes.append(f"P1, P2: {chunk.rows:,} rows, {chunk.bytes:,} bytes, identical for all three.")
+    report.notes.append(f"P1, P2: {chunk.rows:,} rows, {chunk.bytes:,} bytes, identical for all.")
 
 
 def hash_of(key: str) -> str:

@@ -10,13 +10,14 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
 from exports.core.errors import PermanentSourceError, SourceError
-from exports.jobs import actions
+from exports.jobs import actions, submission
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, execution, leases, transitions
@@ -54,6 +55,27 @@ def test_a_cancel_ends_every_unfinished_chunk(api: APIClient, dataset: Dataset, 
     }
     assert progress == {"done": 1, "failed": 1, "cancelled": 3, "pending": 0, "retrying": 0, "total": 5}
     assert statuses(job) == {"done": 1, "failed": 1, "cancelled": 3}
+
+
+def test_a_large_job_is_cancelled_in_parts(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A19: no statement changes more than a part, and the job ends once, with all its events and its refund."""
+    job = make_job(dataset, alice, 11)
+    done, _running = claim(), claim()
+    transitions.finish([(done, result_of(done))])
+    before = job.events.count()
+    monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", 4)
+
+    with CaptureQueriesContext(connection) as queries:
+        assert actions.cancel(job) == 10
+    job.refresh_from_db()
+    assert (job.status, job.done, job.cancelled) == ("cancelled", 1, 10)
+    assert statuses(job) == {"done": 1, "cancelled": 10}
+    assert Usage.objects.get().chunks == 1
+    assert sum("INSERT INTO exports_event" in query["sql"] for query in queries) == 3
+    events = list(job.events.order_by("seq"))[before:]
+    assert [event.status for event in events] == ["cancelled"] * 11
+    assert [event.kind for event in events] == ["chunk"] * 10 + ["status"]
+    assert events[-1].seq == job.event_seq
 
 
 def test_the_holder_of_a_cancelled_chunk_is_fenced_and_frees_its_slot(dataset: Dataset, alice: User) -> None:
@@ -150,8 +172,12 @@ def test_an_ended_job_cannot_be_cancelled(api: APIClient, dataset: Dataset, alic
     assert [api.post(f"/exports/{other.pk}/cancel").status_code for _ in range(2)] == [200, 409]
 
 
-def test_counts_add_up_after_concurrent_cancels_and_finishes(dataset: Dataset, alice: User) -> None:
-    """A19: six workers finish, fail and claim while two people cancel."""
+@pytest.mark.parametrize("at_once", [10_000, 5])
+def test_counts_add_up_after_concurrent_cancels_and_finishes(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """A19: six workers finish, fail and claim while two people cancel, at once or in parts."""
+    monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", at_once)
     for _ in range(5):
         job = make_job(dataset, alice, 12, reuse="never")
 
@@ -181,8 +207,12 @@ def test_counts_add_up_after_concurrent_cancels_and_finishes(dataset: Dataset, a
         assert [end.status for end in ends] == [job.status]
 
 
-def test_a_cancel_includes_chunks_released_at_the_same_time(dataset: Dataset, alice: User) -> None:
+@pytest.mark.parametrize("at_once", [10_000, 2])
+def test_a_cancel_includes_chunks_released_at_the_same_time(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     """A19: the holder of the completion puts a chunk back into the queue while the cancel waits for the job's row."""
+    monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", at_once)
     job = make_job(dataset, alice, 3)
     execution.drain()
     token = completion.claim(job.pk)

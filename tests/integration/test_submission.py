@@ -264,6 +264,20 @@ def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
     assert Chunk.objects.count() == 10_000 * Job.objects.count()
 
 
+def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
+    api: APIClient, dataset: Dataset, settings: Any
+) -> None:
+    """A3: by setting. A statement writes or looks up 10,000 chunks at most, and the commit checks no foreign keys."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 100_000})
+    items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(100_000)]
+    with CaptureQueriesContext(connection) as queries:
+        assert post(api, items=items).json()["totalChunks"] == 100_000
+    chunks = Chunk.objects.order_by("seq")
+    assert [(chunk.seq, chunk.key) for chunk in chunks.iterator()] == [(n, f"K{n}") for n in range(100_000)]
+    assert sum("FROM exports_file f" in query["sql"] for query in queries) == 10
+    assert sum("SET CONSTRAINTS ALL IMMEDIATE" in query["sql"] for query in queries) == 1
+
+
 def test_a_silent_broker_barely_delays_the_response_and_loses_nothing(api: APIClient, dataset: Dataset) -> None:
     """A3: the job is kept; the reaper sends the hints when the broker is back."""
 
