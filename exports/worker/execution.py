@@ -69,6 +69,7 @@ def export_some(session: database.SourceSession) -> bool:
         since = time.monotonic()
         claims = next_claims(session)
         if not claims:
+            session.close()  # another worker may have the slot by now, and connect
             break
         some = True
         if claims[0].started_job:

@@ -322,3 +322,17 @@ def test_one_slow_chunk_makes_batches_small_at_once(pace: batches.Pace) -> None:
         pace.note("things", 0.005)
     pace.note("things", 300)
     assert pace.sizes() == {}
+
+
+def test_a_worker_that_gets_no_chunk_keeps_no_connection(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A13: another worker may have taken the slot, and connect."""
+    make_job(dataset, alice, 1)
+    with database.SourceSession() as session:
+        while execution.export_some(session):
+            name = session.backend
+        wait_until(
+            lambda: not source_db.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [name]).rowcount,
+            limit=5,
+        )

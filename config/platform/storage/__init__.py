@@ -32,7 +32,9 @@ from config.platform.storage.objects import (
     now,
     read,
     read_head,
+    read_span,
 )
+from config.platform.storage.small_gets import read_small
 from config.platform.storage.uploads import Upload, put
 from config.platform.storage.writability import doubt, require_writable
 
@@ -67,6 +69,8 @@ __all__ = [
     "put",
     "read",
     "read_head",
+    "read_small",
+    "read_span",
     "require_writable",
     "use_short_timeouts",
 ]
