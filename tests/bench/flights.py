@@ -150,7 +150,9 @@ def fresh(year: YearOfFlights, meter: Meter) -> float:
     with meter.lap(SLUICE) as lap, lap.timed():
         job = export(year, reuse="never")
     assert job.reused == 0
-    year.first_slices.append((job.chunks.earliest("finished_at").finished_at - job.created_at).total_seconds())
+    first_end = job.chunks.earliest("finished_at").finished_at
+    assert first_end
+    year.first_slices.append((first_end - job.created_at).total_seconds())
     return lap.seconds
 
 
@@ -164,7 +166,10 @@ def reused(year: YearOfFlights, meter: Meter) -> float:
 def zip_seconds(year: YearOfFlights) -> float:
     """Return the seconds from the end of the last slice to success, when all files become one zip."""
     job = export(year, reuse="if-present", delivery="zip")
-    return (job.finished_at - job.chunks.latest("finished_at").finished_at).total_seconds()
+    last_end = job.chunks.latest("finished_at").finished_at
+    assert job.finished_at
+    assert last_end
+    return (job.finished_at - last_end).total_seconds()
 
 
 def export(year: YearOfFlights, *, reuse: str, delivery: str = "manifest") -> Job:

@@ -533,7 +533,7 @@ def test_a_manifest_keeps_small_files_in_packs_and_large_ones_alone(
     monkeypatch.setattr(packs, "PACKED_BYTES", 100)
     job = make_job(dataset, alice, 6, delivery="manifest")
     execution.drain()
-    for seq, content in ((1, b"a,b\n1,2\n"), (2, b"large\n" * 40), (3, b"")):
+    for seq, content in ((1, b"a,b\n1,2\n"), (2, b"large\n" * 40), (3, b""), (4, b"large\n" * 20)):
         chunk = job.chunks.get(seq=seq)
         stored = storage.put(chunk.path, content, content_type="text/csv", if_match=chunk.etag)
         File.objects.filter(path=chunk.path).update(etag=stored.etag, sha256=stored.sha256, bytes=stored.size)
@@ -544,7 +544,12 @@ def test_a_manifest_keeps_small_files_in_packs_and_large_ones_alone(
     folder = bundles.folder_of(receipt.object_key)
     kept = {item.key.removeprefix(f"{folder}/"): item.size for item in storage.list_objects(folder)}
     assert kept.pop(receipt.file_name)
-    assert kept == {"packs/0": len(CONTENT) + 8, "files/2024/03/01/JFK_20240301.csv": 240, "packs/2": 2 * len(CONTENT)}
+    assert kept == {
+        "packs/0": len(CONTENT) + 8,
+        "files/2024/03/01/JFK_20240301.csv": 240,
+        "files/2024/03/03/JFK_20240303.csv": 120,
+        "packs/2": len(CONTENT),
+    }
     chunks = list(job.chunks.order_by("seq"))
     for chunk in chunks[::-1]:
         chunk_files.presign(receipt.job, key=chunk.key, effective_date=chunk.effective_date)

@@ -672,6 +672,17 @@ def test_a_failed_read_of_a_small_object_is_repeated(
     assert key not in str(caught.value)
 
 
+def test_it_finds_the_etag_of_an_object(proxy: Proxy, key: str) -> None:
+    assert storage.etag_of(key) is None
+    stored = store(key, SMALL)
+    assert storage.etag_of(key) == stored.etag
+    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.answer_500)
+    assert storage.etag_of(key) == stored.etag
+    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.answer_500, times=5)
+    with pytest.raises(storage.RequestFailed):
+        storage.etag_of(key)
+
+
 def test_it_reads_a_span(key: str) -> None:
     stored = store(key, SMALL)
     assert storage.read_span(key, start=10, size=5, if_match=stored.etag) == SMALL[10:15]

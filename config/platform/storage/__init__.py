@@ -34,7 +34,7 @@ from config.platform.storage.objects import (
     read_head,
     read_span,
 )
-from config.platform.storage.small_gets import read_small
+from config.platform.storage.small_gets import etag_of, read_small
 from config.platform.storage.uploads import Upload, put
 from config.platform.storage.writability import doubt, require_writable
 
@@ -59,6 +59,7 @@ __all__ = [
     "delete",
     "delete_many",
     "doubt",
+    "etag_of",
     "head",
     "list_objects",
     "list_uploads",
