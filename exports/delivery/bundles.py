@@ -1,8 +1,9 @@
-"""Bundles: the delivered objects of a job. A copy of one file, one joined file, a zip, or a manifest with copies of all
-files.
+"""Bundles: the delivered objects of a job. A copy of one file, one joined file, a zip, or a manifest with the bytes of
+all files beside it.
 
 Chunk files lie at paths where later exports replace them, so a delivery consists of copies. They are in a folder of
-their own attempt, and nothing changes them until they are deleted.
+their own attempt, and nothing changes them until they are deleted. Small files of a manifest share objects: see
+`exports.delivery.packs`.
 
 All are streamed: memory does not grow with the number or the size of the files.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from config.platform import storage
 from config.platform.db import identity
 from exports.core import planning
 from exports.core.errors import FileGone
+from exports.delivery import packs
 from exports.models import Chunk, Job
 from exports.models.dataset import Format
 from exports.models.job import Compression, DeliveryKind
@@ -190,16 +192,44 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
 
 
 def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
-    """Copy all files, and list them."""
+    """Keep the bytes of all files, and list them."""
     job = attempt.job
-    entries = (entry_of(job, chunk) for chunk, _ in each_file(job, partial(copy_to_folder, attempt), attempt.adopt))
+    entries = (entry_of(job, chunk) for chunk in kept(attempt))
     return f"{base_name(job)}.manifest.json", "application/json", manifest_of(job, entries)
 
 
-def copy_to_folder(attempt: Attempt, chunk: Chunk) -> storage.StoredObject:
+def kept(attempt: Attempt) -> Iterator[Chunk]:
+    """Yield every chunk, in request order, while its file is copied: small files into packs, others alone."""
+    files = each_file(attempt.job, partial(packed_or_copied, attempt), attempt.adopt)
+    for number, some in groupby(files, key=lambda file: packs.number_of(file[0])):
+        yield from fill_pack(attempt, packs.key_of(attempt.folder, number), some)
+
+
+def fill_pack(attempt: Attempt, key: str, files: Iterable[tuple[Chunk, bytes]]) -> Iterator[Chunk]:
+    is_empty = True
+    with storage.Upload(
+        key,
+        content_type=packs.CONTENT_TYPE,
+        metadata=attempt.metadata,
+        if_match=None,
+        checkpoint=attempt.checkpoint,
+    ) as pack:
+        for chunk, content in files:
+            pack.write(content)
+            is_empty = is_empty and not content
+            yield chunk
+        if not is_empty:
+            pack.commit()
+
+
+def packed_or_copied(attempt: Attempt, chunk: Chunk) -> bytes:
+    """Return the bytes of a file that belongs into a pack. Copy another to a key of its own, and return nothing."""
+    attempt.checkpoint()
+    if packs.is_packed(chunk):
+        return whole_file(chunk)
     key = key_of_file(attempt.folder, attempt.job, chunk)
-    content_type = encoding.content_type(attempt.job.shape)
-    return copy_file(chunk, key, content_type, attempt.metadata, attempt.checkpoint)
+    copy_file(chunk, key, encoding.content_type(attempt.job.shape), attempt.metadata, attempt.checkpoint)
+    return b""
 
 
 def folder_of(key: str) -> str:
@@ -311,7 +341,17 @@ def contents(job: Job, adopt: Adopt) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
 
 def small_file(chunk: Chunk) -> bytes | None:
     """Return a small file, and None for a large one. Raises FileGone."""
-    return b"".join(blocks_of(chunk)) if (chunk.bytes or 0) <= SMALL_BYTES else None
+    return whole_file(chunk) if (chunk.bytes or 0) <= SMALL_BYTES else None
+
+
+def whole_file(chunk: Chunk) -> bytes:
+    """Return the bytes of a small file. Raises FileGone if it has changed since the chunk was done."""
+    if not chunk.bytes:
+        return b""
+    try:
+        return storage.read_small(chunk.path, size=chunk.bytes, if_match=chunk.etag)
+    except (storage.Missing, storage.Changed) as error:
+        raise FileGone from error
 
 
 def large_file(chunk: Chunk) -> Iterator[bytes]:

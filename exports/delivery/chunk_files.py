@@ -12,9 +12,10 @@ from config.platform.db import identity
 from config.platform.http.problems import NotFound, Problem, StorageUnavailable
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
-from exports.delivery import bundles
+from exports.delivery import bundles, packs
 from exports.delivery.links import ReceiptExpired
 from exports.models import Chunk, File, Job, Receipt
+from exports.models.job import DeliveryKind
 from exports.source import encoding
 
 log = structlog.get_logger(__name__)
@@ -33,19 +34,21 @@ class FileSuperseded(Problem):
 def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
 
-    The URL is that of a copy, which no later export replaces. A manifest's copies were made with it; those of other
-    deliveries are made by the first request for a file.
+    The URL is that of a copy, which no later export replaces. Copies of a manifest's large files were made with it;
+    others are made by the first request for a file, for a manifest from its packs.
 
-    Raises NoSuchFile, ReceiptExpired, FileSuperseded when other bytes are at its path by now, and StorageUnavailable.
+    Raises NoSuchFile, ReceiptExpired, FileSuperseded when other bytes are at its path by now and the delivery has not
+    kept its own, and StorageUnavailable.
     """
     chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
     if chunk is None or job.status != JobStatus.SUCCESS:
         raise NoSuchFile
     if not Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).exists():  # the database's clock, as for links
         raise ReceiptExpired
-    copied = bundles.key_of_file(bundles.folder_of(job.receipt.object_key), job, chunk)
+    folder = bundles.folder_of(job.receipt.object_key)
+    copied = bundles.key_of_file(folder, job, chunk)
     try:
-        if storage.head(copied) is None:
+        if storage.head(copied) is None and not unpack(job, chunk, folder, copied):
             copy(job, chunk, copied)
     except storage.StorageError as error:
         log.warning("storage_unavailable", error=str(error))
@@ -58,6 +61,15 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
     )
 
 
+def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:
+    """Take the file out of its pack unless a concurrent request did. Return whether the delivery has it there."""
+    if job.delivery != DeliveryKind.MANIFEST or (content := packs.read(folder, chunk)) is None:
+        return False
+    with suppress(storage.Conflict):
+        storage.put(key, content, content_type=encoding.content_type(job.shape), metadata=metadata_of(job))
+    return True
+
+
 def copy(job: Job, chunk: Chunk, key: str) -> None:
     """Copy the file unless a concurrent request did. Raises FileSuperseded and StorageError."""
     # Another ETag may mean the same bytes.
@@ -66,8 +78,10 @@ def copy(job: Job, chunk: Chunk, key: str) -> None:
         chunk.etag = etag
         with suppress(FileGone):
             with suppress(storage.Conflict):
-                bundles.copy_file(
-                    chunk, key, encoding.content_type(job.shape), metadata={"job": str(job.job_id), **identity.marker()}
-                )
+                bundles.copy_file(chunk, key, encoding.content_type(job.shape), metadata_of(job))
             return
     raise FileSuperseded
+
+
+def metadata_of(job: Job) -> dict[str, str]:
+    return {"job": str(job.job_id), **identity.marker()}

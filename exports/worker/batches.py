@@ -132,7 +132,8 @@ class Batch:
                 self._record(ended, True)
             if rest:
                 transitions.release(rest, keep_slot=True)
-                wakeups.chunks(waiting=len(rest))
+                # A worker that has a slot looks for its next chunk without a message.
+                wakeups.chunks(waiting=min(len(rest), leases.slots_left()))
         except Error as error:
             log.warning("database_unavailable", error=logs.describe(error))
             with self._lock:

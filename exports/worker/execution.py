@@ -56,6 +56,7 @@ def drain() -> None:
     with database.SourceSession() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, stop_without_servers():
         while reuse_some(pool) | export_some(session):  # not `or`: both run in each turn
             if time.monotonic() > deadline:
+                session.close()  # before another worker connects
                 wakeups.chunks(waiting=1)
                 return
 
@@ -69,6 +70,7 @@ def export_some(session: database.SourceSession) -> bool:
         since = time.monotonic()
         claims = next_claims(session)
         if not claims:
+            session.close()  # another worker may have the slot by now, and connect
             break
         some = True
         if claims[0].started_job:
@@ -190,8 +192,7 @@ def reuse(claim: Claim) -> ChunkResult | None:
     """Return the file at the chunk's path if it may be reused and its ETag is the recorded one."""
     if not claim.may_reuse or claim.known_file is None:
         return None
-    head = storage.head(claim.path)
-    if head is None or head.etag != claim.known_file.etag:
+    if storage.etag_of(claim.path) != claim.known_file.etag:
         return None
     return ChunkResult(source=Source.REUSED, **asdict(claim.known_file))
 

@@ -237,6 +237,14 @@ def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 
 
+SLOTS_LEFT = "SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL"
+
+
+def slots_left() -> int:
+    """Return how many more calls may run now, as far as datasets do not limit theirs."""
+    return int(sql.scalar(SLOTS_LEFT, slots=settings.SLUICE.export_db_slots))
+
+
 # Chunks that may be reused need no slot. A batch has chunks of one job, so that finishing it locks one job's row.
 CLAIM_REUSABLE = """
 WITH head AS MATERIALIZED (

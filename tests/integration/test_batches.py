@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
@@ -18,6 +19,7 @@ from exports.models import Chunk, Dataset, Event, Job, Slot
 from exports.source import database
 from exports.worker import batches, execution, leases, transitions
 from exports.worker.leases import Claim
+from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job, result_of
 from tests.waiting import wait_until
 
@@ -197,6 +199,30 @@ def test_a_chunk_that_takes_long_delays_no_other(
     assert (job.done, job.rows) == (3, 3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("usable", "messages"), [(1, 0), (3, 2)])
+def test_what_a_batch_gives_back_wakes_workers_for_free_slots_only(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset,
+    alice: User,
+    source_db: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: LazySettings,
+    usable: int,
+    messages: int,
+) -> None:
+    """A13: others would look for a slot at the moment when this worker has none, and connect beside it."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": usable})
+    behave(source_db, "PERFORM pg_sleep(3);")
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 1)
+    job = make_job(dataset, alice, 24)
+    claims = claim_batch(6)
+    lose_messages()
+    run(claims)
+
+    assert statuses(job)[:3] == ["done", "pending", "pending"]
+    assert queued("exports") == messages
+
+
 def in_thread(work: Callable[..., object], *given: Any) -> None:
     try:
         work(*given)
@@ -322,3 +348,17 @@ def test_one_slow_chunk_makes_batches_small_at_once(pace: batches.Pace) -> None:
         pace.note("things", 0.005)
     pace.note("things", 300)
     assert pace.sizes() == {}
+
+
+def test_a_worker_that_gets_no_chunk_keeps_no_connection(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A13: another worker may have taken the slot, and connect."""
+    make_job(dataset, alice, 1)
+    with database.SourceSession() as session:
+        while execution.export_some(session):
+            name = session.backend
+        wait_until(
+            lambda: not source_db.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [name]).rowcount,
+            limit=5,
+        )

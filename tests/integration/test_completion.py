@@ -31,7 +31,7 @@ from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
 from exports.api import event_hub
 from exports.core.planning import Dialect, Shape
-from exports.delivery import bundles, chunk_files, links
+from exports.delivery import bundles, chunk_files, links, packs
 from exports.jobs import actions
 from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
@@ -525,6 +525,64 @@ def test_a_manifest_gives_its_bytes_after_the_files_were_replaced(
     assert fetched(api.get(entries[0]["url"])["Location"]) == CONTENT
 
 
+def test_a_manifest_keeps_small_files_in_packs_and_large_ones_alone(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A38: its files are gone before the first request for them."""
+    monkeypatch.setattr(packs, "FILES", 2)
+    monkeypatch.setattr(packs, "PACKED_BYTES", 100)
+    job = make_job(dataset, alice, 6, delivery="manifest")
+    execution.drain()
+    for seq, content in ((1, b"a,b\n1,2\n"), (2, b"large\n" * 40), (3, b""), (4, b"large\n" * 20)):
+        chunk = job.chunks.get(seq=seq)
+        stored = storage.put(chunk.path, content, content_type="text/csv", if_match=chunk.etag)
+        File.objects.filter(path=chunk.path).update(etag=stored.etag, sha256=stored.sha256, bytes=stored.size)
+    completion.complete(job.pk)
+    storage.delete_many(chunk.path for chunk in job.chunks.all())
+
+    receipt = Receipt.objects.get(pk=job.pk)
+    folder = bundles.folder_of(receipt.object_key)
+    kept = {item.key.removeprefix(f"{folder}/"): item.size for item in storage.list_objects(folder)}
+    assert kept.pop(receipt.file_name)
+    assert kept == {
+        "packs/0": len(CONTENT) + 8,
+        "files/2024/03/01/JFK_20240301.csv": 240,
+        "files/2024/03/03/JFK_20240303.csv": 120,
+        "packs/2": len(CONTENT),
+    }
+    chunks = list(job.chunks.order_by("seq"))
+    for chunk in chunks[::-1]:
+        chunk_files.presign(receipt.job, key=chunk.key, effective_date=chunk.effective_date)
+    check_ledger(receipt, chunks)
+
+
+def test_concurrent_first_requests_for_a_file_give_its_bytes(dataset: Dataset, alice: User) -> None:
+    """A38."""
+    job = make_job(dataset, alice, 3, delivery="manifest")
+    job = finish(job).job
+    chunk = job.chunks.get(seq=1)
+    urls = in_threads(6, lambda _: chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date))
+    assert {hashlib.sha256(fetched(url)).hexdigest() for url in urls} == {chunk.sha256}
+
+
+def test_bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered(
+    dataset: Dataset, alice: User, api: APIClient
+) -> None:
+    """A38: somebody has changed the pack. A file is taken from its path, if it is the same there."""
+    job = make_job(dataset, alice, 3, delivery="manifest")
+    receipt = finish(job)
+    pack = packs.key_of(bundles.folder_of(receipt.object_key), 0)
+    head = storage.head(pack)
+    assert head
+    storage.put(pack, b"x" * head.size, content_type="text/csv", if_match=head.etag)
+    storage.delete(job.chunks.get(seq=1).path)
+    first, second = (
+        api.get(f"/exports/{job.pk}/files/JFK/{chunk.effective_date}") for chunk in job.chunks.order_by("seq")[:2]
+    )
+    assert fetched(first["Location"]) == CONTENT
+    assert (second.status_code, second.json()["code"]) == (410, "file_superseded")
+
+
 def test_a_file_of_a_zip_is_copied_by_its_first_request(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A38: later exports do not change what the URL gives. Replaced before that, it is superseded."""
     job = make_job(dataset, alice, 2, delivery="zip")
@@ -555,12 +613,12 @@ def test_copies_of_files_are_deleted_with_their_delivery(dataset: Dataset, alice
     receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
     kept = finish(make_job(dataset, alice, 2, delivery="manifest"))
     folder = f"_receipts/{receipt.pk}/"
-    assert len(list(storage.list_objects(folder))) == 3
+    assert len(list(storage.list_objects(folder))) == 2
     Receipt.objects.filter(pk=receipt.pk).update(expires_at="2000-01-01T00:00Z")
     storage_cleanup.delete_expired()
 
     assert list(storage.list_objects(folder)) == []
-    assert len(list(storage.list_objects(f"_receipts/{kept.pk}/"))) == 3
+    assert len(list(storage.list_objects(f"_receipts/{kept.pk}/"))) == 2
 
 
 def test_the_sweep_keeps_the_copies_of_live_deliveries(
@@ -570,10 +628,11 @@ def test_the_sweep_keeps_the_copies_of_live_deliveries(
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
     live = {item.key for item in storage.list_objects("_receipts/")}
-    for orphan in (f"_receipts/{receipt.pk}/1/files/a.csv", f"_receipts/{uuid4()}/2/files/b.csv"):
+    died = f"_receipts/{receipt.pk}/1"
+    for orphan in (f"{died}/files/a.csv", packs.key_of(died, 0), f"_receipts/{uuid4()}/2/files/b.csv"):
         storage.put(orphan, b"x", content_type="text/csv", metadata=identity.marker())
 
-    assert storage_cleanup.delete_orphans() == 2
+    assert storage_cleanup.delete_orphans() == 3
     assert {item.key for item in storage.list_objects("_receipts/")} == live
 
 
@@ -673,14 +732,17 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
 
 
 @pytest.mark.slow
-def test_an_attempt_without_a_receipt_leaves_no_copies(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+def test_an_attempt_without_a_receipt_leaves_no_copies(
+    dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A40: a storage would be filled by a delivery that has one file which cannot be copied."""
+    monkeypatch.setattr(packs, "FILES", 8)
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()
     folder = f"_receipts/{job.pk}/"
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", "JFK_20240309.csv", faulty_s3.answer_500, times=1000)
+        proxy.trouble("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
         completion.complete(job.pk)
         assert list(storage.list_objects(folder)) == []
         proxy.troubles.clear()

@@ -647,6 +647,49 @@ def test_a_transfer_interrupted_twice_fails(proxy: Proxy, key: str) -> None:
     assert caught.value.retryable
 
 
+def test_it_reads_small_objects_as_a_whole(key: str) -> None:
+    stored = store(key, SMALL)
+    assert storage.read_small(key, size=len(SMALL), if_match=stored.etag) == SMALL
+    with pytest.raises(storage.Changed):
+        storage.read_small(key, size=len(SMALL), if_match="d41d8cd98f00b204e9800998ecf8427e")
+    with pytest.raises(storage.Changed):
+        storage.read_small(key, size=len(SMALL) + 1, if_match=stored.etag)
+    with pytest.raises(storage.Missing):
+        storage.read_small(f"{key}.gz", size=1, if_match=stored.etag)
+
+
+@pytest.mark.parametrize("failure", [faulty_s3.answer_500, faulty_s3.break_off])
+def test_a_failed_read_of_a_small_object_is_repeated(
+    proxy: Proxy, key: str, failure: Callable[[faulty_s3.Handler, bytes], None]
+) -> None:
+    stored = store(key, SMALL)
+    proxy.trouble("GET", "2024-02-29.csv", failure)
+    assert storage.read_small(key, size=len(SMALL), if_match=stored.etag) == SMALL
+    proxy.trouble("GET", "2024-02-29.csv", failure, times=5)
+    with pytest.raises(storage.RequestFailed) as caught:
+        storage.read_small(key, size=len(SMALL), if_match=stored.etag)
+    assert caught.value.is_outage
+    assert key not in str(caught.value)
+
+
+def test_it_finds_the_etag_of_an_object(proxy: Proxy, key: str) -> None:
+    assert storage.etag_of(key) is None
+    stored = store(key, SMALL)
+    assert storage.etag_of(key) == stored.etag
+    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.answer_500)
+    assert storage.etag_of(key) == stored.etag
+    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.answer_500, times=5)
+    with pytest.raises(storage.RequestFailed):
+        storage.etag_of(key)
+
+
+def test_it_reads_a_span(key: str) -> None:
+    stored = store(key, SMALL)
+    assert storage.read_span(key, start=10, size=5, if_match=stored.etag) == SMALL[10:15]
+    assert storage.read_span(key, start=990, size=50) == SMALL[990:]
+    assert storage.read_span(key, start=2000, size=50) == b""
+
+
 # ---- Copying --------------------------------------------------------------------------------------------------------
 
 

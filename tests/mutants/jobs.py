@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant, tests_of
 COMPLETION = partial(Mutant, file="exports/worker/completion.py")
 ADOPTION = partial(Mutant, file="exports/worker/adoption.py")
 BUNDLES = partial(Mutant, file="exports/delivery/bundles.py")
+PACKS = partial(Mutant, file="exports/delivery/packs.py")
 RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
 CONTROL = partial(Mutant, file="exports/jobs/actions.py")
 LINKS = partial(Mutant, file="exports/delivery/links.py")
@@ -105,6 +106,18 @@ MUTANTS = [
         tests=tests_of(
             "tests/integration/test_execution.py", "a_path_that_others_replace_again_and_again_costs_no_second_call"
         ),
+    ),
+    PACKS(
+        name="deliver what lies in a pack without a look at its checksum",
+        old="return content if hashlib.sha256(content).hexdigest() == chunk.sha256 else None",
+        new="return content",
+        tests=completion("bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered"),
+    ),
+    PACKS(
+        name="look for a file of a pack behind the large files that are not in it",
+        old="seq__lt=chunk.seq, bytes__lte=PACKED_BYTES",
+        new="seq__lt=chunk.seq",
+        tests=completion("a_manifest_keeps_small_files_in_packs_and_large_ones_alone"),
     ),
     BUNDLES(
         name="leave the copies of a failed delivery",

@@ -32,7 +32,9 @@ from config.platform.storage.objects import (
     now,
     read,
     read_head,
+    read_span,
 )
+from config.platform.storage.small_gets import etag_of, read_small
 from config.platform.storage.uploads import Upload, put
 from config.platform.storage.writability import doubt, require_writable
 
@@ -57,6 +59,7 @@ __all__ = [
     "delete",
     "delete_many",
     "doubt",
+    "etag_of",
     "head",
     "list_objects",
     "list_uploads",
@@ -67,6 +70,8 @@ __all__ = [
     "put",
     "read",
     "read_head",
+    "read_small",
+    "read_span",
     "require_writable",
     "use_short_timeouts",
 ]

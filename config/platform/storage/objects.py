@@ -130,9 +130,15 @@ def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
 
 def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
     """Return the first `size` bytes, or fewer if the object is shorter. Raises the errors of `read`."""
+    return read_span(key, start=0, size=size, if_match=if_match)
+
+
+def read_span(key: str, *, start: int, size: int, if_match: str | None = None) -> bytes:
+    """Return `size` bytes from `start`, or fewer if the object ends before. Raises the errors of `read`."""
     wanted = {} if if_match is None else {"IfMatch": quoted(if_match)}
+    span = f"bytes={start}-{start + size - 1}"
     try:
-        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=f"bytes=0-{size - 1}", **wanted))  # type: ignore[arg-type]
+        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=span, **wanted))  # type: ignore[arg-type]
     except RequestFailed as error:
         if EMPTY_RANGE in str(error):
             return b""
