@@ -676,9 +676,9 @@ def test_it_finds_the_etag_of_an_object(proxy: Proxy, key: str) -> None:
     assert storage.etag_of(key) is None
     stored = store(key, SMALL)
     assert storage.etag_of(key) == stored.etag
-    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.answer_500)
+    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.lose_request)
     assert storage.etag_of(key) == stored.etag
-    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.answer_500, times=5)
+    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.lose_request, times=5)
     with pytest.raises(storage.RequestFailed):
         storage.etag_of(key)
 
