@@ -28,8 +28,8 @@ class NotCancellable(Problem):
     status = 409
     code = "not_cancellable"
     detail = (
-        "The task is being processed or has ended. A task can be cancelled while it waits for OCR or post-processing, "
-        "and with `force` also while it is processed."
+        "The task is being processed or has ended. A task can be cancelled while it waits for OCR or post-processing. "
+        "With `force`, a running one is cancelled too."
     )
 
 
