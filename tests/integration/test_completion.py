@@ -5,6 +5,9 @@ import gzip
 import hashlib
 import io
 import json
+import multiprocessing
+import os
+import signal
 import threading
 import time
 import urllib.request
@@ -19,6 +22,7 @@ import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
 from django.test import Client
@@ -758,6 +762,41 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
         Job.objects.filter(pk=job.pk).update(status="cancelled", completion_token=None, completion_lease_until=None)
         completion.attempt(job, token)
         assert list(storage.list_objects(folder)) == []
+
+
+def test_a_delivery_is_made_anew_after_its_worker_was_killed(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A12, A26: SIGKILL after its first pack. The sweep deletes what it had stored."""
+    monkeypatch.setattr(packs, "FILES", 2)
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
+    job = make_job(dataset, alice, 12, delivery="manifest")
+    execution.drain()
+    token = completion.claim(job.pk)
+    assert token
+    folder = bundles.folder_of_attempt(job, token)
+    own: Any = connection
+    own.close()
+    own.close_pool()  # the child must not use its sockets
+    child = multiprocessing.get_context("fork").Process(target=make_until_killed, args=(job, token))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    left = [item.key for item in storage.list_objects(folder)]
+    assert packs.key_of(folder, 0) in left
+
+    complete_now(job)
+    assert storage_cleanup.delete_orphans() == len(left)
+    assert list(storage.list_objects(folder)) == []
+    check_ledger(Receipt.objects.get(pk=job.pk), list(job.chunks.order_by("seq")))
+
+
+def make_until_killed(job: Job, token: int) -> None:
+    def die() -> None:
+        if storage.head(packs.key_of(bundles.folder_of_attempt(job, token), 0)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    bundles.make(bundles.Attempt(job=job, token=token, checkpoint=die, adopt=partial(adoption.adopt, token)))
 
 
 def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, settings: LazySettings) -> None:
