@@ -62,12 +62,18 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
 
 
+@pytest.fixture
+def slow_images(watch: PageMonitor) -> None:
+    """Allow images that take longer than their request waits. The page requests them again."""
+    watch.expect("409")
+
+
 # ---- Uploads --------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("slow_images")
 def test_chosen_and_dropped_files_are_processed(
     page: Page, workers: Workers, watch: PageMonitor, accessible: Accessible, tmp_path: Path
 ) -> None:
     watch.expect("400")
-    watch.expect("409")  # an image that takes longer than its request waits
     page.goto(LIST)
     expect(page.locator("#rows")).to_contain_text("No documents yet")
     expect(page.locator("#id_file_helptext")).to_contain_text("PDF, PNG, JPEG")
@@ -93,8 +99,8 @@ def test_chosen_and_dropped_files_are_processed(
     assert file.read_text().startswith("<!-- page: 1 -->")
 
 
+@pytest.mark.usefixtures("slow_images")
 def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch: PageMonitor) -> None:
-    watch.expect("409")  # no worker draws the pages
     context = browser.new_context(base_url=f"http://localhost:{web.port}", java_script_enabled=False)
     sign_in(context, alice)
     page = watch.monitored(context.new_page())
@@ -323,16 +329,11 @@ def test_values_link_to_their_citations(
     assert '"total": 645.0' in file.read_text()
 
 
+@pytest.mark.usefixtures("slow_images")
 def test_a_value_is_shown_on_the_image_of_its_page(
-    page: Page,
-    watch: PageMonitor,
-    alice: User,
-    workers: Workers,
-    monkeypatch: pytest.MonkeyPatch,
-    accessible: Accessible,
+    page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, accessible: Accessible
 ) -> None:
     """B30, B31: from the citation of a value to its row on the image, and from a block of the image to the text."""
-    watch.expect("409")  # an image that takes longer than its request waits
     rule = make_rule(alice, mode="llm", name="Invoices")
     texts = ["Invoice INV-2024-17\n\nTotal due: 645.00 EUR", *(f"Terms of page {number}." for number in range(2, 23))]
     content = hostile.printed(*texts)
