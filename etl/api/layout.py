@@ -15,7 +15,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, NotFound, Problem, StorageUnavailable
 from etl.api import lookup, openapi, schemas
-from etl.api.markdown import unless_unchanged
+from etl.api.markdown import NotReady, unless_unchanged
 from etl.api.serializers import read_number
 from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.core.formats import DocumentFormat
@@ -27,12 +27,6 @@ DEFAULT_WIDTH, MIN_WIDTH, MAX_WIDTH = 1240, 200, 2000
 URL_SECONDS = 60
 WAIT_SECONDS, POLL_SECONDS = 8.0, 0.2
 EMPTY = b'{"pages":[]}'
-
-
-class LayoutNotReady(Problem):
-    status = 409
-    code = "not_ready"
-    detail = "The document has not been read yet, or could not be read."
 
 
 class ImageNotReady(Problem):
@@ -63,13 +57,13 @@ class LayoutView(TaskAPIView):
         responses={
             200: schemas.Layout,
             304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
-            **problems(NoSuchTask, LayoutNotReady, actions.OcrResultMissing, StorageUnavailable),
+            **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
         state = seen(request, task_id)
         if not state.markdown_key:
-            raise LayoutNotReady
+            raise NotReady
         lookup.record_reading(state, user=user_of(request), what="Over the API: opened the layout.")
         with acceptance.storing():
             stored = artifacts.find_ocr(state)
@@ -91,9 +85,7 @@ class PageImageView(TaskAPIView):
         **openapi.PAGE_IMAGE,
         responses={
             302: OpenApiResponse(description="Redirect to the image"),
-            **problems(
-                BadInput, NoSuchTask, NoSuchPage, LayoutNotReady, ImageNotReady, ImageUnavailable, StorageUnavailable
-            ),
+            **problems(BadInput, NoSuchTask, NoSuchPage, NotReady, ImageNotReady, ImageUnavailable, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int, page: int) -> HttpResponseBase:
@@ -105,12 +97,12 @@ class PageImageView(TaskAPIView):
 
 
 def check_page(state: RunState, page: int) -> None:
-    """Raise NoSuchPage or LayoutNotReady unless the document has been read and has this page."""
+    """Raise NoSuchPage or NotReady unless the document has been read and has this page."""
     if DocumentFormat(state.kind) not in page_images.FORMATS:
         raise NoSuchPage
     pages = state.metadata["ocr"].get("pages")
     if not state.markdown_key or pages is None:
-        raise LayoutNotReady
+        raise NotReady
     if not 1 <= page <= pages:
         raise NoSuchPage
 

@@ -23,10 +23,10 @@ from etl.pipeline import actions
 from etl.pipeline.artifacts import MARKDOWN
 
 
-class MarkdownNotReady(Problem):
+class NotReady(Problem):
     status = 409
     code = "not_ready"
-    detail = "This task has no Markdown yet. OCR has not ended, or it failed."
+    detail = "The document has not been read yet. OCR has not ended, or it failed."
 
 
 class MarkdownView(TaskAPIView):
@@ -42,14 +42,14 @@ class MarkdownView(TaskAPIView):
                 OpenApiTypes.STR, "A line `<!-- page: 3 -->` precedes each page. The content is untrusted."
             ),
             304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
-            **problems(NoSuchTask, MarkdownNotReady, actions.OcrResultMissing, StorageUnavailable),
+            **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
         state = seen(request, task_id)
         key = state.markdown_key
         if not key:
-            raise MarkdownNotReady
+            raise NotReady
         lookup.record_reading(state, user=user_of(request), what="Over the API: opened the Markdown.")
         return unless_unchanged(key, request, content_type=MARKDOWN)
 

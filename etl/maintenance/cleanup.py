@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 GRACE = timedelta(hours=1)
 # The upload's URL expires earlier, and a submission copies the object.
 UPLOADS_KEPT = timedelta(hours=24)
-# Images of pages are drawn again when somebody looks at them.
+# A later request draws the image of a page again.
 IMAGES_KEPT = timedelta(days=7)
 # Retried tasks are checked for superseded artifacts for so long after their end, in case a sweep fails.
 SEARCH_PERIOD = timedelta(days=2)

@@ -36,7 +36,7 @@ class SheetsFragment(TaskPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.content_state()
         if not state.markdown_key:
-            raise markdown.MarkdownNotReady
+            raise markdown.NotReady
         query = self.request.GET
         # Pages fetched above or below have a "more" link in their own direction only.
         ways = {"is_above": "at" not in query, "is_below": "before" not in query}
@@ -214,7 +214,7 @@ class MarkdownDownload(ResultDownload):
 
     def content(self, state: RunState) -> HttpResponseBase:
         if not state.markdown_key:
-            raise markdown.MarkdownNotReady
+            raise markdown.NotReady
         return markdown.streamed(state.markdown_key, api_request(self.request))
 
 

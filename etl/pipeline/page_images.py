@@ -1,4 +1,4 @@
-"""Images of the pages of documents, drawn by workers when somebody first looks at them.
+"""Images of the pages of documents, drawn by workers on the first request.
 
 Their keys: `etl/images/17/ocr-9405313/3-1240.webp` is page 3, 1,240 pixels wide. It is empty if it cannot be drawn.
 They can be drawn again at any time, so the sweep deletes them after a while. A request draws the pages around its own.

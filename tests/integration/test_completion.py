@@ -572,7 +572,7 @@ def test_concurrent_first_requests_for_a_file_give_its_bytes(dataset: Dataset, a
 def test_bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered(
     dataset: Dataset, alice: User, api: APIClient
 ) -> None:
-    """A38: somebody has changed the pack. A file is taken from its path, if it is the same there."""
+    """A38: after a change of the pack, a file is taken from its path if its bytes are the same there."""
     job = make_job(dataset, alice, 3, delivery="manifest")
     receipt = finish(job)
     pack = packs.key_of(bundles.folder_of(receipt.object_key), 0)

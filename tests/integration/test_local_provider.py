@@ -83,7 +83,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
         (folder / "sitecustomize.py").write_text(f"""
 import sys
 sys.path.append({str(PROJECT)!r})
-from etl.providers.local import page_text, reading, recognition, regions, words
+from etl.providers.local import page_images, page_text, reading, recognition, regions, words
 from etl.providers.local.office import reading as office
 *names, last = {place!r}.split(".")
 owner = globals()[names[0]]
@@ -482,6 +482,21 @@ def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
     assert ("First line\nsecond" in result.markdown) == (event == "layout_failed")
     assert "Other" in result.markdown
     assert [(line["page"], line["reason"]) for line in lines if line["event"] == event] == [
+        (1, "LookupError at sitecustomize.py:12")
+    ]
+    assert counted("page") == before + 1
+
+
+def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
+    failing: Callable[[str], LocalProvider], made: Maker
+) -> None:
+    """B30. The other page is drawn."""
+    provider, before = failing("page_images.encode"), counted("page")
+    document, context = made(hostile.printed("First", "Second")), StageContext(seconds=60)
+    with capture_logs() as lines:
+        drawn = dict(provider.draw_pages(document, first=1, last=2, width=320, context=context))
+    assert (drawn[1], drawn[2] is not None) == (None, True)
+    assert [(line["page"], line["reason"]) for line in lines if line["event"] == "page_not_drawn"] == [
         (1, "LookupError at sitecustomize.py:12")
     ]
     assert counted("page") == before + 1

@@ -14,7 +14,6 @@ from PIL import Image
 from rest_framework.test import APIClient
 
 from config.platform import storage
-from config.platform.observability.metrics import CAUGHT
 from etl.maintenance import cleanup
 from etl.models import Task
 from etl.pipeline import artifacts, engines, page_images
@@ -203,24 +202,6 @@ def test_a_page_that_cannot_be_drawn_is_told_once(api: APIClient, alice: User) -
     page_images.draw(task.pk, page=1, width=1240)
     response = image(api, task, 1)
     assert (response.status_code, response.json()["code"]) == (409, "image_unavailable")
-
-
-def test_an_exception_on_one_page_is_counted_and_the_others_are_drawn(
-    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = submit(alice, pages(2))
-    run(task)
-    before = CAUGHT.labels("page")._value.get()
-    messages = [
-        {"drawn": 1, "image": None, "reason": "ValueError at pdf.py:17"},
-        {"drawn": 2, "image": "UklGRgAAAABXRUJQ"},
-        {"done": True},
-    ]
-    monkeypatch.setattr(engines.local(), "read", lambda *_args, **_how: (each for each in messages))
-    page_images.draw(task.pk, page=1, width=320)
-    assert CAUGHT.labels("page")._value.get() == before + 1
-    sizes = [found.size for page in (1, 2) if (found := page_images.find(task, page, 320))]
-    assert sizes == [0, 12]
 
 
 def test_old_images_are_deleted_and_drawn_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,25 +47,31 @@ def put(key: str, content: bytes, *, content_type: str, metadata: Mapping[str, s
     The object is encrypted, and the storage verifies its SHA-256. Raises Changed if the condition is not met, and
     RequestFailed for all other errors.
     """
-    used_by.add(os.getpid())
-    with tracing.call("PutObject") as answered:
-        try:
-            result = obstore.put(
-                store(main_profile(), bucket()),
-                key,
-                content,
-                attributes={"Content-Type": content_type, **metadata},
-                mode={"e_tag": quoted(if_match)} if if_match else "create",
-                use_multipart=False,
-            )
-        except (AlreadyExistsError, PreconditionError):
-            result = None
-        except BaseError as error:  # may quote the URL
-            raise RequestFailed(f"the request failed: {type(error).__name__}", retryable=True, is_outage=True) from None
-        answered(200 if result else 412)
-    if result is None:
-        raise Changed("PutObject returned 412")
+    with calling("PutObject") as there:
+        result = obstore.put(
+            there,
+            key,
+            content,
+            attributes={"Content-Type": content_type, **metadata},
+            mode={"e_tag": quoted(if_match)} if if_match else "create",
+            use_multipart=False,
+        )
     return bare(result["e_tag"] or "")
+
+
+@contextmanager
+def calling(operation: str) -> Iterator[S3Store]:
+    """Surround a call of obstore. Raises Changed for a failed condition, and RequestFailed for all other errors."""
+    used_by.add(os.getpid())
+    with tracing.call(operation) as answered:
+        try:
+            yield store(main_profile(), bucket())
+        except (AlreadyExistsError, PreconditionError):
+            answered(412)
+            raise Changed(f"{operation} returned 412") from None
+        except (BaseError, OSError) as error:  # may quote the URL
+            raise RequestFailed(f"the request failed: {type(error).__name__}", retryable=True, is_outage=True) from None
+        answered(200)
 
 
 @cache
