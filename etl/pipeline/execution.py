@@ -323,7 +323,7 @@ def as_etl_error(error: Exception, stage: StageDefinition) -> EtlError:
     if isinstance(error, storage.StorageError):
         log.warning("storage_failed", error=str(error))
         if error.is_outage:
-            storage.doubt()
+            storage.suspect()
             return StorageRefused(code=stage.code)
         return StorageUnavailable(code=stage.code)
     if isinstance(error, DATABASE_ERRORS):

@@ -8,7 +8,7 @@ from datetime import datetime
 from exports.core.states import DownloadOutcome, JobStatus
 from exports.models import Event, Job
 
-MOST = 400  # newest events that are read
+MAX_EVENTS = 400  # newest events that are read
 DOWNLOADS = 10
 
 STATUSES = {
@@ -50,7 +50,7 @@ class TimelineEntry:
 
 def entries_of(job: Job) -> list[TimelineEntry]:
     """Return the timeline, newest first. Chunk events between two status changes become one entry."""
-    newest = list(Event.objects.filter(job=job).order_by("-seq")[:MOST])
+    newest = list(Event.objects.filter(job=job).order_by("-seq")[:MAX_EVENTS])
     accepted = TimelineEntry(
         at=job.created_at, label=f"Created with {job.total:,} chunk{'' if job.total == 1 else 's'}"
     )

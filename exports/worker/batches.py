@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 # ---- Sizes ----------------------------------------------------------------------------------------------------------
 
 
-class Pace:
+class ChunkDurations:
     """How long the chunks of each dataset took lately in this process, and how many of them to claim at once."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Pace:
 
     def sizes(self) -> dict[str, int]:
         """Return how many chunks to claim at once, for the datasets with more than one."""
-        sizes = {name: min(leases.MOST, int(AIM_SECONDS / seconds)) for name, seconds in self._seconds.items()}
+        sizes = {name: min(leases.MAX_BATCH, int(AIM_SECONDS / seconds)) for name, seconds in self._seconds.items()}
         return {name: size for name, size in sizes.items() if size > 1}
 
 

@@ -84,7 +84,7 @@ def attempt(job: Job, token: int) -> None:
         bundles.discard(bundles.folder_of_attempt(job, token))
     except storage.StorageError as error:
         if error.is_outage:
-            storage.doubt()
+            storage.suspect()
         fail(job, token, str(error), is_refused=error.is_outage)
     except bundles.FilesDiffer as error:
         fail(job, token, str(error), may_retry=False)

@@ -33,7 +33,7 @@ from exports.source import database, encoding
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt
-from exports.worker.batches import Batch, Ended, Pace
+from exports.worker.batches import Batch, ChunkDurations, Ended
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.transitions import ChunkResult, JobProgress
@@ -47,7 +47,7 @@ DRAIN_SECONDS = 5
 TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
-PACE = Pace()  # of this process
+DURATIONS = ChunkDurations()  # of this process
 
 
 def drain() -> None:
@@ -80,7 +80,7 @@ def export_some(session: database.SourceSession) -> bool:
 
 
 def next_claims(session: database.SourceSession) -> list[Claim]:
-    if sizes := PACE.sizes():
+    if sizes := DURATIONS.sizes():
         return leases.claim_batch(backend=session.backend, sizes=sizes)
     claim = leases.claim(backend=session.backend)
     return [claim] if claim else []
@@ -99,7 +99,7 @@ def run_batch(claims: list[Claim], session: database.SourceSession, since: float
             ):
                 run_chunk(claim, session, batch, since)
             session.cancelled = False
-            PACE.note(claim.dataset, time.monotonic() - started_at)
+            DURATIONS.note(claim.dataset, time.monotonic() - started_at)
 
 
 def ids_of(claim: Claim) -> dict[str, str | int]:
@@ -169,7 +169,7 @@ def as_export_error(error: Exception) -> ExportError:
 
 def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:
     if error.is_outage:
-        storage.doubt()
+        storage.suspect()
         return StorageRefused(str(error))
     return ChunkUploadFailed(str(error))
 

@@ -216,14 +216,14 @@ def claim(*, backend: str) -> Claim | None:
     return as_claim(row) if row else None
 
 
-MOST = 32  # chunks of a batch
+MAX_BATCH = 32  # chunks of a batch
 MOST_COUNTED = 1024  # waiting chunks that a claim looks at to find its share
 
 
 def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
     """Claim as `claim` does, and with the next chunk more of its job, under the same token and for the same slot.
 
-    `sizes`: how many chunks to claim at once, at most MOST, by the name of the dataset; 1 for others.
+    `sizes`: how many chunks to claim at once, at most MAX_BATCH, by the name of the dataset; 1 for others.
     """
     rows = sql.rows(
         CLAIM_BATCH + DESCRIBE,
@@ -231,7 +231,7 @@ def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
         sizes=orjson.dumps(sizes).decode(),
-        most=MOST,
+        most=MAX_BATCH,
         most_counted=MOST_COUNTED,
     )
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)

@@ -15,7 +15,7 @@ from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
 from exports.webhooks import sender
 from exports.worker import execution
-from exports.worker.batches import Pace
+from exports.worker.batches import ChunkDurations
 from tests.broker import lose_messages
 from tests.integration.etl_rehearsal import Change
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
@@ -47,15 +47,15 @@ def patience() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker learned of the object store in another test does not hold in this one."""
-    writability.in_doubt.clear()
+    writability.suspected.clear()
 
 
 @pytest.fixture(autouse=True)
-def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_durations(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long chunks took in another test does not count in this one."""
-    monkeypatch.setattr(execution, "PACE", Pace())
+    monkeypatch.setattr(execution, "DURATIONS", ChunkDurations())
 
 
 @pytest.fixture

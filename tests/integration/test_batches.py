@@ -329,25 +329,27 @@ def test_no_call_follows_one_that_may_still_run(
 
 
 @pytest.fixture
-def pace() -> batches.Pace:
-    return batches.Pace()
+def durations() -> batches.ChunkDurations:
+    return batches.ChunkDurations()
 
 
-@pytest.mark.parametrize(("seconds", "size"), [(0.0001, leases.MOST), (0.01, 12), (0.06, 2), (0.1, None), (5, None)])
+@pytest.mark.parametrize(
+    ("seconds", "size"), [(0.0001, leases.MAX_BATCH), (0.01, 12), (0.06, 2), (0.1, None), (5, None)]
+)
 def test_the_size_follows_the_time_of_the_last_chunks(
-    pace: batches.Pace, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int | None
+    durations: batches.ChunkDurations, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int | None
 ) -> None:
     monkeypatch.setattr(batches, "AIM_SECONDS", 0.125)
     for _ in range(10):
-        pace.note("things", seconds)
-    assert pace.sizes().get("things") == size
+        durations.note("things", seconds)
+    assert durations.sizes().get("things") == size
 
 
-def test_one_slow_chunk_makes_batches_small_at_once(pace: batches.Pace) -> None:
+def test_one_slow_chunk_makes_batches_small_at_once(durations: batches.ChunkDurations) -> None:
     for _ in range(10):
-        pace.note("things", 0.005)
-    pace.note("things", 300)
-    assert pace.sizes() == {}
+        durations.note("things", 0.005)
+    durations.note("things", 300)
+    assert durations.sizes() == {}
 
 
 def test_a_worker_that_gets_no_chunk_keeps_no_connection(

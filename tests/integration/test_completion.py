@@ -726,7 +726,7 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
     """A40."""
     job = make_job(dataset, alice, 2)
     execution.drain()
-    storage.doubt()
+    storage.suspect()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)

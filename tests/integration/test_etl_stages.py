@@ -678,7 +678,7 @@ def test_another_error_ends_the_time_of_refusals(alice: User, proxy: Proxy) -> N
     task = make_task(alice, "once:raise ProviderUnavailable")
     proxy.trouble("PUT", "", answer_500, times=1)
     proxy.trouble("PUT", "", answer_500, times=1)
-    storage.doubt()
+    storage.suspect()
     run(task, Stage.OCR)
     assert seen(task).refused_at > 0
     proxy.troubles.clear()

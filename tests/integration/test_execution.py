@@ -470,7 +470,7 @@ def test_a_refusal_counts_when_patience_is_over(
 
 def test_a_worker_begins_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: it has not written yet, so it does not know whether the storage accepts writes."""
-    storage.doubt()
+    storage.suspect()
     proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
     job = make_job(dataset, alice, 1)
     execution.drain()

@@ -84,7 +84,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
     return {
         "claim": Case(work=claim, by=("exports_chunk_ready", "exports_chunk_waiting"), most=DATASETS),
         "claim a batch": Case(
-            work=lambda _: leases.claim_batch(backend="test", sizes=dict.fromkeys(million.DATASETS, leases.MOST)),
+            work=lambda _: leases.claim_batch(backend="test", sizes=dict.fromkeys(million.DATASETS, leases.MAX_BATCH)),
             by=("exports_chunk_ready", "exports_chunk_waiting", "exports_chunk_of_status"),
             most=leases.MOST_COUNTED,
         ),

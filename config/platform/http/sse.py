@@ -47,8 +47,8 @@ ACCESS_SECONDS = 5.0  # between two checks of the clients' tokens and sessions
 STREAM_SECONDS = 30 * 60.0  # then clients reconnect
 # Per process, for all kinds of streams. A stream takes a file descriptor, which the rest of the API needs too, and
 # 40 KiB of memory.
-MOST = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-MOST_OF_A_USER = 50  # per process: one user must not take all streams
+MAX_STREAMS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+MAX_STREAMS_OF_A_USER = 50  # per process: one user must not take all streams
 
 Subject = TypeVar("Subject")
 Argument = TypeVar("Argument")
@@ -273,9 +273,9 @@ def all_hubs() -> Iterator[EventHub[Any]]:
 
 def check_limits(user_id: int) -> None:
     """Raise TooManyStreams or TooManyStreamsOfUser at the limit. Thread-safe; concurrent requests may exceed it."""
-    if sum(each.count for each in all_hubs()) >= MOST:
+    if sum(each.count for each in all_hubs()) >= MAX_STREAMS:
         raise TooManyStreams
-    if streams_of(user_id) >= MOST_OF_A_USER:
+    if streams_of(user_id) >= MAX_STREAMS_OF_A_USER:
         raise TooManyStreamsOfUser
 
 
@@ -331,7 +331,7 @@ class EventStream:
         yield self.opening
         release_thread()
         self.loop, events = asyncio.get_running_loop(), hub(self.kind)
-        if streams_of(self.listener.user_id) >= MOST_OF_A_USER:
+        if streams_of(self.listener.user_id) >= MAX_STREAMS_OF_A_USER:
             return  # many streams were opened at once, before they were counted; reconnects are rejected
         events.add(self.listener)
         try:

@@ -36,7 +36,7 @@ from config.platform.storage.objects import (
 )
 from config.platform.storage.small_gets import etag_of, read_small
 from config.platform.storage.uploads import Upload, put
-from config.platform.storage.writability import doubt, require_writable
+from config.platform.storage.writability import require_writable, suspect
 
 __all__ = [
     "Blocks",
@@ -58,7 +58,6 @@ __all__ = [
     "copy",
     "delete",
     "delete_many",
-    "doubt",
     "etag_of",
     "head",
     "list_objects",
@@ -73,5 +72,6 @@ __all__ = [
     "read_small",
     "read_span",
     "require_writable",
+    "suspect",
     "use_short_timeouts",
 ]

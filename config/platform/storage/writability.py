@@ -15,22 +15,22 @@ from config.platform.storage.errors import StorageError, attempt
 PREFIX = "_receipts/probe/"
 
 # Set at the start of the process, and after a failed write.
-in_doubt = threading.Event()
-in_doubt.set()
+suspected = threading.Event()
+suspected.set()
 
 
-def doubt() -> None:
+def suspect() -> None:
     """Let the next `require_writable` write an object."""
-    in_doubt.set()
+    suspected.set()
 
 
 def require_writable() -> None:
     """Write and delete a small object, unless the last write of this process succeeded. Raises StorageError."""
-    if not in_doubt.is_set():
+    if not suspected.is_set():
         return
     client = connect(main_profile()._replace(connect_seconds=1, read_seconds=5))
     key = f"{PREFIX}{uuid4().hex}"
     attempt(lambda: client.put_object(Bucket=bucket(), Key=key, Body=b"A probe of a worker. It may be deleted.\n"))
-    in_doubt.clear()
+    suspected.clear()
     with suppress(StorageError):  # the sweep does it
         attempt(lambda: client.delete_object(Bucket=bucket(), Key=key))
