@@ -199,6 +199,10 @@ class Environment(BaseSettings):
 
     # Exports
     export_link_ttl_seconds: int = Field(600, ge=1)
+    export_delivery_ttl_seconds: int = Field(86_400, ge=1)
+    export_delivery_ttl_max_seconds: Annotated[int, not_below("export_delivery_ttl_seconds")] = Field(
+        604_800, validate_default=True
+    )
     export_presign_seconds: int = Field(60, ge=1, le=60)
     export_job_retention_days: int = Field(7, ge=1)
     export_db_slots: int = Field(8, ge=1, le=1000)

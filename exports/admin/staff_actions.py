@@ -220,7 +220,7 @@ LINKS = (
         past="Revoked",
         icon="link_off",
         permission="exports.change_link",
-        explanation="The link stops working. The owner can create another one until the receipt expires. To prevent "
+        explanation="The link stops working. The owner can create another one until the delivery expires. To prevent "
         "that, revoke the receipt.",
         refusal=link_refusal,
         do=change(links.revoke, "The link is revoked."),

@@ -39,7 +39,7 @@ class LinkView(APIView):
         EmptyBody.read(request.data)
         link = receipts.fresh_link(job, client_of(request))
         url = request.build_absolute_uri(links.path_of(link))
-        return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})
+        return Response({"signedUrl": url, "expiresAt": link.expires_at})
 
 
 # Links must not be cached, passed on in a Referer header, or subject to MIME sniffing.
@@ -53,11 +53,12 @@ class LinkRefused(Problem):
 
     WHY = {
         "link_invalid": "The link is invalid or was changed.",
-        "link_expired": "The link has expired. Export again; existing files are reused.",
+        "link_expired": "The link has expired. The owner can create a new one until the delivery expires; then, export"
+        " again: existing files are reused.",
         "link_revoked": "The link was revoked or replaced by a newer one.",
         "link_mismatch": "The link is bound to another client (network and User-Agent)."
         " The owner can create a link from the client that is to use it.",
-        "link_used": "The link was already used; it works once. The owner can create a new one until the receipt"
+        "link_used": "The link was already used; it works once. The owner can create a new one until the delivery"
         " expires.",
     }
 

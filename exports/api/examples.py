@@ -80,6 +80,7 @@ ENDED = {**RUNNING, "finishedAt": "2026-03-01T09:00:51.000000Z", "purgeAt": "202
 RECEIPT = {
     "signedUrl": f"https://sluice.example/exports/{JOB_ID}/download?token=0197a3c4…:1tqX…",
     "expiresAt": "2026-03-01T09:10:51.000000Z",
+    "deliveryExpiresAt": "2026-03-02T09:00:51.000000Z",
     "checksum": SHA,
     "sizeBytes": 421004,
     "rows": 16480,

@@ -195,10 +195,10 @@ NO_MORE_EVENTS = OpenApiResponse(
 
 LINK: dict[str, Any] = {
     "summary": "Create a one-time link",
-    "description": """Creates a new link if the previous one was used, or if another client needs it. The link is bound
-to the network and the User-Agent of the client that creates it, and expires with the receipt. The previous link is
-revoked. Only the owner can create links. 409 `not_ready`: wait until the export ends. 410 `receipt_expired`: use
-`POST …/replay`.""",
+    "description": """Creates a new link if the previous one was used or has expired, or if another client needs it, any
+number of times until `deliveryExpiresAt`. It works once, for some minutes, from the network and with the User-Agent of
+the client that creates it. The previous link is revoked. Only the owner can create links. 409 `not_ready`: wait until
+the export ends. 410 `receipt_expired`: use `POST …/replay`.""",
     "tags": DOWNLOADS,
     "examples": [response_example("Link", examples.LINK)],
 }
@@ -207,14 +207,14 @@ DOWNLOAD: dict[str, Any] = {
     "description": """The target of `signedUrl`: redirects to object storage, once. Send no credentials, and follow
 redirects (`curl -L`). HEAD returns the type, the length and the file name, or 403, without using up the link, and a
 prefetch does not use it up either. For 403, `code` contains the reason. The owner can create a new link by
-`POST …/link` until the receipt expires. To prevent guessing, requests are rate-limited per IP address.""",
+`POST …/link` until the delivery expires. To prevent guessing, requests are rate-limited per IP address.""",
     "tags": DOWNLOADS,
     "parameters": [TOKEN, location(302, "Presigned URL, valid for one minute at most."), NO_STORE],
 }
 FILE: dict[str, Any] = {
     "summary": "Download a file of a manifest",
     "description": "The target of each `url` in a manifest (`delivery: manifest`): redirects to object storage. The "
-    "owner can use it any number of times until the receipt expires, and always gets the bytes that the manifest "
+    "owner can use it any number of times until the delivery expires, and always gets the bytes that the manifest "
     "describes. 410 `file_superseded` is possible for other deliveries: a later export replaced the file with newer "
     "data before the first request for it.",
     "tags": DOWNLOADS,

@@ -13,7 +13,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.settings import api_settings
 
 from config.platform.http.problems import MAX_ERRORS
-from config.platform.http.serializers import StrictBoolean, StrictSerializer
+from config.platform.http.serializers import StrictBoolean, StrictSerializer, WholeNumber
 from exports.core import planning
 from exports.core.planning import Dialect, Pair, Shape
 from exports.jobs.submission import ExportRequest
@@ -26,6 +26,7 @@ INVALID_DATE = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DELIMITERS = [",", ";", "\t", "|"]
 DELIVERIES = ["auto", *DeliveryKind.values]
+MIN_DELIVERY_TTL = 600  # seconds
 # Not allowed in keys, whatever the dataset's pattern: path traversal, and line breaks in logs.
 FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also has the date and the extension
@@ -197,6 +198,11 @@ class ExportRequestSerializer(StrictSerializer):
     csv = CsvSerializer(required=False)
     reuse = serializers.ChoiceField(choices=Reuse.choices, default=Reuse.IF_PRESENT)
     allowDegraded = StrictBoolean(default=True)
+    deliveryTtlSeconds = WholeNumber(
+        min_value=MIN_DELIVERY_TTL,
+        required=False,
+        help_text="Lifetime of the delivery, up to the limit of the server. Default: the server's, usually a day.",
+    )
 
     @classmethod
     def read(cls, data: Any) -> ExportRequest:
@@ -218,6 +224,12 @@ class ExportRequestSerializer(StrictSerializer):
         if dataset and name not in dataset.formats:
             raise ValidationError(f"This dataset supports: {', '.join(dataset.formats)}.", code="invalid_choice")
         return name
+
+    def validate_deliveryTtlSeconds(self, seconds: int) -> int:  # noqa: N802 - named by the field
+        limit = settings.SLUICE.export_delivery_ttl_max_seconds
+        if seconds > limit:
+            raise ValidationError(f"Must be at most {limit:,}.", code="max_value")
+        return seconds
 
     def validate_items(self, pairs: list[Pair]) -> list[Pair]:
         limit = settings.SLUICE.export_max_chunks_per_job
@@ -254,6 +266,7 @@ class ExportRequestSerializer(StrictSerializer):
             delivery=delivery,
             reuse=attrs["reuse"],
             allow_degraded=attrs["allowDegraded"],
+            delivery_ttl=attrs.get("deliveryTtlSeconds"),
             filters=filters.stored() if filters else None,
         )
 

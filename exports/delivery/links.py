@@ -7,6 +7,7 @@ one-time URLs.
 
 import hashlib
 from dataclasses import dataclass
+from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, NoReturn, TypedDict
 from uuid import UUID
@@ -81,7 +82,7 @@ class LinkUnusable(Exception):
 class ReceiptExpired(Problem):
     status = 410
     code = "receipt_expired"
-    detail = "The receipt has expired. Export again; existing files are reused."
+    detail = "The delivery has expired. Export again: existing files are reused at no quota cost."
 
 
 class LinkNotOpen(Problem):
@@ -91,14 +92,18 @@ class LinkNotOpen(Problem):
 
 
 def mint(receipt: Receipt, bound: ClientBinding = UNBOUND) -> Link:
-    """Return a new link that is valid as long as the receipt, and revoke the previous one. Raises ReceiptExpired."""
+    """Return a new link, and revoke the previous one. It lives for EXPORT_LINK_TTL_SECONDS, at most as long as the
+    delivery. Raises ReceiptExpired.
+    """
     with transaction.atomic():
         # The lock serializes concurrent calls. The database's clock decides here, as it does when a link is redeemed.
-        locked = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
+        live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now())
+        locked = live.annotate(now=Now()).first()
         if locked is None:
             raise ReceiptExpired
+        until = locked.now + timedelta(seconds=settings.SLUICE.export_link_ttl_seconds)
         receipt.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
-        return Link.objects.create(receipt=receipt, expires_at=locked.expires_at, **bound)
+        return Link.objects.create(receipt=receipt, expires_at=min(until, locked.expires_at), **bound)
 
 
 def revoke(link: Link) -> None:

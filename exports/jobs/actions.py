@@ -231,5 +231,6 @@ def request_of(job: Job) -> submission.ExportRequest:
         delivery=job.delivery,
         reuse=job.reuse,
         allow_degraded=job.allow_degraded,
+        delivery_ttl=min(job.ttl, settings.SLUICE.export_delivery_ttl_max_seconds),
         filters=job.filters,
     )

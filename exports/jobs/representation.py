@@ -139,8 +139,14 @@ def webhook_job(job: Job, at: datetime) -> schemas.WebhookJob:
 
 
 def new_receipt(job: Job, at: datetime) -> schemas.WebhookReceipt:
-    expires_at = job.receipt.issued_at + timedelta(seconds=job.ttl)
-    return {**webhook_receipt(job, at), "expiresAt": expires_at, "state": "active"}
+    first = job.receipt.links.order_by("created_at").first()
+    until = job.receipt.issued_at + timedelta(seconds=job.ttl)
+    return {
+        **webhook_receipt(job, at),
+        "expiresAt": first.expires_at if first else until,
+        "deliveryExpiresAt": until,
+        "state": "active",
+    }
 
 
 def summary(job: Job, now: datetime) -> schemas.JobSummary:
@@ -162,8 +168,12 @@ def summary(job: Job, now: datetime) -> schemas.JobSummary:
 
 
 def purge_at(job: Job) -> datetime:
-    """Return the earliest deletion of the job. While it is active, return the earliest possible value."""
-    return (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
+    """Return the earliest deletion of the job. While it is active, return the earliest possible value.
+
+    A job is kept as long as its delivery.
+    """
+    purge_at = (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
+    return max(purge_at, job.receipt.expires_at) if job.status == JobStatus.SUCCESS else purge_at
 
 
 def progress(job: Job, now: datetime) -> schemas.Progress:
@@ -207,8 +217,10 @@ def receipt(job: Job, request: Request, now: datetime) -> schemas.Receipt:
 
 def webhook_receipt(job: Job, now: datetime) -> schemas.WebhookReceipt:
     receipt = job.receipt
+    newest = newest_link(receipt)
     return {
-        "expiresAt": receipt.expires_at,
+        "expiresAt": min(newest.expires_at, receipt.expires_at) if newest else receipt.expires_at,
+        "deliveryExpiresAt": receipt.expires_at,
         "checksum": f"sha256:{receipt.checksum}",
         "sizeBytes": receipt.size_bytes,
         "rows": receipt.rows,
@@ -220,12 +232,19 @@ def webhook_receipt(job: Job, now: datetime) -> schemas.WebhookReceipt:
     }
 
 
+LINK_STATES = {"open": "active", "expired": "link_expired"}
+
+
 def receipt_state(receipt: Receipt, now: datetime) -> str:
     """Return the state of a receipt. A revoked link counts as used: the owner can create another until expiry."""
-    newest = next(iter(receipt.newest_first), None)
     if receipt.expires_at <= now:
         return "expired"
-    return "active" if newest and newest.state_at(now) == "open" else "redeemed"
+    newest = newest_link(receipt)
+    return LINK_STATES.get(newest.state_at(now), "redeemed") if newest else "redeemed"
+
+
+def newest_link(receipt: Receipt) -> Link | None:
+    return next(iter(receipt.newest_first), None)
 
 
 def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | None = None) -> schemas.StatusEvent:

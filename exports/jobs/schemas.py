@@ -14,7 +14,7 @@ from exports.models.dataset import FORMATS
 from exports.models.job import Compression, DeliveryKind
 from exports.webhooks.models import EventType
 
-RECEIPT_STATES = ["active", "redeemed", "expired"]
+RECEIPT_STATES = ["active", "redeemed", "link_expired", "expired"]
 
 
 @extend_schema_field({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
@@ -94,7 +94,8 @@ class ReceiptLink(TypedDict):
 
 
 class WebhookReceipt(TypedDict):
-    expiresAt: datetime
+    expiresAt: Annotated[datetime, "Expiry of the latest one-time link."]
+    deliveryExpiresAt: Annotated[datetime, "Expiry of the delivery. Until then, new links can be created."]
     checksum: Checksum
     sizeBytes: int
     rows: int
@@ -105,7 +106,8 @@ class WebhookReceipt(TypedDict):
     state: Annotated[
         str,
         choices(RECEIPT_STATES),
-        "`redeemed`: the latest link was used or revoked. A new link makes the receipt `active` again.",
+        "`redeemed`: the latest link was used or revoked. `link_expired`: it expired. In both cases, a new link makes "
+        "the receipt `active` again. `expired`: the delivery expired.",
     ]
 
 

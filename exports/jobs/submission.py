@@ -41,6 +41,7 @@ class ExportRequest:
     delivery: str  # single | zip | manifest
     reuse: str
     allow_degraded: bool
+    delivery_ttl: int | None = None  # seconds; None: EXPORT_DELIVERY_TTL_SECONDS
     filters: dict[str, Any] | None = None
 
 
@@ -107,7 +108,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> J
         reuse=request.reuse,
         allow_degraded=request.allow_degraded,
         filters=request.filters,
-        ttl=settings.SLUICE.export_link_ttl_seconds,
+        ttl=request.delivery_ttl or settings.SLUICE.export_delivery_ttl_seconds,
         total=len(request.pairs),
         duplicates=request.duplicates,
     )

@@ -94,7 +94,7 @@ def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
 
 
 class DownloadFile(LoginRequiredMixin, RateLimitedView, View):
-    """Download one file of a job. Only for its owner, any number of times until the receipt expires."""
+    """Download one file of a job. Only for its owner, any number of times until the delivery expires."""
 
     http_method_names = ["get"]
     throttle = rates.ExportThrottle

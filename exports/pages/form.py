@@ -6,11 +6,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django import forms
+from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework.exceptions import ValidationError
 
 from config.platform.http import problems
 from config.platform.http.problems import InputError
+from config.platform.ui.templatetags.pages import duration
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
 from exports.jobs.submission import ExportRequest
@@ -46,6 +48,17 @@ DELIVERIES = [
     ("zip", "Zip: one file per chunk"),
     ("manifest", "Manifest: a list of files to download one by one"),
 ]
+
+
+LIFETIMES = {600: "10 minutes", 3600: "1 hour", 86_400: "1 day", 259_200: "3 days", 604_800: "1 week"}
+
+
+def lifetimes() -> list[tuple[int | str, str]]:
+    """Return the lifetimes of a delivery to choose from, the default first."""
+    env = settings.SLUICE
+    default = duration(env.export_delivery_ttl_seconds)
+    allowed = [(seconds, text) for seconds, text in LIFETIMES.items() if seconds <= env.export_delivery_ttl_max_seconds]
+    return [("", f"Default: {default}"), *allowed]
 
 
 class ExportForm(forms.Form):
@@ -96,6 +109,13 @@ class ExportForm(forms.Form):
         label="Compression", choices=[("none", "None"), ("gzip", "gzip (.gz files)")], initial="none"
     )
     delivery = forms.ChoiceField(label="Delivery", choices=DELIVERIES, initial="auto")
+    keep_for = forms.TypedChoiceField(
+        label="Keep the delivery for",
+        required=False,
+        coerce=int,
+        empty_value=None,
+        help_text="Until then you can download as often as you like.",
+    )
     reuse = forms.BooleanField(
         label="Reuse existing files",
         required=False,
@@ -116,6 +136,7 @@ class ExportForm(forms.Form):
         super().__init__(*args, **kwargs)
         choices = [(each.name, each.name) for each in datasets]
         self.fields["dataset"].choices = [("", "Choose a dataset"), *choices] if len(choices) != 1 else choices  # type: ignore[attr-defined]
+        self.fields["keep_for"].choices = lifetimes()  # type: ignore[attr-defined]
         self.lines: list[pasted_pairs.PastedLine] = []
         self.validated_request: ExportRequest | None = None
         self.body: dict[str, Any] = {}
@@ -156,6 +177,7 @@ class ExportForm(forms.Form):
             **shape,
             "reuse": "if-present" if data["reuse"] else "never",
             "allowDegraded": data["allow_degraded"],
+            **({"deliveryTtlSeconds": data["keep_for"]} if data["keep_for"] else {}),
         }
 
     def selection(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +225,7 @@ FIELDS = {
     "/format": "format",
     "/compression": "compression",
     "/delivery": "delivery",
+    "/deliveryTtlSeconds": "keep_for",
 }
 INVALID_DATE = "Enter a date such as 2024-02-29."
 FORM_TEXTS = {
@@ -256,6 +279,7 @@ def initial_like(job: Job) -> dict[str, Any]:
         "delivery": job.delivery,
         "reuse": job.reuse == "if-present",
         "allow_degraded": job.allow_degraded,
+        "keep_for": job.ttl if job.ttl in LIFETIMES and job.ttl != settings.SLUICE.export_delivery_ttl_seconds else "",
     }
 
 

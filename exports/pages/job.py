@@ -133,7 +133,11 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
     receipt, now = job.receipt, clock.now()
     made = list(receipt.links.order_by("-created_at"))  # the oldest was created with the receipt
     link = made[0] if made else None
-    state = "expired" if receipt.expires_at <= now else link.state_at(now) if link else "revoked"
+    state = link.state_at(now) if link else "revoked"
+    if receipt.expires_at <= now:
+        state = "expired"
+    elif state == "expired":
+        state = "link_expired"
     mine = request.user.pk == job.user_id and state == "open"
     return {
         "it": receipt,

@@ -63,7 +63,7 @@ def busy(user: User) -> None:
             format=("csv", "jsonl", "json")[n % 3],
             delivery=("zip", "single", "manifest")[n % 3],
             compression=("none", "gzip")[n % 2],
-            ttl=600,
+            ttl=86_400,
             total=100 + n,
             **counts(statuses[n % len(statuses)], 100 + n),
             finished_at=now,

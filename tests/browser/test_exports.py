@@ -229,7 +229,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     gate.open(6)
     for tab in (page, other):
         expect(tab.locator("#head, #jobs")).to_contain_text("Success", timeout=SOON)
-    expect(page.locator("#receipt")).to_contain_text("Expires in")
+    expect(page.locator("#receipt")).to_contain_text("The delivery is kept for")
     expect(page.locator("#announcement")).to_have_text("Export ready.")
     expect(other.get_by_label(f"Select things {str(job.pk)[:8]}")).to_be_checked()
 
@@ -392,7 +392,7 @@ def test_an_expiring_receipt_updates_without_a_reload(
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_be_visible()
     Receipt.objects.update(expires_at=timezone.now())
     page.evaluate(COUNTED_DOWN)
-    expect(page.locator("#receipt")).to_contain_text("The receipt expired")
+    expect(page.locator("#receipt")).to_contain_text("The delivery expired")
     accessible(page)
     page.get_by_role("button", name=re.compile("^Download")).click()
     expect(page.get_by_role("status").first).to_contain_text("The receipt has expired.")

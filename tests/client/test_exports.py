@@ -68,11 +68,12 @@ def test_chunks_can_be_read_from_csv_columns_by_name(dataset: Dataset, sluice: C
 
 def test_every_option_reaches_the_server(dataset: Dataset, sluice: Cli) -> None:
     options = ["--format", "csv", "--compression", "gzip", "--delivery", "manifest", "--delimiter", "tab", "--bom",
-               "--formula-policy", "escape", "--reuse", "never", "--no-allow-degraded"]  # fmt: skip
+               "--formula-policy", "escape", "--reuse", "never", "--no-allow-degraded",
+               "--delivery-ttl", "3600"]  # fmt: skip
     job = Job.objects.get(pk=sluice("export", "submit", "things", *FEBRUARY, *options).word)
     assert (job.format, job.compression, job.delivery, job.reuse) == ("csv", "gzip", "manifest", "never")
     assert job.dialect == {"delimiter": "\t", "bom": True, "formula_policy": "escape"}
-    assert job.allow_degraded is False
+    assert (job.allow_degraded, job.ttl) == (False, 3600)
     assert job.total == 58
 
 

@@ -335,7 +335,7 @@ def test_it_finds_a_missing_download_key(change: Callable[..., None]) -> None:
 
 def test_it_finds_a_lifecycle_rule_that_deletes_deliveries_too_early(change: Callable[..., None]) -> None:
     assert passes(storage.SUBJECT, "lifecycle")
-    change(export_link_ttl_seconds=86_400)
+    change(export_delivery_ttl_max_seconds=8 * 86_400)
     level, text = examine(storage.SUBJECT, "lifecycle")
     assert level == "failure"
     assert "expire-deliveries" in text

@@ -35,7 +35,7 @@ from tests.integration.test_leases import in_threads
 AGENT = "Mozilla/5.0 (X11) Test/1.0"
 BROWSER = {"User-Agent": AGENT}
 HTMX = {"HX-Request": "true"}
-UNLIKE = ("once", "items", "reuse", "allow_degraded", "delivery")
+UNLIKE = ("once", "items", "reuse", "allow_degraded", "delivery", "keep_for")
 ITEMS = "JFK 2024-02-29\nLGA,2024-03-01\n"
 FORM = {
     "dataset": "things",
@@ -398,7 +398,11 @@ def test_an_exhausted_quota_is_reported_with_its_reset_and_keeps_the_form(
 def test_a_new_form_can_start_from_the_request_of_a_job(dataset: Dataset, visitor: Client) -> None:
     for sent in (
         form(
-            items="LGA 2024-03-01\nJFK 2024-02-29", written_for="excel-semicolon", allow_degraded="", compression="gzip"
+            items="LGA 2024-03-01\nJFK 2024-02-29",
+            written_for="excel-semicolon",
+            allow_degraded="",
+            compression="gzip",
+            keep_for="604800",
         ),
         form(
             how="filters", keys="A\nB", date_from="2024-02-28", date_to="2024-03-01", written_for="own", delimiter="|"
@@ -411,6 +415,7 @@ def test_a_new_form_can_start_from_the_request_of_a_job(dataset: Dataset, visito
         kept = {name: shown[name].value() for name in sent if name not in UNLIKE}
         assert kept == {name: sent[name] for name in kept}
         assert (shown["allow_degraded"].value(), shown["reuse"].value()) == (bool(sent["allow_degraded"]), True)
+        assert (job.ttl, shown["keep_for"].value()) == ((604_800, 604_800) if "keep_for" in sent else (86_400, ""))
         assert shown["delivery"].value() == "zip"
         assert str(shown["once"].value()) != job.idempotency_key
 
@@ -544,11 +549,11 @@ def test_an_expired_receipt_explains_the_next_step(ready: Job, visitor: Client) 
     assert visitor.get(f"{page}/receipt", {"shown": shown}).status_code == 204
     Receipt.objects.update(expires_at=timezone.now())
     over = visitor.get(f"{page}/receipt", {"shown": shown})
-    assert "The receipt expired" in text(over)
+    assert "The delivery expired" in text(over)
     assert "are reused at no quota cost" in text(over)
     assert "every 10s" not in over.content.decode()
     assert "/download" not in visitor.get(page).content.decode()
-    assert "The receipt has expired" in messages_of(visitor.post(f"{page}/download"))[-1]
+    assert "The delivery has expired" in messages_of(visitor.post(f"{page}/download"))[-1]
     assert visitor.get(f"{page}/files/JFK/2024-02-28").status_code == 410
 
 

@@ -25,7 +25,7 @@ from config.platform.http.outbound import connections
 from exports.delivery import receipts
 from exports.jobs import actions, webhook_events
 from exports.maintenance import periodic
-from exports.models import Attempt, Dataset, Delivery, Event, Job, Receipt, Webhook
+from exports.models import Attempt, Dataset, Delivery, Event, Job, Link, Receipt, Webhook
 from exports.webhooks import request, sender, subscriptions, url_guard
 from exports.webhooks.request import WebhookResponse
 from exports.worker import execution
@@ -226,9 +226,9 @@ def test_an_event_describes_the_job_as_it_was(dataset: Dataset, alice: User, api
     assert (failed["status"], failed["error"]["code"]) == ("failed", "EXPORT_SOURCE_ERROR")
     assert (failed["progress"]["failed"], failed["progress"]["pending"]) == (1, 0)
     assert (succeeded["status"], succeeded["receipt"]["state"]) == ("success", "active")
-    assert succeeded["receipt"]["expiresAt"] == (receipt.issued_at + timedelta(seconds=job.ttl)).isoformat().replace(
-        "+00:00", "Z"
-    )
+    lives = {name: datetime.fromisoformat(succeeded["receipt"][name]) for name in ("expiresAt", "deliveryExpiresAt")}
+    assert lives["deliveryExpiresAt"] == receipt.issued_at + timedelta(seconds=job.ttl)
+    assert lives["expiresAt"] == Link.objects.get().expires_at < lives["deliveryExpiresAt"]
 
 
 def test_the_events_of_a_job_arrive_in_their_order(

@@ -28,6 +28,8 @@ REQUIRED = {
 # As the contract has them.
 DEFAULTS = {
     "EXPORT_LINK_TTL_SECONDS": 600,
+    "EXPORT_DELIVERY_TTL_SECONDS": 86400,
+    "EXPORT_DELIVERY_TTL_MAX_SECONDS": 604800,
     "EXPORT_PRESIGN_SECONDS": 60,
     "EXPORT_JOB_RETENTION_DAYS": 7,
     "EXPORT_DB_SLOTS": 8,
@@ -194,6 +196,7 @@ def test_it_reports_all_missing_variables_together(read: Read, value: str | None
         ("EXPORT_DB_SLOTS", "hunter2", "Input should be a valid integer, unable to parse string as an integer"),
         ("EXPORT_PRESIGN_SECONDS", "61", "Input should be less than or equal to 60"),
         ("EXPORT_BACKOFF_MAX_SECONDS", "1.5", "is less than EXPORT_BACKOFF_BASE_SECONDS"),
+        ("EXPORT_DELIVERY_TTL_MAX_SECONDS", "86399", "is less than EXPORT_DELIVERY_TTL_SECONDS"),
         ("EXPORT_BACKOFF_MAX_SECONDS", "inf", "Input should be a finite number"),
         ("ETL_RETRY_BACKOFF_MAX_SECONDS", "1.5", "is less than ETL_RETRY_BACKOFF_BASE_SECONDS"),
         ("ETL_STATE_TERMINAL_TTL_SECONDS", "86401", "is more than ETL_STATE_TTL_SECONDS"),

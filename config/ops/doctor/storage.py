@@ -148,11 +148,11 @@ def check_lifecycle(_key: str) -> Finding:
             f"Apply docs/iam/lifecycle.json to the bucket: {PAGE}.",
         )
     days = [rule["Expiration"]["Days"] for rule in rules if is_expiry(rule, "_receipts/")]
-    if days and min(days) * DAY < settings.SLUICE.export_link_ttl_seconds + 3600:
+    if days and min(days) * DAY < settings.SLUICE.export_delivery_ttl_max_seconds + 3600:
         return failure(
-            f"The bucket deletes deliveries after {min(days)} days, before their links expire "
-            "(EXPORT_LINK_TTL_SECONDS).",
-            "Raise Days of the rule expire-deliveries above the lifetime of links.",
+            f"The bucket deletes deliveries after {min(days)} days, before they expire "
+            "(EXPORT_DELIVERY_TTL_MAX_SECONDS).",
+            "Raise Days of the rule expire-deliveries above the longest lifetime of a delivery.",
         )
     if not days:
         return warning(

@@ -44,7 +44,7 @@ class Wanted:
             raise CliError(*no_file(job), code=ENDS.get(job["status"], Exit.REFUSED), document=job)
         if receipt["state"] == "expired":
             again = f"Export again, with existing files, with: sluice export replay {job_id}"
-            raise CliError("The receipt has expired.", again, code=Exit.NOT_FOUND, document=job)
+            raise CliError("The delivery has expired.", again, code=Exit.NOT_FOUND, document=job)
         # Remove folders and leading dots: hidden files may be read by shells and editors.
         name = PurePath(str(receipt["fileName"]).replace("\\", "/")).name.lstrip(".")
         return cls(

@@ -74,6 +74,7 @@ def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if receipt:
         yield "File", f"{receipt['fileName']}, {size(receipt['sizeBytes'])}"
         yield "Checksum", receipt["checksum"]
+        yield "Kept until", moment(receipt["deliveryExpiresAt"])
         yield "Link", f"{receipt['state']}, until {moment(receipt['expiresAt'])}"
 
 

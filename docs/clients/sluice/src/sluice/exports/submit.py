@@ -45,6 +45,9 @@ def submit(
     allow_degraded: Annotated[
         bool | None, typer.Option("--allow-degraded/--no-allow-degraded", help="Use an older file if the source fails.")
     ] = None,
+    delivery_ttl: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="Keep the delivery for so long. Default: the server's.")
+    ] = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Requests with the same key create one export. Default: a random key."),
@@ -62,6 +65,7 @@ def submit(
     options = given(
         dataset=dataset, format=file_format, compression=compression, delivery=delivery, csv=given(**dialect) or None,
         reuse=reuse, allowDegraded=allow_degraded, filters=filters_of(keys, first, last),
+        deliveryTtlSeconds=delivery_ttl,
     )  # fmt: skip
     if download:
         check_target(download, force=force)
