@@ -70,6 +70,7 @@ WITH mine AS MATERIALIZED (
         error_code = CASE WHEN j.failed > delta.chunks THEN j.error_code ELSE '' END,
         error_detail = CASE WHEN j.failed > delta.chunks THEN j.error_detail ELSE '' END,
         completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL, refused_at = NULL,
+        resumed_at = clock_timestamp(), resumed_ended = j.done + j.failed + j.cancelled - delta.chunks,
         event_seq = j.event_seq + delta.chunks + 2
     FROM (SELECT count(*) AS chunks FROM again) delta
     WHERE j.job_id = %(job)s AND j.status = 'failed'

@@ -26,7 +26,7 @@ from exports.models.job import JobQuerySet
 
 
 def with_all(jobs: JobQuerySet) -> JobQuerySet:
-    """Prefetch what `job` needs: two queries for any number of jobs, without reading chunks."""
+    """Prefetch what `job` needs: two queries for any number of jobs, which read no chunks but running ones."""
     newest_first = Link.objects.order_by("-created_at")
     return (
         jobs.with_running()
@@ -59,7 +59,7 @@ FIND = sql.PreparedStatement(f"""
 SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
        dataset.id AS "dataset.id", dataset.name AS "dataset.name",
        CASE WHEN job.status IN ('running', 'retrying') THEN
-           (SELECT count(*) FROM exports_slot slot WHERE slot.dataset_id IS NULL AND slot.job_id = job.job_id)
+           (SELECT count(*) FROM exports_chunk c WHERE c.job_id = job.job_id AND c.status = 'running')
        ELSE 0 END AS running,
        CASE WHEN job.status = 'pending' THEN
            (SELECT count(*) FROM exports_jobs earlier
@@ -78,7 +78,7 @@ WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(any_owner)s:
 def find(job_id: UUID, *, user_id: int, any_owner: bool = False) -> Job | None:
     """Return the job with what `job` needs, or None if it does not exist or belongs to another user.
 
-    One statement, which reads no chunks.
+    One statement. Of chunks, it reads those that are running, by their index.
     """
     row = sql.one(FIND, job=job_id, user=user_id, any_owner=any_owner)
     if row is None:
@@ -197,10 +197,13 @@ def progress(job: Job, now: datetime) -> schemas.Progress:
 
 
 def eta_seconds(job: Job, ended: int, now: datetime) -> int | None:
-    """Extrapolate from the time so far. Return None before the first chunk has ended, and after the end."""
-    if job.has_ended or not ended or job.started_at is None:
+    """Extrapolate from the pace since the start or the last retry. Return None before the first chunk since then has
+    ended, and after the end.
+    """
+    began, done = job.resumed_at or job.started_at, ended - job.resumed_ended
+    if job.has_ended or done <= 0 or began is None:
         return None
-    return round((now - job.started_at).total_seconds() / ended * (job.total - ended))
+    return round((now - began).total_seconds() / done * (job.total - ended))
 
 
 def error(code: str, detail: str) -> schemas.Failure | None:

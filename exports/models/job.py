@@ -8,10 +8,9 @@ from django.db.models.functions import Coalesce
 
 from config.platform.db import clock
 from exports.core.planning import Dialect, Shape
-from exports.core.states import JOB_ACTIVE, JOB_ENDED, JobStatus
+from exports.core.states import JOB_ACTIVE, JOB_ENDED, ChunkStatus, JobStatus
 from exports.models.chunk import Chunk
 from exports.models.dataset import Format
-from exports.models.slot import Slot
 
 
 class Compression(models.TextChoices):
@@ -45,13 +44,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
-        """Annotate `running`, the number of chunks that hold a slot. Counted in the few slot rows, never in chunks.
+        """Annotate `running`, the number of chunks that are running, by an index that has them by job and status.
 
         Defers `filters`: up to a megabyte that no response contains.
         """
-        held = Slot.objects.filter(dataset=None, job_id=OuterRef("pk")).order_by().values("job_id")
+        now = Chunk.objects.filter(job=OuterRef("pk"), status=ChunkStatus.RUNNING).order_by().values("job")
         return self.defer("filters").annotate(
-            running=Coalesce(Subquery(held.annotate(n=Count("pk")).values("n")), Value(0))
+            running=Coalesce(Subquery(now.annotate(n=Count("pk")).values("n")), Value(0))
         )
 
     def with_span(self) -> "JobQuerySet":
@@ -134,6 +133,9 @@ class Job(models.Model):
     created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    # For the estimate of what is left: the pace counts from the last retry.
+    resumed_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last retry.")
+    resumed_ended = models.PositiveIntegerField(db_default=0, help_text="Chunks that had ended at the last retry.")
 
     completion_token = models.BigIntegerField(null=True, blank=True)
     completion_lease_until = models.DateTimeField(null=True, blank=True)

@@ -4,9 +4,11 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 
 from config.platform import storage
+from config.platform.db.snapshots import one_snapshot
 from config.platform.http.quotas import left, seconds_left
 from config.platform.ui.base import Page, api_request
 from exports.api import rates, views
@@ -19,7 +21,12 @@ class ExportsPage(Page):
 
 
 class JobPage(ExportsPage):
-    """A page about one job. Other users' jobs are 404, except for staff."""
+    """A page about one job, from one snapshot of the database. Other users' jobs are 404, except for staff."""
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        with one_snapshot():
+            response = super().get(request, *args, **kwargs)
+            return response.render() if isinstance(response, TemplateResponse) else response
 
     def job(self) -> Job:
         job_id: UUID = self.kwargs["job_id"]

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 from django.db.models import Count, F, Min, QuerySet, Sum
@@ -52,13 +53,23 @@ class ExportPage(JobPage):
 
 
 class ExportStatusFragment(JobPage):
-    """Progress, and the buttons, the receipt, and the timeline if they have changed."""
+    """Progress, the counts of the chunk table's filters, and the buttons, the receipt, and the timeline if they have
+    changed.
+    """
 
     template_name = "exports/_now.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        shown = facts(self.job(), self.request)
-        return super().get_context_data(**shown, changed=shown["shown"] != self.request.GET.get("shown"), **context)
+        job = self.job()
+        shown = facts(job, self.request)
+        return super().get_context_data(
+            **shown,
+            changed=shown["shown"] != self.request.GET.get("shown"),
+            is_refresh=True,
+            tabs=tabs(job),  # with the same counts, beside a table that refreshes more slowly
+            status=status_in(self.request.headers.get("HX-Current-URL", "")),
+            **context,
+        )
 
 
 class ChunkTableFragment(JobPage):
@@ -211,6 +222,11 @@ def tabs(job: Job) -> list[tuple[str, str, int]]:
     progress: Mapping[str, Any] = representation.progress(job, clock.now())
     named = [(status, status.capitalize(), progress[status]) for status in ChunkStatus.values if progress[status]]
     return [("", "All", job.total), *named]
+
+
+def status_in(url: str) -> str:
+    """Return the filter of the chunk table in the URL of the page."""
+    return "".join(parse_qs(urlsplit(url).query).get("status", [])[-1:])
 
 
 def failures(rows: QuerySet[Chunk]) -> list[dict[str, Any]]:

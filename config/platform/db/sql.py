@@ -47,11 +47,16 @@ def rows(statement: str, **values: Any) -> list[Row]:
         try:
             return fetch(cast("DatabaseWrapper", connection).preparing_cursor(), statement, values)
         except DatabaseError as error:
-            if connection.in_atomic_block or getattr(error.__cause__, "sqlstate", None) not in STALE:
+            if connection.in_atomic_block or not is_stale(error):
                 raise
             log.warning("prepared_statement_refused", error=logs.describe(error))
             cast("DatabaseWrapper", connection).discard()
     return fetch(connection.cursor(), statement, values)
+
+
+def is_stale(error: DatabaseError) -> bool:
+    """Return whether the connection must be discarded, because a statement that it prepared cannot be used."""
+    return getattr(error.__cause__, "sqlstate", None) in STALE
 
 
 def fetch(cursor: CursorWrapper, statement: str, values: Mapping[str, Any]) -> list[Row]:

@@ -1,0 +1,24 @@
+"""Several queries that see the database at one point in time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from django.db import DatabaseError, connection, transaction
+
+from config.platform.db import sql
+from config.platform.db.base import DatabaseWrapper
+
+
+@contextmanager
+def one_snapshot() -> Iterator[None]:
+    """Let all queries in it, which may only read, see what the first one sees."""
+    try:
+        with transaction.atomic(durable=True):
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+    except DatabaseError as error:
+        if sql.is_stale(error):
+            cast("DatabaseWrapper", connection).discard()
+        raise

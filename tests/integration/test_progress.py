@@ -1,0 +1,139 @@
+"""Counters that agree, and the estimate of what is left. A35."""
+
+import re
+import threading
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import ProgrammingError, connection
+from django.db.models.functions import Now
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rest_framework.test import APIClient
+
+from config.platform.db.snapshots import one_snapshot
+from exports.core.errors import PermanentSourceError
+from exports.jobs import actions, representation
+from exports.models import Chunk, Dataset, Job
+from exports.worker import leases, transitions
+from tests.integration.factories import end_chunk, make_job, result_of
+from tests.integration.test_exports_pages import as_user
+
+STEPS = st.lists(st.sampled_from(["claim", "batch", "finish", "fail", "release", "retry"]), min_size=1, max_size=25)
+
+
+@pytest.mark.django_db(transaction=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_counters_are_those_of_the_chunks(dataset: Dataset, alice: User, steps: list[str]) -> None:
+    """A35: after any sequence of steps, the counters of a job equal a count of its chunks."""
+    Job.objects.all().delete()
+    job = make_job(dataset, alice, 8)
+    held: list[leases.Claim] = []
+    for step in steps:
+        take(step, job, held)
+        shown = representation.find(job.pk, user_id=alice.pk)
+        assert shown
+        progress = representation.progress(shown, shown.created_at)
+        counted = Counter(Chunk.objects.filter(job=job).values_list("status", flat=True))
+        for status in ("pending", "running", "retrying", "done", "failed", "cancelled"):
+            assert progress[status] == counted[status], (status, steps)  # type: ignore[literal-required]
+        listed = representation.with_all(Job.objects.filter(pk=job.pk)).get()
+        assert representation.progress(listed, shown.created_at) == progress
+    transitions.release(held, keep_slot=False)
+
+
+def take(step: str, job: Job, held: list[leases.Claim]) -> None:
+    if step == "claim" and (claim := leases.claim(backend="test")):
+        held.append(claim)
+    elif step == "batch":
+        held += leases.claim_batch(backend="test", sizes={job.dataset.name: 3})
+    elif step == "retry" and Job.objects.filter(pk=job.pk, status="failed").exists():
+        actions.retry(job)
+    elif held and step == "finish":
+        claim = held.pop()
+        transitions.finish([(claim, result_of(claim))])
+    elif held and step == "fail":
+        transitions.fail(held.pop(), PermanentSourceError("22012"), delay=None)
+    elif held and step == "release":
+        transitions.release([held.pop()], keep_slot=False)
+
+
+def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A35: a job that failed an hour ago and was retried is not estimated by that hour."""
+    job = make_job(dataset, alice, 4)
+    for _ in range(4):
+        claim = leases.claim(backend="test")
+        assert claim
+        transitions.fail(claim, PermanentSourceError("22012"), delay=None)
+    Job.objects.update(started_at=Now() - timedelta(hours=1))
+    actions.retry(job)
+    assert api.get(f"/exports/{job.pk}").json()["progress"]["etaSeconds"] is None
+    end_chunk()
+    Job.objects.update(resumed_at=Now() - timedelta(seconds=4))
+    assert api.get(f"/exports/{job.pk}").json()["progress"]["etaSeconds"] == pytest.approx(12, abs=2)
+
+
+def test_a_page_shows_one_point_in_time(dataset: Dataset, alice: User) -> None:
+    """A35: a chunk that ends between two queries of a page is done in none of its parts, or in all."""
+    job = make_job(dataset, alice, 3)
+    end_chunk()
+    seen: list[int] = []
+
+    def meddle(execute, statement, *args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN202
+        result = execute(statement, *args)
+        if "exports_chunk" in statement and not seen:
+            seen.append(1)
+            thread = threading.Thread(target=end_in_thread)
+            thread.start()
+            thread.join()
+        return result
+
+    with connection.execute_wrapper(meddle):
+        page = as_user(alice).get(f"/app/exports/{job.pk}").content.decode()
+    assert seen
+    assert re.search(r"<dt>Done</dt><dd>1 <small>of 3", page)
+    assert "Done 1</a>" in page
+    assert page.count('class="state done"') <= 1
+    assert Chunk.objects.filter(status="done").count() == 2
+
+
+def end_in_thread() -> None:
+    try:
+        end_chunk()
+    finally:
+        connection.close()
+
+
+def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: User) -> None:
+    """A35: the counts of the table's filters do not lag behind those above."""
+    job = make_job(dataset, alice, 3)
+    end_chunk()
+    url = f"/app/exports/{job.pk}"
+    now = as_user(alice).get(
+        f"{url}/now", headers={"HX-Request": "true", "HX-Current-URL": f"http://x{url}?status=done"}
+    )
+    text = now.content.decode()
+    assert re.search(r"<dt>Done</dt><dd>1 <small>of 3", text)
+    assert 'id="chunk-tabs"' in text
+    assert "Done 1</a>" in text
+    assert re.search(r'id="tab-Done"[^>]*aria-current="true"', text)
+    assert as_user(alice).get(url).content.decode().count('id="chunk-tabs"') == 1
+
+
+def test_a_stale_statement_costs_one_page_only(dataset: Dataset, alice: User) -> None:
+    """The connection is discarded: otherwise each page on it would fail until it is closed."""
+    page, visitor = f"/app/exports/{make_job(dataset, alice, 1).pk}", as_user(alice)
+    assert visitor.get(page).status_code == 200
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")  # as a pooler that switches sessions
+    with pytest.raises(ProgrammingError, match="prepared statement"):
+        visitor.get(page)
+    assert visitor.get(page).status_code == 200
+
+
+def test_a_snapshot_only_reads(dataset: Dataset) -> None:
+    with pytest.raises(Exception, match="read-only"), one_snapshot():
+        dataset.save()
