@@ -135,7 +135,7 @@ def start(site: Site) -> None:
         "ETL_OCR_MAX_ATTEMPTS": 6,
         "ETL_POSTPROCESS_MAX_ATTEMPTS": 6,
     }
-    patience["S3_ENDPOINT_URL"] = site.object_proxy.url
+    patience |= {"S3_ENDPOINT_URL": site.object_proxy.url, **lasting}
     for queues in ("exports", "exports", QUEUES.removeprefix("exports,"), "etl-ocr,etl-postprocess"):
         site.start_worker(queues, children=2, **patience)
     site.start_beat()
