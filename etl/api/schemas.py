@@ -10,7 +10,8 @@ from rest_framework import serializers
 from config.platform.http.openapi.response_schemas import Path, Url, choices, serializer_of
 from etl.core import errors
 from etl.core.states import Stage, Status
-from etl.postprocessors.citations.levels import LEVELS
+from etl.models.review import ReviewEvent as ReviewEventRow
+from etl.postprocessors.citations.levels import CORRECTED, LEVELS
 from etl.providers.base import BLOCK_KINDS
 
 ERROR_CODES = sorted(errors.codes())
@@ -41,12 +42,12 @@ CITATIONS = {
             "quote": {"type": ["string", "null"], "description": "Text of the page. Null if no place is known."},
             "match": {
                 "type": "string",
-                "enum": list(LEVELS),
+                "enum": [*LEVELS, CORRECTED],
                 "description": "How certain the citation is. `exact`: the quote contains the value as it is written. "
                 "`normalized`: in another notation that has one meaning. `ambiguous`: in a notation with several "
                 "meanings, or at several places. `quote`: the quote is in the document, the value was not checked. "
                 "`computed`: not in the document, but the sum or number of cited values. `not_found`: not in the "
-                "document.",
+                "document. `corrected`: a person has entered the value.",
             },
         },
     },
@@ -69,7 +70,10 @@ def result_shape(kind: str) -> dict[str, Any]:
     }
 
 
-@extend_schema_field(result_shape("string"))
+RESULT = result_shape("string")
+
+
+@extend_schema_field(RESULT)
 class ResultField(serializers.JSONField):
     """The result of post-processing."""
 
@@ -171,6 +175,9 @@ class TaskDetails(TypedDict):
     filename: str
     rule_id: int
     rule_version: Annotated[int, "Version of the rule that the task is pinned to."]
+    approved_at: Annotated[datetime | None, "When a person approved the result. A correction removes the approval."]
+    approved_by: Annotated[str | None, "Username of that person."]
+    corrected: Annotated[bool, "Whether a person has corrected the result."]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
     metadata: TaskMetadata
     created_at: datetime
@@ -188,6 +195,30 @@ class Task(TaskSummary):
         ResultField,
         "The result of an earlier run, after a retry, until the task is `completed` again.",
     ]
+
+
+@extend_schema_field(
+    {
+        "type": ["object", "null"],
+        "description": "The value `before` and `after` a correction. A member is absent if the value did not exist.",
+        "properties": {"before": {}, "after": {}},
+    }
+)
+class ChangeField(serializers.JSONField):
+    """A changed value."""
+
+
+class ReviewEvent(TypedDict):
+    kind: Annotated[str, choices(ReviewEventRow.Kind)]
+    at: datetime
+    by: Annotated[str, "Username."]
+    run: Annotated[int, "The run of the task that had the result."]
+    correction: Annotated[int, "Number of the correction. All values that are changed at once have the same."]
+    pointer: Annotated[
+        str | None,
+        "Of a correction: RFC 6901 JSON Pointer into `data` after it, or before it if the value was removed.",
+    ]
+    change: Annotated[dict[str, Any] | None, ChangeField]
 
 
 class LayoutBlock(TypedDict):

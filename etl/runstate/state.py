@@ -9,6 +9,7 @@ from typing import Any
 from config.platform import exact_json
 from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
+from etl.models.review import NO_REVIEW, Review
 
 # Revisions only grow, even when a state is recreated: each generation has a range of its own.
 REVISIONS = 1_000_000
@@ -27,7 +28,7 @@ TEXTS = (
 COLUMNS = (
     *("task_id", "user_id", "generation", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
     *("uuid", "filename", "kind", "size", "document_key", "request_id", "traceparent"),
-    *("error", "previous_run", "created_at", "updated_at"),
+    *("error", "previous_run", "review", "created_at", "updated_at"),
 )
 
 
@@ -78,6 +79,8 @@ class RunState:
     refused_at: float = 0
     # The result is too large for Redis; the row has it once the end is recorded.
     result_is_elsewhere: bool = False
+    # Only rows have reviews: a review deletes the run-state.
+    review: Review = NO_REVIEW
     created_at: datetime
     updated_at: datetime
 
