@@ -183,6 +183,7 @@ BODY_LIMITS = {
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
     r"/app/rules/(new|check|\d+)": 1024 * 1024,
     r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
+    r"/api/v1/etl/tasks/\d+/result|/app/documents/\d+/edit": DATA_UPLOAD_MAX_MEMORY_SIZE,  # corrected data
     r"/admin/.*": 256 * 1024,
 }
 PAGE_PREFIXES = ("/admin/", "/app/")  # errors are HTML under these paths, and problem+json everywhere else

@@ -69,6 +69,7 @@ RUNNING: dict[str, Any] = {
         "ocr": {"pages": 2, "duration_ms": 840, "version": "1.0"},
         "postprocess": {},
         "warnings": [],
+        "failed_attempts": [],
     },
     "created_at": "2026-03-01T09:00:00.000000Z",
     "updated_at": "2026-03-01T09:00:02.250000Z",

@@ -92,7 +92,7 @@ class ApprovalView(TaskAPIView):
     @openapi.operation(
         operation_id="approveResult",
         **openapi.APPROVE,
-        request=EmptyBody,
+        request=None,
         responses={
             200: schemas.TaskSummary,
             **problems(

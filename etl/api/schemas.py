@@ -138,6 +138,14 @@ class Warning(TypedDict):  # noqa: A001 - the API's name
     reason: NotRequired[Annotated[str, "The class of the exception, such as `ValueError`."]]
 
 
+class FailedAttempt(TypedDict):
+    stage: Annotated[str, choices(Stage)]
+    attempt: int
+    code: Annotated[str, choices(ERROR_CODES)]
+    detail: str
+    at: datetime
+
+
 class TaskMetadata(TypedDict):
     attempts: StageRuns
     artifact_mineru_markdown_key: Annotated[str | None, "Object key of the Markdown in the bucket, from any provider."]
@@ -146,6 +154,7 @@ class TaskMetadata(TypedDict):
     ocr: Annotated[dict[str, Any], OcrField]
     postprocess: Annotated[dict[str, Any], PostprocessField]
     warnings: list[Warning]
+    failed_attempts: Annotated[list[FailedAttempt], "Of this run, at most the last ten. The task's `error` is not one."]
 
 
 class TaskFailure(TypedDict):
@@ -199,7 +208,7 @@ class Task(TaskSummary):
 
 @extend_schema_field(
     {
-        "type": ["object", "null"],
+        "type": "object",
         "description": "The value `before` and `after` a correction. A member is absent if the value did not exist.",
         "properties": {"before": {}, "after": {}},
     }

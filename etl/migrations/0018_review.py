@@ -93,6 +93,7 @@ class Migration(repeatable.Migration):
             ],
             options={
                 "db_table": "etl_review_event",
+                "ordering": ["-id"],
                 "indexes": [models.Index(fields=["task", "-id"], name="etl_review_event_of_task")],
                 "constraints": [
                     models.CheckConstraint(

@@ -39,6 +39,7 @@ class ReviewEvent(models.Model):
 
     class Meta:
         db_table = "etl_review_event"
+        ordering = ["-id"]
         indexes = [models.Index(fields=["task", "-id"], name="etl_review_event_of_task")]
         constraints = [
             models.CheckConstraint(

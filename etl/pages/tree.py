@@ -10,7 +10,7 @@ from config.platform import exact_json
 from config.platform.http.pointers import join, tokens, unescaped
 from config.platform.http.problems import NotFound
 from etl.pages.explanations import MATCHES, Explanation, of_match
-from etl.postprocessors.citations.levels import COMPUTED, EXACT, NORMALIZED, NOT_FOUND
+from etl.postprocessors.citations.levels import COMPUTED, CORRECTED, EXACT, NORMALIZED, NOT_FOUND
 
 NODES = 300  # per response
 CHILDREN = 100  # of one object or list, at a time
@@ -19,6 +19,7 @@ LONGEST_TEXT, LONGEST_NAME = 1_000, 100
 
 # Matches that a person need not check.
 SURE = (EXACT, NORMALIZED)
+PLACELESS = (COMPUTED, CORRECTED, NOT_FOUND)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +65,12 @@ KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): 
 def legend() -> list[dict[str, Any]]:
     """Return what each level of a citation promises, and how it is marked."""
     return [
-        {"match": match, "level": level, "is_sure": match in SURE, "has_page": match not in (COMPUTED, NOT_FOUND)}
+        {
+            "match": match,
+            "level": level,
+            "is_sure": match in SURE,
+            "has_page": match not in (COMPUTED, CORRECTED, NOT_FOUND),
+        }
         for match, level in MATCHES.items()
     ]
 
