@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from config.platform import exact_json
+from config.platform.http.paging import whole_number
 from config.platform.http.pointers import join, tokens, unescaped
 from config.platform.http.problems import NotFound
 from etl.pages.explanations import MATCHES, Explanation, of_match
@@ -127,10 +128,20 @@ def name_of(pointer: str) -> str:
 
 def resolve(data: Any, pointer: str) -> Any:
     """Return the value at a JSON Pointer. Raises NotFound."""
+    if pointer and not pointer.startswith("/"):
+        raise NotFound
     value = data
     try:
         for token in tokens(pointer):
-            value = value[int(token)] if isinstance(value, list) else value[token]
-    except (LookupError, TypeError, ValueError):
+            value = value[index(token)] if isinstance(value, list) else value[token]
+    except (LookupError, TypeError):
         raise NotFound from None
     return value
+
+
+def index(token: str) -> int:
+    """Return the index in a JSON Pointer. Raises LookupError for others, such as `-1` and `01`."""
+    number = whole_number(token)
+    if number is None or str(number) != token:
+        raise LookupError
+    return number

@@ -406,7 +406,7 @@ def test_500_pages_load_their_images_as_they_come_into_view(page: Page, alice: U
     """B30: thumbnails, too."""
     task = scenes.many_pages(alice)
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/image" in request.url else None)
+    page.on("request", lambda request: asked.append(request.url) if "/api/v1/" in request.url else None)
     page.goto(path(task))
     page.wait_for_load_state("networkidle")
     expect(page.locator("#image-1 img")).to_be_visible()

@@ -187,8 +187,10 @@ def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> Non
     assert found["number"] == "1"
 
 
-def test_a_place_that_does_not_exist_is_404(task: Task, client: Client) -> None:
-    assert client.get(path(task) + "?at=/nothing").status_code == 404
+@pytest.mark.parametrize("pointer", ["/nothing", "/lines/-1", "/lines/01", "/lines/9", "/number/0", "x"])
+def test_a_place_that_does_not_exist_is_404(task: Task, client: Client, pointer: str) -> None:
+    """B37: a negative index would put a row at another place."""
+    assert client.get(f"{path(task)}?at={pointer}").status_code == 404
 
 
 def test_a_text_keeps_its_line_breaks(alice: User, client: Client) -> None:
