@@ -1,8 +1,8 @@
 """The form of a result's data: one control for each value, typed by the rule's schema.
 
-The form is HTML alone. Its fields are named by JSON Pointers: `v/total` is the text of a value, `n/lines` the number of
-rows of a list, and `r/lines/2` a row to remove. A control whose text was not changed keeps its value as it is, with
-every digit. Parts that are too large for one form have pages of their own.
+The form is HTML alone. Its fields are named by JSON Pointers: `v/total` has the text of a value, `n/lines` the number
+of rows of a list, and `r/lines/2` marks a row to remove. A control whose text was not changed keeps its value as it is,
+with every digit. Parts that are too large for one form have pages of their own.
 """
 
 import re
@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+
+from django.forms.utils import flatatt
+from django.utils.safestring import SafeString
 
 from config.platform import exact_json
 from config.platform.http.paging import whole_number
@@ -61,6 +64,15 @@ class EditField:
     @property
     def is_group(self) -> bool:
         return self.kind in ("object", "array")
+
+    @property
+    def attributes(self) -> SafeString:
+        """The attributes of its control that depend on its texts and its state."""
+        described = [f"h{self.key}"] * bool(self.about) + [f"e{self.key}"] * bool(self.error)
+        invalid = "true" if self.error else None
+        return flatatt(
+            {"aria-describedby": " ".join(described) or None, "aria-invalid": invalid, "autofocus": self.is_new}
+        )
 
     @property
     def all(self) -> "Iterator[EditField]":

@@ -56,7 +56,6 @@ class DocumentPage(TaskPage):
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
             events=f"{representation.path_of(state.task_id)}/events",
             is_fragment=is_htmx(self.request),
-            is_update=self.request.headers.get("HX-Target") == "document",
             **(self.ended(state) if state.has_ended else self.last(state)),
             **context,
         )

@@ -286,7 +286,7 @@ def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: W
     status(page, "MinerU parsing")
     with page.expect_event("dialog") as asked:
         page.on("dialog", accept)
-        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Stop").click()
     assert asked.value.message == "Stop processing this document? What has been done of this stage is lost."
     status(page, "Cancelled")
 
@@ -422,8 +422,11 @@ def test_500_pages_load_their_images_as_they_come_into_view(page: Page, alice: U
     assert len(set(asked)) <= 300, len(set(asked))
 
 
-def test_a_result_is_corrected_and_approved(page: Page, alice: User, accessible: Accessible) -> None:
+def test_a_result_is_corrected_and_approved(
+    page: Page, alice: User, accessible: Accessible, watch: PageMonitor
+) -> None:
     """B37: with the keyboard alone."""
+    watch.expect("422")
     task = make_invoice(alice)
     page.goto(path(task))
     page.get_by_role("button", name="Correct the data").focus()

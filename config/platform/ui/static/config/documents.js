@@ -318,6 +318,13 @@ document.addEventListener("click", (event) => {
   lead(link);
 });
 
+// ---- The last result -------------------------------------------------------------------------------------------------
+// While a document is processed again, its last text and result are below the part that updates replace. The end has new
+// ones.
+document.addEventListener("htmx:afterSwap", () => {
+  if (document.querySelector("#document [data-ended]")) document.getElementById("last")?.remove();
+});
+
 // ---- Elapsed time ---------------------------------------------------------------------------------------------------
 // The server renders the seconds of a running attempt; they go on here until the next update.
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
