@@ -41,7 +41,7 @@ class ByReview(KnownValues):
         name = self.value()
         if name == "waiting":
             return queryset.filter(status=Status.COMPLETED).reviewed(approved=False)  # type: ignore[attr-defined, no-any-return]
-        return queryset.reviewed(**{name: True}) if name in self.options else queryset  # type: ignore[attr-defined, no-any-return]
+        return queryset.reviewed(**{name: True}) if name in self.options else queryset  # type: ignore[attr-defined]
 
 
 class ByKind(KnownValues):

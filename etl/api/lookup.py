@@ -79,7 +79,7 @@ def previous_result(state: RunState) -> dict[str, Any] | None:
         return None
     rows = Task.objects.filter(pk=state.task_id, last_result_run=state.previous_run)
     row = rows.only("last_result", "reviewed_run", "corrected_result").first()
-    return row and row.corrected(row.last_result, run=state.previous_run)
+    return row.corrected(row.last_result, run=state.previous_run) if row else None
 
 
 def record_reading(state: RunState, *, user: User, what: str) -> None:

@@ -88,7 +88,9 @@ class AnyJSON(serializers.Field[Any, Any, Any, Any]):
 class CorrectionSerializer(StrictSerializer):
     """A correction of the data of a result."""
 
-    data = AnyJSON(allow_null=True, help_text="JSON Merge Patch (RFC 7396): null removes a member.")
+    data = AnyJSON(  # type: ignore[assignment]
+        allow_null=True, help_text="JSON Merge Patch (RFC 7396): null removes a member."
+    )
 
 
 class TrialSerializer(StrictSerializer):

@@ -191,7 +191,7 @@ class Task(models.Model):
         """Return the result of a run with its corrections, if it has any."""
         if result is None or run != self.reviewed_run or not self.corrected_result:
             return result
-        return result | self.corrected_result
+        return {**result, **self.corrected_result}
 
     @property
     def review(self) -> Review:

@@ -29,6 +29,7 @@ from etl.postprocessors.responses import scalars, why_out_of_range
 from etl.runstate import RunState
 from rules.library import catalog
 from rules.schema import json_schema
+from rules.schema.subschemas import MAX_LEVELS
 
 log = structlog.get_logger(__name__)
 
@@ -193,8 +194,8 @@ def events_of(changes: list[Pair], before: Any, after: Any) -> list[dict[str, An
 # ---- Data -----------------------------------------------------------------------------------------------------------
 def check(data: Any, row: Task) -> None:
     """Raise DoesNotFit unless the data can be stored, and matches the schema of the rule in the task's version."""
-    if exact_json.nested_deeper(data, json_schema.MAX_LEVELS):
-        raise DoesNotFit(misfit("", f"Must not be nested deeper than {json_schema.MAX_LEVELS} levels."))
+    if exact_json.nested_deeper(data, MAX_LEVELS):
+        raise DoesNotFit(misfit("", f"Must not be nested deeper than {MAX_LEVELS} levels."))
     numbers = [(pointer, value) for pointer, value in scalars(data) if isinstance(value, Decimal)]
     reasons = [misfit(pointer, why) for pointer, value in numbers if (why := why_out_of_range(value))]
     if not reasons:
