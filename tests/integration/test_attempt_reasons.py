@@ -67,6 +67,7 @@ def test_the_last_text_and_result_stay_while_it_is_processed_again(alice: User, 
     actions.retry(task=row_of(task), from_stage=stage)
     begin(task, stage)
 
+    assert "Attempt 1 failed" not in page(client, task)
     shown, fragment = page(client, task), page(client, task, **UPDATE)
     for content in ("Invoice &lt;script", "INV-17", "This result is from an earlier run"):
         assert content in shown, content
