@@ -27,7 +27,6 @@ TABS = {
     Status.CANCELLED: "Cancelled",
 }
 REVIEWS: dict[str, tuple[str, dict[str, bool]]] = {
-    "": ("Any", {}),
     "waiting": ("To approve", {"approved": False}),
     "approved": ("Approved", {"approved": True}),
     "corrected": ("Corrected", {"corrected": True}),
@@ -70,7 +69,7 @@ class DocumentListPage(DocumentsPage):
         return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
     def tasks(self, status: str, review: str) -> QuerySet[Task]:
-        tasks = Task.objects.filter(user=self.user).reviewed(**REVIEWS[review][1])
+        tasks = Task.objects.filter(user=self.user).reviewed(**(REVIEWS[review][1] if review else {}))
         tasks = tasks.select_related("rule").prefetch_related("approved_by").without_results().defer(*RULE)
         if review == "waiting":
             tasks = tasks.filter(status=Status.COMPLETED)
