@@ -55,7 +55,7 @@ class ResultView(TaskAPIView):
     @openapi.operation(
         operation_id="correctResult",
         **openapi.CORRECT,
-        request=CorrectionSerializer,
+        request={"application/json": schemas.CORRECTION},
         responses={
             200: schemas.RESULT,
             **problems(

@@ -71,6 +71,12 @@ def result_shape(kind: str) -> dict[str, Any]:
 
 
 RESULT = result_shape("string")
+CORRECTION = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["data"],
+    "properties": {"data": {"description": "JSON Merge Patch (RFC 7396): null removes a member."}},
+}
 
 
 @extend_schema_field(RESULT)

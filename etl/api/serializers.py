@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.core.files.uploadedfile import UploadedFile
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
@@ -77,7 +76,6 @@ class CancelSerializer(StrictSerializer):
     force = StrictBoolean(default=False, help_text="Also cancel a task that is being processed.")
 
 
-@extend_schema_field({"type": ["object", "array", "string", "number", "boolean"]})
 class AnyJSON(serializers.Field[Any, Any, Any, Any]):
     """A JSON value whose numbers keep their digits."""
 
@@ -88,9 +86,7 @@ class AnyJSON(serializers.Field[Any, Any, Any, Any]):
 class CorrectionSerializer(StrictSerializer):
     """A correction of the data of a result."""
 
-    data = AnyJSON(  # type: ignore[assignment]
-        allow_null=True, help_text="JSON Merge Patch (RFC 7396): null removes a member."
-    )
+    data = AnyJSON(allow_null=True)  # type: ignore[assignment]
 
 
 class TrialSerializer(StrictSerializer):

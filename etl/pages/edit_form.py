@@ -22,7 +22,7 @@ from etl.pages.tree import Sources, resolve
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 
-MOST_FIELDS = 300  # of a form; Django accepts 1,000 names, and each row has one more
+MOST_FIELDS = 300  # of a form, besides those of added rows
 ROWS = 25  # of a long list, at a time
 NEW_ROWS = 50  # that a form may add
 NEW_LEVELS = 3  # of objects that do not exist yet, which a schema may nest without an end
@@ -99,7 +99,8 @@ class EditForm:
         add: str | None = None,
     ) -> None:
         self.data, self.sources, self.at, self.posted, self.add = data, sources, at, posted, add
-        self.left, self.count = MOST_FIELDS, 0
+        # Fields of added rows do not count: the same parts must be in the form when it is sent.
+        self.left, self.count, self.counts = MOST_FIELDS, 0, True
         self.errors: list[str] = []  # that belong to no field
         part = resolve(data, at)
         self.first = first if isinstance(part, list) and first < len(part) else 0
@@ -204,7 +205,9 @@ class EditForm:
         for number in range(self.rows_of(made.pointer, len(shown))):
             old = shown[number] if number < len(shown) else ABSENT
             pointer = join(made.pointer, first + number)
+            counts, self.counts = self.counts, self.counts and old is not ABSENT
             row = self.made(guide.item(), old, pointer, name=str(first + number + 1))
+            self.counts = counts
             row.is_row = True
             row.is_removed = self.posted is not None and f"r{pointer}" in self.posted
             made.children.append(row)
@@ -224,7 +227,7 @@ class EditForm:
         return min(number + (self.add == pointer), shown + NEW_ROWS)
 
     def fill_value(self, made: EditField, guide: Guide, base: Any) -> None:
-        self.left -= 1
+        self.left -= self.counts
         before = text_of(base)
         if made.kind == "choice":
             values = choices(guide)

@@ -187,6 +187,17 @@ def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> Non
     assert found["number"] == "1"
 
 
+def test_added_rows_leave_no_other_field_out(alice: User, client: Client) -> None:
+    """B37: the form has the same parts when it is sent, however many rows it got meanwhile."""
+    lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MOST_FIELDS // 3 - 5))
+    task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}], "tags": ["a", "b"]}}')
+    count = len(data(task)["lines"])
+    added = {f"v/lines/{count + n}/item": f"New {n}" for n in range(20)}
+    sent = send(client, task, **added, **{"n/lines": str(count + 20), "v/tags/1": "changed"})
+    assert sent.status_code == 302
+    assert (len(data(task)["lines"]), data(task)["tags"]) == (count + 20, ["a", "changed"])
+
+
 @pytest.mark.parametrize("pointer", ["/nothing", "/lines/-1", "/lines/01", "/lines/9", "/number/0", "x"])
 def test_a_place_that_does_not_exist_is_404(task: Task, client: Client, pointer: str) -> None:
     """B37: a negative index would put a row at another place."""
