@@ -1,8 +1,8 @@
 """The form of a result's data: one control for each value, typed by the rule's schema.
 
 The form is HTML alone. Its fields are named by JSON Pointers: `v/total` has the text of a value, `n/lines` the number
-of rows of a list, and `r/lines/2` marks a row to remove. A control whose text was not changed keeps its value as it is,
-with every digit. Parts that are too large for one form have pages of their own.
+of rows of a list, and `drop/lines/2` marks a row to remove. A control whose text was not changed keeps its value as it
+is, with every digit. Parts that are too large for one form have pages of their own.
 """
 
 import re
@@ -209,7 +209,7 @@ class EditForm:
             row = self.made(guide.item(), old, pointer, name=str(first + number + 1))
             self.counts = counts
             row.is_row = True
-            row.is_removed = self.posted is not None and f"r{pointer}" in self.posted
+            row.is_removed = self.posted is not None and f"drop{pointer}" in self.posted
             made.children.append(row)
         if self.add == made.pointer and made.children:
             first_field = next((each for each in made.children[-1].all if not each.is_group), made.children[-1])

@@ -84,8 +84,9 @@ def set_time(step: ProgressStep, state: RunState) -> None:
 def failures(state: RunState, stage: Stage) -> list[str]:
     """Return the reasons of the failed attempts of a stage. A worker that dies records none."""
     known = {each["attempt"]: each for each in state.metadata["failed_attempts"] if each["stage"] == stage}
-    is_next = state.phase == stage and state.is_waiting  # otherwise the last attempt runs, or is the end of the stage
-    ended = state.attempts[stage] - (not is_next)
+    # The last attempt has failed only if the stage waits for the next one.
+    waits = state.phase == stage and state.is_waiting
+    ended = state.attempts[stage] - (not waits)
     shown = []
     for attempt in sorted({*known, *range(1, ended + 1)}):
         each = known.get(attempt)

@@ -93,7 +93,7 @@ def test_values_of_all_kinds_are_corrected(task: Task, client: Client) -> None:
     """B37: and the document's page shows who did it, and what was there before."""
     changes = {
         "v/number": "INV-71", "v/total": "12.340", "v/date": "", "v/kind": '"credit note"', "v/paid": "true",
-        "v/supplier/vat": "DE 1", "v/lines/1/quantity": "4", "r/lines/2": "1",
+        "v/supplier/vat": "DE 1", "v/lines/1/quantity": "4", "drop/lines/2": "1",
     }  # fmt: skip
     answer = send(client, task, **changes)
 
@@ -115,10 +115,10 @@ def test_values_of_all_kinds_are_corrected(task: Task, client: Client) -> None:
 
 def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Client) -> None:
     """B37: nothing is saved until the form is sent."""
-    shown = send(client, task, **{"v/number": "INV-71", "r/lines/0": "1", "add": "/lines"})
+    shown = send(client, task, **{"v/number": "INV-71", "drop/lines/0": "1", "add": "/lines"})
     page = shown.content.decode()
     assert (shown.status_code, 'name="v/number" type="text" value="INV-71"' in page) == (200, True)
-    assert 'name="r/lines/0" value="1" checked' in page
+    assert 'name="drop/lines/0" value="1" checked' in page
     assert page.count("autofocus") > 0
     assert data(task)["number"] == "INV-17"
 
@@ -135,7 +135,7 @@ def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Clie
         ({"v/total": ""}, "Enter a value."),
         ({"v/lines/1/quantity": "1.5"}, "integer"),
         ({"v/kind": '"receipt"'}, "Choose one of the values."),
-        ({"r/lines/0": "1", "v/lines/2/item": "", "v/lines/2/quantity": "1.5"}, "integer"),
+        ({"drop/lines/0": "1", "v/lines/2/item": "", "v/lines/2/quantity": "1.5"}, "integer"),
     ],
 )
 def test_errors_are_shown_at_their_fields_and_nothing_is_saved(
@@ -177,7 +177,7 @@ def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> Non
     shown = fields(client, path(task) + query)
     assert f"v/lines/{ROWS}/item" in shown
     assert f"v/lines/{ROWS - 1}/item" not in shown
-    changes = {f"v/lines/{ROWS}/item": "Changed", f"r/lines/{ROWS + 1}": "1"}
+    changes = {f"v/lines/{ROWS}/item": "Changed", f"drop/lines/{ROWS + 1}": "1"}
     assert send(client, task, query=query, **changes).status_code == 302
     found = data(task)
     assert len(found["lines"]) == count - 1
