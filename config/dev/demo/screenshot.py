@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from config.dev.demo.checks import require
 from config.dev.stack import local
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WAIT_MS = 60_000  # for the first image, which a worker draws
+POLL_MS = 250
 
 
 def browser() -> str | None:
@@ -20,7 +23,7 @@ def browser() -> str | None:
 def take(stack: local.Stack, task_id: int, *, executable: str, file: Path) -> str:
     """Save the screenshot, and return what is highlighted: a citation, or without any a block of text.
 
-    Raises Playwright's errors.
+    Raises CheckFailed and Playwright's errors.
     """
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_playwright() as driver:
@@ -30,9 +33,9 @@ def take(stack: local.Stack, task_id: int, *, executable: str, file: Path) -> st
             page.set_default_timeout(WAIT_MS)
             sign_in(page, stack)
             page.goto(f"/app/documents/{task_id}")
-            page.wait_for_function("document.querySelector('#image-1 > img')?.naturalWidth > 0")
+            wait_for_image(page)
+            page.locator("#image-1").scroll_into_view_if_needed()
             highlighted = highlight(page)
-            page.locator("#images").scroll_into_view_if_needed()
             page.screenshot(path=file)
         finally:
             chromium.close()
@@ -45,6 +48,14 @@ def sign_in(page: Page, stack: local.Stack) -> None:
     page.locator("[name=password]").fill(stack.variables["ADMIN_PASSWORD"])
     page.locator("main [type=submit]").click()
     page.wait_for_url("**/app/documents")
+
+
+def wait_for_image(page: Page) -> None:
+    """Wait until the first page is shown. Raises CheckFailed."""
+    image, until = page.locator("#image-1 > img"), time.monotonic() + WAIT_MS / 1000
+    while not image.evaluate("image => image.complete && image.naturalWidth"):
+        require(time.monotonic() < until, "the image of the page was not drawn in time")
+        page.wait_for_timeout(POLL_MS)
 
 
 def highlight(page: Page) -> str:
