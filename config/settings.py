@@ -175,6 +175,9 @@ LOOSER_POLICIES = {
 CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body of any path; uploaded files do not count
+DATA_UPLOAD_MAX_NUMBER_FIELDS = (
+    5_000  # the form of a result has a field for each value, also for those that are missing
+)
 # The sizes of bodies that are refused before they are read, by path. A form encodes most characters of JSON in three.
 BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a time
 BODY_LIMITS = {
@@ -183,6 +186,7 @@ BODY_LIMITS = {
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
     r"/app/rules/(new|check|\d+)": 1024 * 1024,
     r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
+    r"/api/v1/etl/tasks/\d+/result|/app/documents/\d+/edit": DATA_UPLOAD_MAX_MEMORY_SIZE,  # corrected data
     r"/admin/.*": 256 * 1024,
 }
 PAGE_PREFIXES = ("/admin/", "/app/")  # errors are HTML under these paths, and problem+json everywhere else

@@ -1,5 +1,10 @@
 """List filters of documents."""
 
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
 from config.platform.admin.lists import KnownValues
 from etl.core import errors
 from etl.core.formats import DocumentFormat
@@ -23,6 +28,20 @@ class ByTaskError(KnownValues):
     parameter_name = "error_code"
     field = "error__code"
     options = {code: code.replace("_", " ") for code in sorted(errors.codes())}
+
+
+class ByReview(KnownValues):
+    """Filter by the review of the result."""
+
+    title = "review"
+    parameter_name = "review"
+    options = {"waiting": "to approve", "approved": "approved", "corrected": "corrected"}
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        name = self.value()
+        if name == "waiting":
+            return queryset.filter(status=Status.COMPLETED).reviewed(approved=False)  # type: ignore[attr-defined, no-any-return]
+        return queryset.reviewed(**{name: True}) if name in self.options else queryset  # type: ignore[attr-defined]
 
 
 class ByKind(KnownValues):

@@ -52,6 +52,21 @@ TASKS = (
         is_danger=True,
     ),
     StaffAction(
+        name="stop",
+        label="Stop",
+        past="Stopped",
+        icon="stop_circle",
+        permission="etl.change_task",
+        explanation="Also cancels documents that are being processed: their workers stop within five seconds, and what "
+        "has been done of the stage is lost.",
+        refusal=lambda task: "" if not current_state(task).has_ended else actions.NotCancellable.detail,
+        do=change(
+            lambda task: actions.cancel(task=task, is_forced=True), "The document will not be processed further."
+        ),
+        revision=generation_of,
+        is_danger=True,
+    ),
+    StaffAction(
         name="retry_ocr",
         label="Retry from OCR",
         past="Retried",

@@ -6,12 +6,14 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.views import ChangeList
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     NOTHING,
+    ago_and_exactly,
     badge,
     bar,
     below_each_other,
@@ -28,12 +30,13 @@ from config.platform.admin.display import (
 )
 from config.platform.http.paging import whole_number
 from etl.admin import staff_actions
-from etl.admin.filters import ByKind, ByStatus, ByTaskError
+from etl.admin.filters import ByKind, ByReview, ByStatus, ByTaskError
 from etl.api import lookup
-from etl.models import Task
+from etl.models import ReviewEvent, Task
 from etl.runstate import whole_metadata
 
 PERCENT = 100
+MOST_EVENTS = 50  # of the history of a result's review
 BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"))})
 
@@ -66,9 +69,9 @@ class TaskAdmin(StaffActionAdmin):
         "error_code",
     )  # fmt: skip
     list_display_links = ("task_id", "filename")
-    list_filter = (ByStatus, "phase", ByTaskError, ByKind, "created_at", "updated_at")
+    list_filter = (ByStatus, ByReview, "phase", ByTaskError, ByKind, "created_at", "updated_at")
     list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
-    unindexed = frozenset({"phase", "error_code", "kind", "updated_at"})
+    unindexed = frozenset({"phase", "error_code", "kind", "updated_at", "review"})
     search_fields = ("task_id", "user__username")
     search_help_text = "Document ID or exact username"
     ordering = ("-created_at", "-task_id")
@@ -87,6 +90,7 @@ class TaskAdmin(StaffActionAdmin):
             },
         ),
         ("Result", {"fields": ("read", "processed", "warnings")}),
+        ("Review", {"fields": ("approved", "history")}),
         ("Times", {"fields": ((instant("created_at"), instant("updated_at")), "took")}),
         (
             "Internals",
@@ -217,6 +221,24 @@ class TaskAdmin(StaffActionAdmin):
         """Return only the codes, because details may quote the document."""
         codes = sorted({str(warning.get("code", "")) for warning in metadata_of(task)["warnings"]})
         return SafeString(NOTHING) if not codes else below_each_other([(code, "") for code in codes])
+
+    @admin.display(description="approved")
+    def approved(self, task: Task) -> str:
+        at, by = task.review.approved_at, task.review.approved_by
+        return format_html("by {}, {}", by, ago_and_exactly(at)) if at else "no"
+
+    @admin.display(description="history")
+    def history(self, task: Task) -> SafeString:
+        """Return who changed what, without values, which are contents of the document."""
+        events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MOST_EVENTS]
+        return below_each_other(
+            [
+                (ago_and_exactly(each.created_at), f"{each.get_kind_display()} by {each.user}: {each.pointer or 'all'}")
+                if each.kind == ReviewEvent.Kind.CORRECTED
+                else (ago_and_exactly(each.created_at), f"{each.get_kind_display()} by {each.user}")
+                for each in events
+            ]
+        )
 
     @admin.display(description="attempts")
     def attempts(self, task: Any) -> str:

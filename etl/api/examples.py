@@ -55,6 +55,9 @@ RUNNING: dict[str, Any] = {
     "filename": "invoice.pdf",
     "rule_id": 3,
     "rule_version": 2,
+    "approved_at": None,
+    "approved_by": None,
+    "corrected": False,
     "result": None,
     "previous_result": None,
     "error": None,
@@ -66,11 +69,12 @@ RUNNING: dict[str, Any] = {
         "ocr": {"pages": 2, "duration_ms": 840, "version": "1.0"},
         "postprocess": {},
         "warnings": [],
+        "failed_attempts": [],
     },
     "created_at": "2026-03-01T09:00:00.000000Z",
     "updated_at": "2026-03-01T09:00:02.250000Z",
 }
-COMPLETED = {
+COMPLETED: dict[str, Any] = {
     **RUNNING,
     "status": "completed",
     "progress": 100,
@@ -106,6 +110,29 @@ FAILED = {
         "provider_task_id": None,
         "ocr": {},
     },
+}
+CORRECTED = {
+    **COMPLETED["result"],
+    "data": {"number": "2026-0042", "total": 118.50},
+    "citations": [
+        CITATIONS[0],
+        {"pointer": "/total", "page": None, "bbox": None, "quote": None, "match": "corrected"},
+    ],
+}
+APPROVED = {
+    **{name: value for name, value in COMPLETED.items() if name not in ("result", "previous_result")},
+    "approved_at": "2026-03-01T10:00:00.000000Z",
+    "approved_by": "reviewer",
+    "corrected": True,
+}
+CORRECTION = {
+    "kind": "corrected",
+    "at": "2026-03-01T09:58:00.000000Z",
+    "by": "reviewer",
+    "run": 1,
+    "correction": 1,
+    "pointer": "/total",
+    "change": {"before": 11.85, "after": 118.50},
 }
 SUMMARY = {name: value for name, value in RUNNING.items() if name not in ("result", "previous_result")}
 UPLOAD = {"filename": "invoice.pdf", "content_type": "application/pdf", "size": 48213}

@@ -78,7 +78,8 @@ def previous_result(state: RunState) -> dict[str, Any] | None:
     if not state.previous_run or state.status == Status.COMPLETED:
         return None
     rows = Task.objects.filter(pk=state.task_id, last_result_run=state.previous_run)
-    return rows.values_list("last_result", flat=True).first()
+    row = rows.only("last_result", "reviewed_run", "corrected_result").first()
+    return row.corrected(row.last_result, run=state.previous_run) if row else None
 
 
 def record_reading(state: RunState, *, user: User, what: str) -> None:
@@ -114,7 +115,7 @@ def status_of(state: RunState | None) -> str:
 def shown(rows: Collection[Task]) -> list[RunState]:
     """Return the states of rows that were just read, without results. One round trip for the open ones."""
     for row in rows:
-        row.result = row.last_result = None  # deferred: the results of a page may be too large
+        row.result = row.last_result = row.corrected_result = None  # deferred: the results of a page may be too large
     states = run_states(row.pk for row in rows if not row.has_ended)
     return [seen for row in rows if (seen := merged(row, states.get(row.pk))) is not None]
 

@@ -34,6 +34,8 @@ SAME_TASK = {"task_id": "$request.path.task_id"}
 # ---- Parameters and headers -----------------------------------------------------------------------------------------
 
 TASK_STATUS = OpenApiParameter("status", enum=Status.values, description="Return only tasks with this status.")
+APPROVED = OpenApiParameter("approved", bool, description="Return only tasks whose result is approved, or is not.")
+CORRECTED = OpenApiParameter("corrected", bool, description="Return only tasks whose result was corrected, or was not.")
 WAIT = OpenApiParameter(
     "wait",
     {"type": "integer", "minimum": 0, "maximum": 60, "default": 0},
@@ -54,6 +56,20 @@ WIDTH = OpenApiParameter(
 )
 ETAG = OpenApiParameter(
     "ETag", str, "header", response=[200, 304], required=True, description="Identifies the content."
+)
+CHANGED_ETAG = OpenApiParameter(
+    "ETag", str, "header", response=[200], required=True, description="Identifies the corrected result."
+)
+ORIGINAL = OpenApiParameter("original", bool, description="Return the result without the corrections of people.")
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    {"type": "string", "maxLength": 200},
+    "header",
+    required=True,
+    description="The `ETag` of the result that you have read, or `*` for any.",
+)
+IF_STILL_THE_SAME = OpenApiParameter(
+    "If-Match", {"type": "string", "maxLength": 200}, "header", description="The `ETag` of the result to approve."
 )
 IDEMPOTENCY_KEY = idempotency_key(
     "valid for as long as the task exists. A repeated request with the same rule and the same file, or the same "
@@ -147,7 +163,7 @@ LIST: dict[str, Any] = {
     "summary": "List tasks",
     "description": "Returns your tasks, newest first, without their results. With `status` a page can have fewer than "
     "`limit` tasks, because some changed while the page was read. Follow `next`.",
-    "parameters": [TASK_STATUS],
+    "parameters": [TASK_STATUS, APPROVED, CORRECTED],
     "examples": [response_example("Running", examples.SUMMARY)],
 }
 MARKDOWN: dict[str, Any] = {
@@ -235,6 +251,44 @@ from `ocr`.""",
         request_example("Another rule", {"from_stage": "postprocess", "rule_id": 5}),
         response_example("Accepted", examples.ACCEPTED, status=202),
     ],
+}
+RESULT: dict[str, Any] = {
+    "summary": "Get the result of a task",
+    "description": "Returns the `result` of a completed task with the corrections of people, or with `original=true` "
+    "without them. Its `ETag` is required to correct it.",
+    "parameters": [ORIGINAL, ETAG],
+    "examples": [response_example("An invoice", examples.COMPLETED["result"])],
+}
+CORRECT: dict[str, Any] = {
+    "summary": "Correct the result of a task",
+    "description": """Applies a JSON Merge Patch (RFC 7396) to the `data` of a completed task's result: members are set,
+null removes a member, and a list is replaced as a whole. Numbers keep their digits. The data must match the schema of
+the rule in the version that the task was run with.
+
+The original result is kept. A correction removes an approval. Citations of corrected values have the match `corrected`.
+A retry makes a new result, without the corrections; they stay in the history.""",
+    "parameters": [IF_MATCH, CHANGED_ETAG],
+    "examples": [
+        request_example("A total", {"data": {"total": 118.50}}),
+        response_example("Corrected", examples.CORRECTED),
+    ],
+}
+APPROVE: dict[str, Any] = {
+    "summary": "Approve the result of a task",
+    "description": "Marks the result of a completed task as approved. An earlier approval stays. A correction, a "
+    "retry, or `DELETE` removes it.",
+    "parameters": [IF_STILL_THE_SAME],
+    "examples": [response_example("Approved", examples.APPROVED)],
+}
+DISAPPROVE: dict[str, Any] = {
+    "summary": "Remove the approval of a result",
+    "description": "Also succeeds if the result is not approved.",
+}
+HISTORY: dict[str, Any] = {
+    "summary": "List the corrections and approvals of a task",
+    "description": "Returns them newest first, also those of earlier runs. A correction has one entry for each changed "
+    "value; one of more than 1,000 values is a single entry with the whole data.",
+    "examples": [response_example("A correction", examples.CORRECTION)],
 }
 LIMITS: dict[str, Any] = {
     "summary": "Get your limits for documents",

@@ -8,6 +8,7 @@ from config.platform.http.quotas import left
 from etl.api import schemas
 from etl.core.states import Status
 from etl.ingest.uploads import UploadTarget
+from etl.models import ReviewEvent
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
@@ -36,6 +37,9 @@ def summary(state: RunState) -> schemas.TaskSummary:
         "filename": state.filename,
         "rule_id": state.rule_id,
         "rule_version": state.rule_version,
+        "approved_at": state.review.approved_at,
+        "approved_by": state.review.approved_by,
+        "corrected": state.review.corrections > 0,
         "error": error(state),
         "metadata": cast("schemas.TaskMetadata", state.metadata),
         "created_at": state.created_at,
@@ -60,6 +64,18 @@ def status(state: RunState) -> schemas.TaskStatus:
 
 def error(state: RunState) -> schemas.TaskFailure | None:
     return cast("schemas.TaskFailure", state.error) if state.status == Status.FAILED else None
+
+
+def review_event(event: ReviewEvent) -> schemas.ReviewEvent:
+    return {
+        "kind": event.kind,
+        "at": event.created_at,
+        "by": event.user.username,
+        "run": event.run,
+        "correction": event.correction,
+        "pointer": event.pointer if event.change else None,
+        "change": event.change,
+    }
 
 
 def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:

@@ -10,7 +10,8 @@ from rest_framework import serializers
 from config.platform.http.openapi.response_schemas import Path, Url, choices, serializer_of
 from etl.core import errors
 from etl.core.states import Stage, Status
-from etl.postprocessors.citations.levels import LEVELS
+from etl.models.review import ReviewEvent as ReviewEventRow
+from etl.postprocessors.citations.levels import CORRECTED, LEVELS
 from etl.providers.base import BLOCK_KINDS
 
 ERROR_CODES = sorted(errors.codes())
@@ -41,12 +42,12 @@ CITATIONS = {
             "quote": {"type": ["string", "null"], "description": "Text of the page. Null if no place is known."},
             "match": {
                 "type": "string",
-                "enum": list(LEVELS),
+                "enum": [*LEVELS, CORRECTED],
                 "description": "How certain the citation is. `exact`: the quote contains the value as it is written. "
                 "`normalized`: in another notation that has one meaning. `ambiguous`: in a notation with several "
                 "meanings, or at several places. `quote`: the quote is in the document, the value was not checked. "
                 "`computed`: not in the document, but the sum or number of cited values. `not_found`: not in the "
-                "document.",
+                "document. `corrected`: a person has entered the value.",
             },
         },
     },
@@ -69,7 +70,16 @@ def result_shape(kind: str) -> dict[str, Any]:
     }
 
 
-@extend_schema_field(result_shape("string"))
+RESULT = result_shape("string")
+CORRECTION = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["data"],
+    "properties": {"data": {"description": "JSON Merge Patch (RFC 7396): null removes a member."}},
+}
+
+
+@extend_schema_field(RESULT)
 class ResultField(serializers.JSONField):
     """The result of post-processing."""
 
@@ -134,6 +144,14 @@ class Warning(TypedDict):  # noqa: A001 - the API's name
     reason: NotRequired[Annotated[str, "The class of the exception, such as `ValueError`."]]
 
 
+class FailedAttempt(TypedDict):
+    stage: Annotated[str, choices(Stage)]
+    attempt: int
+    code: Annotated[str, choices(ERROR_CODES)]
+    detail: str
+    at: datetime
+
+
 class TaskMetadata(TypedDict):
     attempts: StageRuns
     artifact_mineru_markdown_key: Annotated[str | None, "Object key of the Markdown in the bucket, from any provider."]
@@ -142,6 +160,7 @@ class TaskMetadata(TypedDict):
     ocr: Annotated[dict[str, Any], OcrField]
     postprocess: Annotated[dict[str, Any], PostprocessField]
     warnings: list[Warning]
+    failed_attempts: Annotated[list[FailedAttempt], "Of this run, at most the last ten. The task's `error` is not one."]
 
 
 class TaskFailure(TypedDict):
@@ -171,6 +190,9 @@ class TaskDetails(TypedDict):
     filename: str
     rule_id: int
     rule_version: Annotated[int, "Version of the rule that the task is pinned to."]
+    approved_at: Annotated[datetime | None, "When a person approved the result. A correction removes the approval."]
+    approved_by: Annotated[str | None, "Username of that person."]
+    corrected: Annotated[bool, "Whether a person has corrected the result."]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
     metadata: TaskMetadata
     created_at: datetime
@@ -188,6 +210,30 @@ class Task(TaskSummary):
         ResultField,
         "The result of an earlier run, after a retry, until the task is `completed` again.",
     ]
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "description": "The value `before` and `after` a correction. A member is absent if the value did not exist.",
+        "properties": {"before": {}, "after": {}},
+    }
+)
+class ChangeField(serializers.JSONField):
+    """A changed value."""
+
+
+class ReviewEvent(TypedDict):
+    kind: Annotated[str, choices(ReviewEventRow.Kind)]
+    at: datetime
+    by: Annotated[str, "Username."]
+    run: Annotated[int, "The run of the task that had the result."]
+    correction: Annotated[int, "Number of the correction. All values that are changed at once have the same."]
+    pointer: Annotated[
+        str | None,
+        "Of a correction: RFC 6901 JSON Pointer into `data` after it, or before it if the value was removed.",
+    ]
+    change: Annotated[dict[str, Any] | None, ChangeField]
 
 
 class LayoutBlock(TypedDict):

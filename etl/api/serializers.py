@@ -76,6 +76,19 @@ class CancelSerializer(StrictSerializer):
     force = StrictBoolean(default=False, help_text="Also cancel a task that is being processed.")
 
 
+class AnyJSON(serializers.Field[Any, Any, Any, Any]):
+    """A JSON value whose numbers keep their digits."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+
+class CorrectionSerializer(StrictSerializer):
+    """A correction of the data of a result."""
+
+    data = AnyJSON(allow_null=True)  # type: ignore[assignment]
+
+
 class TrialSerializer(StrictSerializer):
     """Markdown to test a rule on."""
 
@@ -109,6 +122,11 @@ def read_flag(request: Request, name: str) -> bool:
     if text not in {"true", "false"}:
         raise ValidationError({name: [ErrorDetail("Must be true or false.")]})
     return text == "true"
+
+
+def read_choice(request: Request, name: str) -> bool | None:
+    """Return a query parameter that is `true` or `false`, or None without it. Raises ValidationError at `/name`."""
+    return read_flag(request, name) if name in request.query_params else None
 
 
 def read_number(request: Request, name: str, *, least: int, most: int, default: int, unit: str) -> int:

@@ -34,6 +34,7 @@ from etl.api.serializers import (
     SubmitInput,
     SubmitKeySerializer,
     UploadRequestSerializer,
+    read_choice,
     read_flag,
     read_seconds,
 )
@@ -206,10 +207,11 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
     ordering = ("-created_at", "-task_id")
 
     def get_queryset(self) -> TaskQuerySet:
-        return Task.objects.filter(user=user_of(self.request)).without_results()
+        return Task.objects.filter(user=user_of(self.request)).without_results().prefetch_related("approved_by")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        tasks, status = self.get_queryset(), chosen(request, "status", among=Status.values)
+        conditions = {name: read_choice(request, name) for name in ("approved", "corrected")}
+        tasks, status = self.get_queryset().reviewed(**conditions), chosen(request, "status", among=Status.values)
         states = lookup.shown(self.paginate_queryset(lookup.with_status(tasks, status) if status else tasks) or [])
         # Omit tasks whose status has changed since the query.
         fitting = [state for state in states if status in (None, state.status)]

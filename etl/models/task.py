@@ -9,8 +9,15 @@ from config.platform.db import clock
 from config.platform.http import staff
 from etl.core.states import ENDED, PROCESSED, Stage, Status
 from etl.models.exact_fields import ExactJSON, ExactJSONB
+from etl.models.review import NO_REVIEW, Review
 
 STORED = sorted({Status.PENDING, *ENDED})
+# Conditions on the review of the current result. The first part is that of the index.
+OF_RESULT = Q(reviewed_run__isnull=False, reviewed_run=models.F("run"), status=Status.COMPLETED)
+REVIEWED = {
+    "approved": OF_RESULT & Q(approved_at__isnull=False),
+    "corrected": OF_RESULT & Q(corrections__gt=0),
+}
 
 
 def new_uuid() -> str:
@@ -24,11 +31,19 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def without_results(self) -> Self:
         """Return the tasks without their results, which may be large."""
-        return self.defer("result", "last_result")
+        return self.defer("result", "last_result", "corrected_result")
 
     def open(self) -> Self:
         """Return the tasks that wait or run. Redis has the exact status."""
         return self.filter(status=Status.PENDING)
+
+    def reviewed(self, **conditions: bool | None) -> Self:
+        """Filter by the review of the result: `approved`, `corrected`. None leaves out a condition."""
+        found = self
+        for name, value in conditions.items():
+            if value is not None:
+                found = found.filter(REVIEWED[name]) if value else found.exclude(REVIEWED[name])
+        return found
 
     def accept(self, **fields: Any) -> "Task":
         """Insert a new task. Its first run has the number that follows from its UUID."""
@@ -63,6 +78,14 @@ class Task(models.Model):
     result = ExactJSONB(null=True, blank=True)
     last_result = ExactJSON(null=True, blank=True, help_text="Of the last completed run, digit for digit")
     last_result_run = models.PositiveIntegerField(null=True, blank=True, help_text="The run that last_result is of")
+    # The review by people, which applies to the result of `reviewed_run` alone. A later result has none.
+    reviewed_run = models.PositiveIntegerField(null=True, blank=True, help_text="The run whose result was reviewed")
+    corrections = models.PositiveIntegerField(default=0, db_default=0, help_text="How often it was corrected")
+    corrected_result = ExactJSON(null=True, blank=True, help_text="`data` and `citations` after the last correction")
+    approved_at = models.DateTimeField(null=True, blank=True)
+    approved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="+", db_index=False
+    )
     error = models.JSONField(null=True, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
 
@@ -114,6 +137,11 @@ class Task(models.Model):
             models.Index(
                 fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)
             ),
+            models.Index(
+                fields=["user", "-created_at", "-task_id"],
+                name="etl_task_reviewed",
+                condition=Q(reviewed_run__isnull=False),
+            ),
             models.Index(fields=["expires_at"], name="etl_task_expiry", condition=Q(expires_at__isnull=False)),
             # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
             models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
@@ -149,11 +177,29 @@ class Task(models.Model):
         return self.status in ENDED
 
     @property
-    def current_result(self) -> dict[str, Any] | None:
-        """The result, digit for digit unless an earlier release wrote it."""
+    def original_result(self) -> dict[str, Any] | None:
+        """The result without corrections, digit for digit unless an earlier release wrote it."""
         if self.result is None or self.last_result_run != self.run:
             return self.result  # type: ignore[no-any-return]
         return self.last_result  # type: ignore[no-any-return]
+
+    @property
+    def current_result(self) -> dict[str, Any] | None:
+        return self.corrected(self.original_result, run=self.run)
+
+    def corrected(self, result: dict[str, Any] | None, *, run: int) -> dict[str, Any] | None:
+        """Return the result of a run with its corrections, if it has any."""
+        if result is None or run != self.reviewed_run or not self.corrected_result:
+            return result
+        return {**result, **self.corrected_result}
+
+    @property
+    def review(self) -> Review:
+        """The review of the current result."""
+        if self.status != Status.COMPLETED or self.reviewed_run != self.run:
+            return NO_REVIEW
+        approver = self.approved_by.username if self.approved_by else None
+        return Review(self.corrections, self.approved_at, approver)
 
     @property
     def previous_run(self) -> int:

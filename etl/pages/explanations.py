@@ -7,7 +7,7 @@ has one.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from etl.postprocessors.citations.levels import AMBIGUOUS, COMPUTED, EXACT, NORMALIZED, NOT_FOUND, QUOTE
+from etl.postprocessors.citations.levels import AMBIGUOUS, COMPUTED, CORRECTED, EXACT, NORMALIZED, NOT_FOUND, QUOTE
 
 
 class Explanation(NamedTuple):
@@ -174,6 +174,7 @@ MATCHES = {
     QUOTE: Explanation("Quote only", "The document has the quote. Check whether it supports the value."),
     COMPUTED: Explanation("Computed", "The document does not have it, but it is a sum or number of cited values."),
     NOT_FOUND: Explanation("Not found", "The document does not have it. Check the value."),
+    CORRECTED: Explanation("Corrected", "A person has entered it. The history has the value before."),
 }
 
 

@@ -26,6 +26,11 @@ TABS = {
     Status.FAILED: "Failed",
     Status.CANCELLED: "Cancelled",
 }
+REVIEWS: dict[str, tuple[str, dict[str, bool]]] = {
+    "waiting": ("To approve", {"approved": False}),
+    "approved": ("Approved", {"approved": True}),
+    "corrected": ("Corrected", {"corrected": True}),
+}
 ORDER = ("-created_at", "-task_id")
 RULE = ("rule__json_schema", "rule__system_prompt", "rule__description")  # long fields that are not shown
 
@@ -39,7 +44,8 @@ class DocumentListPage(DocumentsPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         status = chosen(Request(self.request), "status", among=Status.values) or ""
-        listing = Listing(self.request, self.tasks(status), ordering=ORDER)
+        review = chosen(Request(self.request), "review", among=REVIEWS) or ""
+        listing = Listing(self.request, self.tasks(status, review), ordering=ORDER)
         rows = rows_of(listing.rows or [], status)
         return super().get_context_data(
             listing=listing,
@@ -47,6 +53,8 @@ class DocumentListPage(DocumentsPage):
             is_open=any(not row["state"].has_ended for row in rows),
             tabs=TABS,
             status=status,
+            reviews={name: label for name, (label, _) in REVIEWS.items()},
+            review=review,
             query=self.request.GET.urlencode(),
             **self.form_context(context.pop("form", None)),
             **context,
@@ -60,8 +68,11 @@ class DocumentListPage(DocumentsPage):
         quota = quota_left(self.user.pk)
         return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
-    def tasks(self, status: str) -> QuerySet[Task]:
-        tasks = Task.objects.filter(user=self.user).select_related("rule").without_results().defer(*RULE)
+    def tasks(self, status: str, review: str) -> QuerySet[Task]:
+        tasks = Task.objects.filter(user=self.user).reviewed(**(REVIEWS[review][1] if review else {}))
+        tasks = tasks.select_related("rule").prefetch_related("approved_by").without_results().defer(*RULE)
+        if review == "waiting":
+            tasks = tasks.filter(status=Status.COMPLETED)
         return lookup.with_status(tasks, status) if status else tasks
 
 

@@ -34,13 +34,22 @@ class SheetsFragment(TaskPage):
     template_name = "etl/_sheets.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        state = self.content_state()
+        state = readable(self.content_state())
         if not state.markdown_key:
             raise markdown.NotReady
         query = self.request.GET
         # Pages fetched above or below have a "more" link in their own direction only.
         ways = {"is_above": "at" not in query, "is_below": "before" not in query}
         return super().get_context_data(**context | sheets_of(state, self.request) | ways)
+
+
+def readable(state: RunState) -> RunState:
+    """Return the state, while a document is parsed again with the text of its last result."""
+    if state.markdown_key or state.has_ended:
+        return state
+    key = (lookup.previous_result(state) or {}).get("markdown_s3_key") or ""
+    found = artifacts.run_folder(key)
+    return replace(state, markdown_key=key, ocr_run=found.run) if found else state
 
 
 def markdown_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
@@ -137,7 +146,7 @@ def tree_of(output: dict[str, Any], request: HttpRequest) -> tree.Node:
 
 
 def output_of(state: RunState) -> dict[str, Any]:
-    """Return the whole result, or after a retry that did not complete, that of the run before.
+    """Return the whole result with its corrections, or after a retry that did not complete, that of the run before.
 
     Raises NotFound for a task without one, and StorageUnavailable.
     """
@@ -149,13 +158,11 @@ def output_of(state: RunState) -> dict[str, Any]:
         raise NotFound
     with acceptance.storing():
         stored = artifacts.find(artifacts.output_key(replace(state, run=run)))
-    return stored or stored_in_row(state, run) or {}
-
-
-def stored_in_row(state: RunState, run: int) -> dict[str, Any] | None:
+    if stored and run == state.run and not state.review.corrections:
+        return stored
     row = Task.objects.get(pk=state.task_id)
-    found: dict[str, Any] | None = row.last_result if row.last_result_run == run else row.result
-    return found
+    stored = stored or (row.last_result if row.last_result_run == run else row.result)
+    return row.corrected(stored, run=run) or {}
 
 
 def dumped(data: Any) -> bytes:

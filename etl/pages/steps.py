@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
+
 from config.platform.ui.templatetags.pages import count, duration, precise
 from etl import runstate
 from etl.core.states import Stage, Status
+from etl.pages import explanations
 from etl.pipeline import turns
 from etl.runstate import RunState
 
+UNKNOWN = "No reason was recorded. Its worker may have stopped."
 PROVIDERS = {"local": "built-in", "mineru": "MinerU"}
 
 
@@ -22,6 +26,9 @@ class ProgressStep:
     tone: str
     note: str = ""
     percent: int | None = None
+    elapsed: int | None = None  # seconds of the running attempt
+    limit: str = ""  # its time limit
+    failures: list[str] = field(default_factory=list)  # of earlier attempts
     facts: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -41,8 +48,9 @@ def waiting(state: RunState) -> ProgressStep:
 
 def reading(state: RunState) -> ProgressStep:
     tone = tone_of(state, Stage.OCR, Status.MINERU_PARSING)
-    step = ProgressStep(name="Parsing", tone=tone, facts=facts_of_reading(state))
+    step = ProgressStep(name="Parsing", tone=tone, facts=facts_of_reading(state), failures=failures(state, Stage.OCR))
     if tone == "now":
+        set_time(step, state)
         step.percent = share(state, 0)
         step.note = waiting_note(state) or counted(state, "Page") or "Reading text and recognizing pages."
     return step
@@ -52,7 +60,9 @@ def extracting(state: RunState, rule: str) -> ProgressStep:
     tone = tone_of(state, Stage.POSTPROCESS, Status.LLM_PROCESSING)
     step = ProgressStep(name="Extraction", tone=tone, facts=[("Rule", f"{rule}, version {state.rule_version}")])
     step.facts += facts_of_extracting(state)
+    step.failures = failures(state, Stage.POSTPROCESS)
     if tone == "now":
+        set_time(step, state)
         step.percent = share(state, runstate.HALF)
         step.note = waiting_note(state) or counted(state, "Part") or "Applying the rule."
     return step
@@ -62,6 +72,27 @@ def done(state: RunState) -> ProgressStep:
     tone = {Status.COMPLETED: "done", Status.FAILED: "failed", Status.CANCELLED: "cancelled"}.get(state.status, "later")
     value = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
     return ProgressStep(name="Result", tone=tone, note=value)
+
+
+def set_time(step: ProgressStep, state: RunState) -> None:
+    """Set the time that the running attempt has taken, and its limit."""
+    if state.token and state.began_at:
+        step.elapsed = max(0, int(time.time() - state.began_at))
+        step.limit = duration(settings.SLUICE.etl_task_timeout)
+
+
+def failures(state: RunState, stage: Stage) -> list[str]:
+    """Return the reasons of the failed attempts of a stage. A worker that dies records none."""
+    known = {each["attempt"]: each for each in state.metadata["failed_attempts"] if each["stage"] == stage}
+    # The last attempt has failed only if the stage waits for the next one.
+    waits = state.phase == stage and state.is_waiting
+    ended = state.attempts[stage] - (not waits)
+    shown = []
+    for attempt in sorted({*known, *range(1, ended + 1)}):
+        each = known.get(attempt)
+        reason = f"{explanations.of_error({**each, 'retryable': True}).title}. {each['detail']}" if each else UNKNOWN
+        shown.append(f"Attempt {attempt} failed: {reason}")
+    return shown
 
 
 def tone_of(state: RunState, stage: Stage, status: Status) -> str:

@@ -5,16 +5,24 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
+from config.platform.ui.base import is_htmx
 from etl.api import lookup, representation
 from etl.core import completeness
 from etl.core.states import Status
-from etl.models import Task
+from etl.models import ReviewEvent, Task
 from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
+from etl.pages.edit_form import text_of
 from etl.pages.steps import steps_of
+from etl.pipeline import review
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
+
+MOST_EVENTS = 50  # of the history of reviews
+WORDS = {"corrected": "Corrected", "approved": "Approved", "approval_removed": "Approval removed"}
+EMPTY = "(empty)"
+PANES = ("markdown", "json")  # that htmx fetches alone
 
 
 class DocumentPage(TaskPage):
@@ -47,9 +55,28 @@ class DocumentPage(TaskPage):
             is_running=not (state.has_ended or state.is_cancellable),
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
             events=f"{representation.path_of(state.task_id)}/events",
-            **(self.ended(state) if state.has_ended else {}),
+            is_fragment=is_htmx(self.request),
+            **(self.ended(state) if state.has_ended else self.last(state)),
             **context,
         )
+
+    def last(self, state: RunState) -> dict[str, Any]:
+        """Return the text and result of an open document, if it has any. Fragments that events fetch are without them,
+        so that they stay as the reader has scrolled them."""
+        if is_htmx(self.request) and self.request.headers.get("HX-Target") not in PANES:
+            return {}
+        shown = results.readable(state)
+        if not (shown.markdown_key or state.previous_run):
+            return {}
+        lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
+        return {"last": self.panes(shown, has_images=bool(state.markdown_key))}
+
+    def panes(self, state: RunState, *, has_images: bool = True) -> dict[str, Any]:
+        return {
+            "images": page_images.pane(state, first=results.number(self.request, "page") or 1) if has_images else None,
+            "markdown": results.markdown_pane(state, self.request),
+            "json": results.json_pane(state, self.request),
+        }
 
     def ended(self, state: RunState) -> dict[str, Any]:
         default, groups = rules_for(self.user)
@@ -59,10 +86,34 @@ class DocumentPage(TaskPage):
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
-            "images": page_images.pane(state, first=results.number(self.request, "page") or 1),
-            "markdown": results.markdown_pane(state, self.request),
-            "json": results.json_pane(state, self.request),
+            "review": review_of(state) if state.status == Status.COMPLETED else None,
+            **self.panes(state),
         }
+
+
+def review_of(state: RunState) -> dict[str, Any]:
+    """Return the last correction of the result, and the newest events of all results."""
+    events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MOST_EVENTS + 1])
+    own = [event for event in events if event.run == state.run and event.kind == ReviewEvent.Kind.CORRECTED]
+    return {
+        "tag": review.tag(state),
+        "corrected": own[0] if own and state.review.corrections else None,
+        "events": [shown(event, state) for event in events[:MOST_EVENTS]],
+        "is_cut": len(events) > MOST_EVENTS,
+    }
+
+
+def shown(event: ReviewEvent, state: RunState) -> dict[str, Any]:
+    change = event.change or {}
+    texts = {name: text_of(change[name]) or EMPTY for name in ("before", "after") if name in change}
+    return {
+        "at": event.created_at,
+        "by": event.user.username,
+        "what": WORDS[event.kind],
+        "pointer": event.pointer if event.change else None,
+        "is_earlier": event.run != state.run,
+        **texts,
+    }
 
 
 def pinned_rule(state: RunState) -> tuple[str, str]:

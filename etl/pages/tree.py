@@ -7,10 +7,11 @@ from itertools import islice
 from typing import Any
 
 from config.platform import exact_json
+from config.platform.http.paging import whole_number
 from config.platform.http.pointers import join, tokens, unescaped
 from config.platform.http.problems import NotFound
 from etl.pages.explanations import MATCHES, Explanation, of_match
-from etl.postprocessors.citations.levels import COMPUTED, EXACT, NORMALIZED, NOT_FOUND
+from etl.postprocessors.citations.levels import COMPUTED, CORRECTED, EXACT, NORMALIZED, NOT_FOUND
 
 NODES = 300  # per response
 CHILDREN = 100  # of one object or list, at a time
@@ -19,6 +20,7 @@ LONGEST_TEXT, LONGEST_NAME = 1_000, 100
 
 # Matches that a person need not check.
 SURE = (EXACT, NORMALIZED)
+PLACELESS = (COMPUTED, CORRECTED, NOT_FOUND)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +66,12 @@ KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): 
 def legend() -> list[dict[str, Any]]:
     """Return what each level of a citation promises, and how it is marked."""
     return [
-        {"match": match, "level": level, "is_sure": match in SURE, "has_page": match not in (COMPUTED, NOT_FOUND)}
+        {
+            "match": match,
+            "level": level,
+            "is_sure": match in SURE,
+            "has_page": match not in (COMPUTED, CORRECTED, NOT_FOUND),
+        }
         for match, level in MATCHES.items()
     ]
 
@@ -121,10 +128,20 @@ def name_of(pointer: str) -> str:
 
 def resolve(data: Any, pointer: str) -> Any:
     """Return the value at a JSON Pointer. Raises NotFound."""
+    if pointer and not pointer.startswith("/"):
+        raise NotFound
     value = data
     try:
         for token in tokens(pointer):
-            value = value[int(token)] if isinstance(value, list) else value[token]
-    except (LookupError, TypeError, ValueError):
+            value = value[index(token)] if isinstance(value, list) else value[token]
+    except (LookupError, TypeError):
         raise NotFound from None
     return value
+
+
+def index(token: str) -> int:
+    """Return the index in a JSON Pointer. Raises LookupError for others, such as `-1` and `01`."""
+    number = whole_number(token)
+    if number is None or str(number) != token:
+        raise LookupError
+    return number

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from etl.pages import actions, listing, page_images, results, submitting, task
+from etl.pages import actions, editing, listing, page_images, results, submitting, task
 
 urlpatterns = [
     path("app/documents", listing.DocumentListPage.as_view(), name="documents"),
@@ -9,6 +9,9 @@ urlpatterns = [
     path("app/documents/<int:task_id>", task.DocumentPage.as_view(), name="document"),
     path("app/documents/<int:task_id>/cancel", actions.CancelTask.as_view(), name="cancel-document"),
     path("app/documents/<int:task_id>/delete", actions.DeleteTask.as_view(), name="delete-document"),
+    path("app/documents/<int:task_id>/edit", editing.EditPage.as_view(), name="edit-document"),
+    path("app/documents/<int:task_id>/approve", editing.ApproveResult.as_view(), name="approve-document"),
+    path("app/documents/<int:task_id>/unapprove", editing.RemoveApproval.as_view(), name="unapprove-document"),
     path("app/documents/<int:task_id>/retry", actions.RetryTask.as_view(), name="retry-document"),
     path("app/documents/<int:task_id>/pages", results.SheetsFragment.as_view(), name="document-pages"),
     path("app/documents/<int:task_id>/images", page_images.ImagesFragment.as_view(), name="document-images"),

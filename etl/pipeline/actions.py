@@ -169,7 +169,8 @@ def reset(task: Task, stage: Stage, rule: RuleContent | None, stored: StoredOcr 
 
 def metadata_of(task: Task, stored: StoredOcr | None) -> dict[str, Any]:
     """Return the metadata of the new run: the usage so far, and those of the reused OCR result, if any."""
-    post = runstate.whole_metadata(task.metadata)["postprocess"]
+    known = runstate.whole_metadata(task.metadata)
+    post = known["postprocess"]
     spent = {name: post["earlier_usage"][name] + count for name, count in post["usage"].items()}
     kept = {"postprocess": {"earlier_usage": spent}}
     if stored is None:
@@ -184,5 +185,8 @@ def metadata_of(task: Task, stored: StoredOcr | None) -> dict[str, Any]:
             "provider_task_id": stored.facts["provider_task_id"],
             "ocr": stored.metadata,
             "warnings": stored.warnings,
+            "failed_attempts": [
+                each for each in task.metadata.get("failed_attempts", []) if each["stage"] == Stage.OCR
+            ],
         }
     )

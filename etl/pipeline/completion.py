@@ -18,6 +18,7 @@ from etl.core.errors import EtlError, Fenced, explain
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.core.states import Stage, Status
 from etl.models import ModelUsage, Task
+from etl.models.review import NO_REVIEW
 from etl.pipeline import artifacts
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult
@@ -128,7 +129,10 @@ def correct(task_id: int) -> None:
             and state.generation <= row.generation
             and (row.generation, row.status) != (state.generation, state.status)
         ):
-            runstate.create(row, stage=Stage(row.phase), again=True)
+            if row.review == NO_REVIEW:
+                runstate.create(row, stage=Stage(row.phase), again=True)
+            else:
+                runstate.forget(task_id, generation=row.generation)  # only rows have reviews
             log.warning("run_state_corrected", etl_task_id=task_id, status=row.status)
 
 

@@ -34,7 +34,7 @@ from etl.core.errors import (
 )
 from etl.core.states import Stage
 from etl.models import Task
-from etl.pipeline import completion, dispatch, turns
+from etl.pipeline import artifacts, completion, dispatch, turns
 from etl.pipeline.run_context import build_context
 from etl.pipeline.stages.definition import STAGES, StageDefinition
 from etl.runstate import RunState, TransitionResult, Verdict, Waiting
@@ -238,7 +238,7 @@ class StageRun:
             has_attempts = may_wait or has_advanced or attempt < runstate.most_attempts(self.state.phase)
             if waits or (error.transient and has_attempts):
                 delay = delay_after(attempt, error, refused_for=self.refused_for if waits else 0)
-                self.wait(delay, refused=is_refused, counts=may_wait or not (waits or has_advanced))
+                self.wait(error, delay, refused=is_refused, counts=may_wait or not (waits or has_advanced))
                 action = "stage_waits_for_storage" if waits else "stage_retrying"
                 log.warning(action, **facts, delay=round(delay, 1), advanced=has_advanced)
                 return "retried"
@@ -269,7 +269,7 @@ class StageRun:
             return self.handle_failure(as_etl_error(error, self.stage))
         return self.handle_failure(StageLost(code=self.stage.code))
 
-    def wait(self, delay: float, *, refused: bool, counts: bool) -> None:
+    def wait(self, error: EtlError, delay: float, *, refused: bool, counts: bool) -> None:
         wakes_up = delay <= dispatch.LONGEST_COUNTDOWN
         verdict = self.retry_while_leased(
             lambda move_id: runstate.wait(
@@ -279,6 +279,7 @@ class StageRun:
                 refused=refused,
                 counts=counts,
                 warnings=completion.lasting_warnings(self.state, self.context),
+                failure=artifacts.clean({"code": error.code, "detail": error.detail}),
                 move_id=move_id,
             )
         )

@@ -16,7 +16,8 @@
 --   free                no live lease, and the next attempt is due
 --   hint, longest       no wake-up message within `hint` seconds; doubled after each one, up to `longest` times
 --   peek                change nothing
---   take, lease         take the lease under this token, and one of at most `most` attempts, counted in field `attempts`
+--   take, lease         take the lease under this token, and one of at most `most` attempts, counted in field `attempts`,
+--                       and record when it began
 --   lease               renew the lease
 --   drop                return token and lease
 --   refused             the storage refused the stage's output: record since when. Without it, a `delay` clears that
@@ -182,7 +183,7 @@ if move.take then
         return remember('spent')
     end
     redis.call('HINCRBY', key, move.attempts, 1)
-    redis.call('HSET', key, 'started', 1, 'available_at', 0)
+    redis.call('HSET', key, 'started', 1, 'available_at', 0, 'began_at', instant(now))
 elseif move.lease then
     redis.call('HSET', key, 'lease_until', instant(now + move.lease))
 end

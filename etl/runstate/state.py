@@ -9,6 +9,7 @@ from typing import Any
 from config.platform import exact_json
 from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
+from etl.models.review import NO_REVIEW, Review
 
 # Revisions only grow, even when a state is recreated: each generation has a range of its own.
 REVISIONS = 1_000_000
@@ -27,7 +28,7 @@ TEXTS = (
 COLUMNS = (
     *("task_id", "user_id", "generation", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
     *("uuid", "filename", "kind", "size", "document_key", "request_id", "traceparent"),
-    *("error", "previous_run", "created_at", "updated_at"),
+    *("error", "previous_run", "review", "created_at", "updated_at"),
 )
 
 
@@ -74,10 +75,13 @@ class RunState:
     token: str = ""
     lease_until: float = 0
     available_at: float = 0
+    began_at: float = 0  # of the running attempt, by Redis' clock
     # When the storage first refused this stage: epoch seconds by Redis' clock, 0 if it did not.
     refused_at: float = 0
     # The result is too large for Redis; the row has it once the end is recorded.
     result_is_elsewhere: bool = False
+    # Only rows have reviews: a review deletes the run-state.
+    review: Review = NO_REVIEW
     created_at: datetime
     updated_at: datetime
 
@@ -154,6 +158,7 @@ def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         }
         | (metadata.get("postprocess") or {}),
         "warnings": metadata.get("warnings") or [],
+        "failed_attempts": metadata.get("failed_attempts") or [],
     }
 
 
@@ -176,7 +181,7 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
     plain: dict[str, Any] = {
         **{name: int(had[name]) for name in WHOLE_NUMBERS},
         **{name: had.get(name, "") for name in TEXTS},
-        **{name: float(had.get(name) or 0) for name in ("lease_until", "available_at", "refused_at")},
+        **{name: float(had.get(name) or 0) for name in ("lease_until", "available_at", "began_at", "refused_at")},
     }
     return RunState(
         task_id=task_id,
@@ -200,6 +205,7 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
                 "ocr": json.loads(had.get("ocr") or "{}"),
                 "postprocess": post | {"usage": usage, **earlier_usage(had)},
                 "warnings": json.loads(had.get("warnings") or "[]"),
+                "failed_attempts": json.loads(had.get("failed_attempts") or "[]"),
             }
         ),
         created_at=moment(had["created_at"]),

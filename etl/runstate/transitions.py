@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from django.conf import settings
 
 from config.platform import exact_json
+from config.platform.db import clock
 from etl.core.stage_context import Usage
 from etl.core.states import Stage, Status
 from etl.models import Task
@@ -18,6 +19,7 @@ from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunStat
 RESULT_BYTES = 256 * 1024
 # The longest pause between wake-up messages of a waiting task, in recovery intervals: copies would fill a long queue.
 LONGEST_PAUSE = 4
+FAILURES = 10  # failed attempts of a run that are kept, the newest
 
 
 class Waiting(Protocol):
@@ -81,6 +83,7 @@ def create(
         "phase": stage,
         "ocr": json.dumps(known.metadata["ocr"]),
         "warnings": json.dumps(known.metadata["warnings"]),
+        "failed_attempts": json.dumps(known.metadata["failed_attempts"]),
         "earlier_usage": json.dumps(known.metadata["postprocess"]["earlier_usage"]),
         "started": int(started),
         "created_at": task.created_at.timestamp(),
@@ -213,19 +216,20 @@ def wait(
     refused: bool = False,
     counts: bool = True,
     warnings: str = "",
+    failure: Mapping[str, str] | None = None,
     move_id: str | None = None,
 ) -> Verdict:
     """Return the lease and schedule the next attempt after `delay` seconds.
 
     `wakes_up`: the caller sends a wake-up message with that delay. `refused`: by the storage. `counts`: whether the
-    attempt counts; otherwise it is returned too. `warnings`: those of the task, as JSON; "" leaves them. Raises
-    Unavailable.
+    attempt counts; otherwise it is returned too. `warnings`: those of the task, as JSON; "" leaves them. `failure`: the
+    `code` and `detail` of the attempt. Raises Unavailable.
     """
     return move(
         state.task_id,
         id=move_id,
         **held(state),
-        set={"warnings": warnings} if warnings else None,
+        set=({"warnings": warnings} if warnings else {}) | failures_with(state, failure),
         increase=None if counts else returned(state),
         refused=refused or None,
         drop=True,
@@ -233,6 +237,14 @@ def wait(
         hinted=delay if wakes_up else -settings.SLUICE.etl_recovery_seconds,
         visible=True,
     ).verdict
+
+
+def failures_with(state: RunState, failure: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the field of the failed attempts with that of the lease's holder, who alone writes it."""
+    if failure is None:
+        return {}
+    new = {"stage": state.phase, "attempt": state.attempts[state.phase], **failure, "at": clock.now().isoformat()}
+    return {"failed_attempts": json.dumps([*state.metadata["failed_attempts"], new][-FAILURES:])}
 
 
 def release(state: RunState, *, warnings: str = "") -> Verdict:

@@ -1,17 +1,20 @@
 """Scenes of the documents pages: empty, busy with 1,000 rows, queued, running, failed, and with all results."""
 
+import io
 from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.utils import timezone
+from PIL import Image
 
+from config.platform import exact_json, storage
 from etl import runstate
-from etl.core.errors import FileEncrypted, SchemaInvalid, explain
+from etl.core.errors import FileEncrypted, LlmUnavailable, SchemaInvalid, explain
 from etl.core.stage_context import StageContext, TaskWarning, Usage
 from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.pipeline import artifacts, completion, engines, page_images
+from etl.pipeline import actions, artifacts, completion, engines, page_images, review
 from etl.pipeline.stages import ocr
 from etl.providers.base import OCRResult, Page, page_marker
 from rules.models import Rule
@@ -239,6 +242,39 @@ def pictured(user: User) -> None:
     complete_paper(task, {pointer.strip("/"): cell[-1] for pointer, cell in cited.items()}, citations)
 
 
+def reviewed(user: User) -> None:
+    """A result that was corrected and approved."""
+    completed(user)
+    task = Task.objects.latest("task_id")
+    changes = {"total": exact_json.Number("646.50"), "supplier": {"name": "Bright Lamps Ltd", "vat": "DE 811 128 135"}}
+    row = review.correct(task, lambda data: data | changes, user=user, if_match="*")
+    review.approve(row, user=user)
+
+
+def again(user: User) -> None:
+    """A completed document that is extracted again. The first attempt failed."""
+    completed(user)
+    task = actions.retry(task=Task.objects.latest("task_id"), from_stage=Stage.POSTPROCESS)
+    failure = {"code": "llm_unavailable", "detail": LlmUnavailable.detail}
+    state = begin(task, Stage.POSTPROCESS)
+    runstate.wait(state, delay=0, wakes_up=True, failure=failure)
+    runstate.note_progress(begin(task, Stage.POSTPROCESS), 70, step="4/10")
+
+
+def many_pages(user: User, count: int = 500) -> Task:
+    """A document whose pages are all drawn already."""
+    task = paper(user, "report.pdf", kind="pdf")
+    read_paper(task, tuple(f"# Page {number}" for number in range(1, count + 1)))
+    complete_paper(task, {"title": "Report"})
+    image = io.BytesIO()
+    Image.new("RGB", (60, 85), "white").save(image, "WEBP")
+    for number in range(1, count + 1):
+        for width in (200, 1240):
+            key = page_images.key_of(Task.objects.get(pk=task.pk), number, page_images.stored_width(width))
+            storage.put(key, image.getvalue(), content_type=page_images.MEDIA_TYPE)
+    return task
+
+
 SCENES = [
     Scene(name="documents-empty", path=lambda _: "/app/documents"),
     Scene(name="documents-busy", path=lambda _: "/app/documents", prepare=busy),
@@ -251,5 +287,9 @@ SCENES = [
     Scene(name="document-pages", path=newest, prepare=pictured),
     Scene(name="document-source", path=lambda user: f"{newest(user)}?view=source&json=raw", prepare=completed),
     Scene(name="document-plain", path=newest, prepare=plain),
+    Scene(name="document-reviewed", path=newest, prepare=reviewed),
+    Scene(name="document-edit", path=lambda user: f"{newest(user)}/edit", prepare=completed),
+    Scene(name="document-edit-pages", path=lambda user: f"{newest(user)}/edit", prepare=pictured),
+    Scene(name="document-again", path=newest, prepare=again),
     Scene(name="document-long", path=newest, prepare=long),
 ]

@@ -19,6 +19,7 @@ from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import begin, complete
+from tests.integration.reviewed import make_invoice
 from tests.samples import hostile, sample
 from tests.waiting import wait_until
 
@@ -285,7 +286,7 @@ def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: W
     status(page, "MinerU parsing")
     with page.expect_event("dialog") as asked:
         page.on("dialog", accept)
-        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Stop").click()
     assert asked.value.message == "Stop processing this document? What has been done of this stage is lost."
     status(page, "Cancelled")
 
@@ -372,6 +373,108 @@ def test_a_value_is_shown_on_the_image_of_its_page(
     expect(page.locator("#image-2")).to_be_in_viewport()
     page.locator(".thumbnails a", has_text="22").click()
     expect(page.locator("#image-22")).to_be_in_viewport()
+
+
+@pytest.mark.usefixtures("slow_images")
+def test_values_and_blocks_show_their_places_in_both_directions(page: Page, alice: User) -> None:
+    """B30: by the pointer and by the keyboard, also on the page that corrects the values."""
+    scenes.pictured(alice)
+    page.goto(scenes.newest(alice))
+    cited, block = page.locator("#image-1 rect.cited"), page.locator("#image-1 rect.block.lit")
+    expect(page.locator("#image-1 rect.block").first).to_be_attached()
+    total = page.locator("#json li", has_text="total")
+    total.locator(".value").hover()
+    expect(cited).to_have_count(1)
+    by_pointer = cited.bounding_box()
+    page.locator("#json li", has_text="title").get_by_role("link").focus()
+    assert by_pointer
+    wait_until(lambda: (cited.bounding_box() or by_pointer)["y"] < by_pointer["y"])
+
+    page.locator("#sheets .rendered > *").first.hover()
+    expect(block).to_have_count(1)
+    block.hover()
+    expect(page.locator("#json li.lit")).to_contain_text("title")
+    expect(page.locator("mark.quoted").first).to_be_visible()
+
+    page.goto(f"{scenes.newest(alice)}/edit")
+    page.get_by_label("total").focus()
+    expect(cited).to_be_in_viewport()
+
+
+@pytest.mark.slow
+def test_500_pages_load_their_images_as_they_come_into_view(page: Page, alice: User) -> None:
+    """B30: thumbnails, too."""
+    task = scenes.many_pages(alice)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/api/v1/" in request.url else None)
+    page.goto(path(task))
+    page.wait_for_load_state("networkidle")
+    expect(page.locator("#image-1 img")).to_be_visible()
+    pages = [url for url in asked if "width=" not in url]
+    assert 1 <= len(pages) <= 12, len(pages)
+    assert len(asked) - len(pages) <= 120, len(asked)
+
+    page.locator(".thumbnails a").last.scroll_into_view_if_needed()
+    page.locator(".thumbnails a", has_text="500").click()
+    expect(page.locator("#image-500")).to_be_in_viewport()
+    page.wait_for_load_state("networkidle")
+    assert f"{page.url.partition('/app')[0]}/api/v1/etl/tasks/{task.pk}/pages/500/image" in asked
+    assert len(set(asked)) <= 300, len(set(asked))
+
+
+def test_a_result_is_corrected_and_approved(
+    page: Page, alice: User, accessible: Accessible, watch: PageMonitor
+) -> None:
+    """B37: with the keyboard alone."""
+    watch.expect("422")
+    task = make_invoice(alice)
+    page.goto(path(task))
+    page.get_by_role("button", name="Correct the data").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("total")).to_have_value("90071992547409.930")
+    accessible(page)
+    page.get_by_label("number").fill("INV-71")
+    page.get_by_role("button", name="Add a row to lines").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("item").nth(3)).to_be_focused()
+    page.keyboard.type("Cable")
+    page.get_by_label("Remove row 1", exact=True).check()
+    page.get_by_label("quantity").nth(1).fill("many")
+    page.keyboard.press("Enter")
+    wrong = page.locator(".edit-field.wrong")
+    expect(wrong).to_contain_text("Enter a number such as 1234.50")
+    wrong.get_by_role("textbox").fill("4")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Correction saved.")
+    expect(page.locator("#review")).to_contain_text("Not approved. Corrected by alice")
+    expect(page.locator("#json li", has_text="number")).to_contain_text("INV-71")
+    expect(page.locator("#json li", has_text="number")).to_contain_text("corrected")
+    page.get_by_role("button", name="Approve").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#review")).to_contain_text("Approved by alice")
+    page.locator("#changes summary").click()
+    expect(page.locator("#changes")).to_contain_text("INV-17")
+    accessible(page)
+
+
+def test_the_last_result_stays_until_a_new_one_is_there(page: Page, alice: User) -> None:
+    """B33: where the reader has scrolled it, while events update the progress above."""
+    scenes.again(alice)
+    task = Task.objects.get()
+    page.goto(path(task))
+    expect(page.locator("#last #json")).to_contain_text("from an earlier run")
+    expect(page.locator(".steps .now")).to_contain_text("Part 4 of 10.")
+    expect(page.locator(".steps .now")).to_contain_text("Attempt 1 failed: The language model is unavailable.")
+    running = page.locator("[data-elapsed]")
+    before = running.text_content()
+    wait_until(lambda: running.text_content() != before)
+    page.locator("#json").get_by_role("link", name="Text").click()
+    expect(page.locator("#last #raw")).to_contain_text("INV-2024-17")
+    page.on("dialog", accept)
+    page.get_by_role("button", name="Stop").click()
+    status(page, "Cancelled")
+    expect(page.locator("#last")).to_have_count(0)
+    expect(page.locator("#json")).to_have_count(1)
 
 
 @pytest.mark.slow

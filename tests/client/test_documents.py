@@ -16,6 +16,7 @@ from tests.client.gate import FaultProxy, problem
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, fail, read
 from tests.integration.faulty_s3 import lose_reply
+from tests.integration.reviewed import make_invoice
 from tests.waiting import wait_until
 
 
@@ -169,6 +170,27 @@ def test_numbers_are_printed_digit_for_digit_and_in_order(alice: User, sluice: C
     complete(task, {**RESULT, "data": exact_json.loads(text)})
     assert sluice("document", "result", task.pk, "--data").text == f"{text}\n"
     assert f'"data": {text}' in sluice("document", "result", task.pk).text
+
+
+def test_a_result_is_corrected_and_approved(alice: User, sluice: Cli) -> None:
+    """B37: with the digits of the file, and a history."""
+    task = make_invoice(alice)
+    patch = sluice.folder / "patch.json"
+    patch.write_text('{"total": 12.340, "kind": null}')
+    assert '"total": 12.340' in sluice("document", "correct", task.pk, patch).text
+    assert '"total": 12.340' in sluice("document", "result", task.pk, "--data").text
+    assert '"total": 90071992547409.930' in sluice("document", "result", task.pk, "--data", "--original").text
+    assert "Approved by alice." in sluice("document", "approve", task.pk).err
+    assert str(task.pk) in sluice("document", "list", "--approved", "--corrected").text
+    assert str(task.pk) not in sluice("document", "list", "--not-approved").text
+    shown = sluice("document", "history", task.pk).text
+    assert "approved" in shown
+    assert "12.340" in shown
+    assert "Approval removed." in sluice("document", "approve", task.pk, "--remove").err
+    patch.write_text('{"total": "much"}')
+    assert "/data/total" in sluice("document", "correct", task.pk, patch, code=5).err
+    patch.write_text("{")
+    assert "is not JSON" in sluice("document", "correct", task.pk, patch, code=2).err
 
 
 def test_a_document_is_deleted(alice: User, sluice: Cli) -> None:

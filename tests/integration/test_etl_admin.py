@@ -16,10 +16,11 @@ from etl import runstate
 from etl.core.errors import LlmForbidden, explain
 from etl.core.states import Stage
 from etl.models import Task
-from etl.pipeline import completion
+from etl.pipeline import completion, review
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
+from tests.integration.reviewed import make_invoice
 from tests.integration.staff import confirm, form_in, messages_of, select
 
 LIST = "/admin/etl/task/"
@@ -151,7 +152,7 @@ def record() -> list[str]:
 
 def test_view_permission_shows_no_actions(pages: Client, alice: User) -> None:
     task = make_task(alice)
-    for verb in ("cancel", "wake", "retry_ocr", "retry_postprocess"):
+    for verb in ("cancel", "stop", "wake", "retry_ocr", "retry_postprocess"):
         url = f"{LIST}{task.pk}/{verb}/"
         assert url not in text(pages, f"{LIST}{task.pk}/change/")
         assert pages.get(url).status_code == 403
@@ -169,6 +170,30 @@ def test_staff_cancel_tasks_that_have_not_started(hands: Client, alice: User) ->
     assert messages_of(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed further."]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
     assert record() == ["Cancelled: The document will not be processed further."]
+
+
+def test_staff_stop_a_running_task(hands: Client, alice: User) -> None:
+    """B33."""
+    begun, ended = make_task(alice), make_task(alice)
+    begin(begun)
+    complete(ended)
+    confirmed = confirm(hands, select(hands, "stop", begun, ended))
+    assert messages_of(confirmed)[0].startswith("Stopped 1 document.")
+    assert {task.pk: task.status for task in Task.objects.all()} == {begun.pk: "cancelled", ended.pk: "completed"}
+
+
+def test_the_history_of_a_review_has_no_values(pages: Client, alice: User) -> None:
+    """B37: who changed what, and when."""
+    task = make_invoice(alice)
+    row = review.correct(task, lambda data: data | {"number": "secret-71"}, user=alice, if_match="*")
+    review.approve(row, user=alice)
+    shown = text(pages, f"{LIST}{task.pk}/change/")
+    assert "Corrected by alice: /number" in shown
+    assert "Approved by alice" in shown
+    assert "secret-71" not in shown
+    assert "INV-17" not in shown
+    for name, number in (("approved", 1), ("corrected", 1), ("waiting", 0)):
+        assert (text(pages, f"{LIST}?review={name}").count(f"{LIST}{task.pk}/change/") > 0) is bool(number), name
 
 
 def test_staff_retry_a_task_once(hands: Client, alice: User) -> None:

@@ -76,10 +76,11 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     assert shown == {
         "task_id": task.pk, "status": "pending", "phase": "ocr", "progress": 0, "filename": "hello.txt",
         "rule_id": task.rule_id, "rule_version": 1, "result": None, "previous_result": None, "error": None,
+        "approved_at": None, "approved_by": None, "corrected": False,
         "waiting": True,
         "metadata": {
             "attempts": {"ocr": 0, "postprocess": 0}, "artifact_mineru_markdown_key": None, "provider": None,
-            "provider_task_id": None, "ocr": {}, "warnings": [],
+            "provider_task_id": None, "ocr": {}, "warnings": [], "failed_attempts": [],
                 "postprocess": {
                     "strategy": None, "model": None,
                     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},

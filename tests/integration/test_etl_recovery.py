@@ -100,7 +100,9 @@ def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
 
     state = seen(task)
     assert (state.status, state.phase, state.progress) == ("llm_processing", "postprocess", 50)
-    assert state.metadata == before.metadata
+    # Only the run-state had the reasons of failed attempts.
+    assert state.metadata == before.metadata | {"failed_attempts": []}
+    assert len(before.metadata["failed_attempts"]) == 1
     expect_in_queues(0, 1)
     assert run(task, Stage.OCR, Stage.POSTPROCESS) == [True, True]
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2

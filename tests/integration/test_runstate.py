@@ -125,6 +125,7 @@ def test_a_task_runs_from_pending_to_its_end() -> None:
             "earlier_usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
         },
         "warnings": [],
+        "failed_attempts": [],
     }
     assert seen() == end
     assert 3_500 < valkey().ttl("etl:task:17") <= 3_600

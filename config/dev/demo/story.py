@@ -15,10 +15,11 @@ from typing import Any
 import httpx2
 import psycopg
 from botocore.exceptions import BotoCoreError, ClientError
+from playwright.sync_api import Error as PlaywrightError
 from rich.console import Console
 from rich.text import Text
 
-from config.dev.demo import client, comparison, conversion, screen
+from config.dev.demo import client, comparison, conversion, screen, screenshot
 from config.dev.demo.checks import CheckFailed, require
 from config.dev.demo.comparison import SourceFunction
 from config.dev.demo.screen import Amount
@@ -100,9 +101,11 @@ def story(console: Console, stack: local.Stack) -> None:
         heading(console, "5. Export the same data again, with existing files")
         export(console, api, stack, reuse="if-present")
         heading(console, "6. Convert documents to Markdown: extract text, and run OCR on scans")
-        convert(console, api, stack)
+        invoice_id = convert(console, api, stack)
         heading(console, "7. Convert an invoice to JSON with a rule and a language model")
-        extract(console, api, stack)
+        task_id = extract(console, api, stack) or invoice_id
+        heading(console, "8. Show a place of the invoice on the image of its page")
+        show_page(console, stack, task_id)
     console.print()
 
 
@@ -204,7 +207,8 @@ def check_used_link(console: Console, job: client.Job) -> None:
     passed(console, f"{status} {code}")
 
 
-def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> int:
+    """Convert the samples. Return the task of the first one, a PDF."""
     console.print(
         "   The default rule needs no language model. The OCR engine is loaded for the first scan.", soft_wrap=True
     )
@@ -223,19 +227,36 @@ def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
         console.print(
             "   Skipped: Office files, HTML and EPUB, which need a MinerU server: docs/mineru.md", soft_wrap=True
         )
+    return int(found[0].task["task_id"])
 
 
-def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> int | None:
+    """Extract an invoice, and return its task; None without a language model."""
     if not all(map(stack.variables.get, ("ETL_LLM_BASE_URL", "ETL_LLM_MODEL"))):
         console.print("   Skipped: no language model is configured. To run this step with Ollama, for example:")
         console.print(Text(f"   {COMMAND_WITH_MODEL}"), soft_wrap=True)
-        return
+        return None
     task = conversion.invoice(api, console, check=stack.check)
     usage = task["metadata"]["postprocess"]["usage"]
     passed(
         console, f"the result matches the rule's schema: {usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     )
     console.print(Text(indented(task["result"]["data"]), style="dim"), soft_wrap=True)
+    return int(task["task_id"])
+
+
+def show_page(console: Console, stack: local.Stack, task_id: int) -> None:
+    executable = screenshot.browser()
+    if executable is None:
+        console.print("   Skipped: no browser is installed. Install the package chromium, or set CHROMIUM to its path.")
+        return
+    FOLDER.mkdir(exist_ok=True)
+    file = FOLDER / "page.png"
+    try:
+        highlighted = screenshot.take(stack, task_id, executable=executable, file=file)
+    except PlaywrightError as error:
+        raise CheckFailed(f"the page was not shown: {error}") from None
+    passed(console, f"highlighted: {highlighted}; saved as {file.relative_to(PROJECT)}")
 
 
 def indented(value: Any) -> str:

@@ -6,9 +6,12 @@
 - `quote`: the quote is in the document. The value (a boolean, an enum value, or free text) was not checked;
 - `computed`: the value is not in the document, but it is the sum or number of cited values;
 - `not_found`: the value is not in the document, or not in the row of its item that the model quoted.
+
+A value that a person has corrected has none of these, but `corrected`: its source is that person.
 """
 
 EXACT, NORMALIZED, AMBIGUOUS, QUOTE, COMPUTED, NOT_FOUND = LEVELS = (
     *("exact", "normalized", "ambiguous", "quote", "computed", "not_found"),
 )
 RANK = {level: rank for rank, level in enumerate(LEVELS)}
+CORRECTED = "corrected"

@@ -318,6 +318,34 @@ document.addEventListener("click", (event) => {
   lead(link);
 });
 
+// ---- The last result -------------------------------------------------------------------------------------------------
+// While a document is processed again, its last text and result are below the part that updates replace. The end has new
+// ones.
+document.addEventListener("htmx:afterSwap", () => {
+  if (document.querySelector("#document [data-ended]")) document.getElementById("last")?.remove();
+});
+
+// ---- Elapsed time ---------------------------------------------------------------------------------------------------
+// The server renders the seconds of a running attempt; they go on here until the next update.
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+function duration(seconds) {
+  let left = seconds;
+  const parts = [];
+  for (const [length, unit] of UNITS) {
+    if (left >= length) parts.push(`${Math.floor(left / length)} ${unit}`);
+    left %= length;
+  }
+  return parts.slice(0, 2).join(" ") || "0 s";
+}
+
+window.setInterval(() => {
+  for (const each of document.querySelectorAll("[data-elapsed]")) {
+    each.started ??= performance.now() - 1000 * Number(each.dataset.elapsed);
+    each.textContent = duration(Math.floor((performance.now() - each.started) / 1000));
+  }
+}, 1000);
+
 // ---- Start ----------------------------------------------------------------------------------------------------------
 document.addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("form[data-upload]")) new Uploads(form);

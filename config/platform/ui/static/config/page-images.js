@@ -84,20 +84,32 @@ document.addEventListener("click", (event) => {
 });
 
 // ---- Places ---------------------------------------------------------------------------------------------------------
-async function showPlace(page, bbox) {
+function unmarkPlaces() {
   for (const each of document.querySelectorAll("#images rect.cited")) each.remove();
-  const figure = await showPage(page);
+}
+
+function drawPlace(figure, bbox) {
+  unmarkPlaces();
   const drawing = figure?.querySelector("svg");
-  if (!drawing || !bbox) return;
+  if (!drawing || !bbox) return null;
   const [x0, y0, x1, y1] = bbox.split(" ").map(Number);
   const place = document.createElementNS(drawing.namespaceURI, "rect");
   place.setAttribute("class", "cited");
   for (const [name, value] of Object.entries({ x: x0 - 2, y: y0 - 2, width: x1 - x0 + 4, height: y1 - y0 + 4 })) place.setAttribute(name, value);
   drawing.append(place);
+  return place;
+}
+
+function bringIntoView(place) {
   const frame = list().getBoundingClientRect();
   const box = place.getBoundingClientRect();
   list().scrollTop += box.top + box.height / 2 - frame.top - frame.height / 2;
   list().scrollLeft += box.left + box.width / 2 - frame.left - frame.width / 2;
+}
+
+async function showPlace(page, bbox) {
+  const place = drawPlace(await showPage(page), bbox);
+  if (place) bringIntoView(place);
 }
 
 document.addEventListener("click", (event) => {
@@ -107,16 +119,57 @@ document.addEventListener("click", (event) => {
   showPlace(link.dataset.page, link.dataset.bbox);
 });
 
+// A value or form field shows its place: with the focus as a citation does, under the pointer only on pages that are there.
+const placed = (target) => target.closest?.(".edit-field[data-page]") ?? target.closest?.("#json li")?.querySelector(":scope > a.cite[data-bbox]");
+
+document.addEventListener("pointerover", (event) => {
+  const { page, bbox } = placed(event.target)?.dataset ?? {};
+  if (page && list()) drawPlace(figureOf(page), bbox);
+});
+
+document.addEventListener("focusin", (event) => {
+  const { page, bbox } = placed(event.target)?.dataset ?? {};
+  if (page && list()) showPlace(page, bbox);
+});
+
+// ---- Blocks ---------------------------------------------------------------------------------------------------------
+// A block of the image marks its text and the values that are in it, and a block of the text its place on the image.
+function unmarkBlocks() {
+  for (const each of document.querySelectorAll("#images .lit, #json .lit, #edit .lit")) each.classList.remove("lit");
+}
+
+function isInside(bbox, block) {
+  const [x0, y0, x1, y1] = bbox.split(" ").map(Number);
+  const [x, y] = [(x0 + x1) / 2 - Number(block.getAttribute("x")), (y0 + y1) / 2 - Number(block.getAttribute("y"))];
+  return x >= 0 && y >= 0 && x <= Number(block.getAttribute("width")) && y <= Number(block.getAttribute("height"));
+}
+
 function showText(block) {
   const page = block.closest("figure").dataset.page;
+  unmarkBlocks();
+  for (const link of document.querySelectorAll(`:is(#json, #edit) a.cite[data-page="${page}"][data-bbox]`)) {
+    if (isInside(link.dataset.bbox, block)) link.closest("li, .edit-field").classList.add("lit");
+  }
   unmark();
-  const mark = highlight(sheetsOf(page), block.dataset.quote);
   const frame = document.getElementById("sheets");
+  const mark = frame && highlight(sheetsOf(page), block.dataset.quote);
   if (mark) frame.scrollTop += mark.getBoundingClientRect().top - frame.getBoundingClientRect().top - frame.clientHeight / 3;
 }
 
+function blockOf(part) {
+  const page = part.closest("article").id.split("-")[1];
+  const wanted = letters(part.textContent);
+  const plain = (block) => letters(block.dataset.quote.replace(/<[^<>]*>/g, " "));
+  const blocks = [...(figureOf(page)?.querySelectorAll("rect.block") ?? [])].filter((block) => plain(block));
+  return blocks.find((block) => wanted.startsWith(plain(block)) || plain(block).startsWith(wanted))
+    ?? blocks.find((block) => plain(block).includes(wanted) || wanted.includes(plain(block)));
+}
+
 document.addEventListener("pointerover", (event) => {
-  if (event.target.matches?.("#images rect.block")) showText(event.target);
+  if (event.target.matches?.("#images rect.block")) return showText(event.target);
+  const part = event.target.closest?.("#sheets .rendered > *");
+  unmarkBlocks();
+  if (part && list()) blockOf(part)?.classList.add("lit");
 });
 
 // ---- Start ----------------------------------------------------------------------------------------------------------

@@ -24,10 +24,21 @@ def list_documents(
         str | None,
         typer.Option(help="pending, mineru_parsing, llm_processing, completed, failed or cancelled"),
     ] = None,
+    approved: Annotated[
+        bool | None, typer.Option("--approved/--not-approved", help="Whether the result is approved.")
+    ] = None,
+    corrected: Annotated[
+        bool | None, typer.Option("--corrected/--not-corrected", help="Whether the result was corrected.")
+    ] = None,
     limit: Limit = 50,
 ) -> None:
     """List your documents, newest first. --json prints one line each."""
-    params = {"limit": min(limit, MOST), **({"status": status} if status else {})}
+    chosen = {"approved": approved, "corrected": corrected}
+    params = {
+        "limit": min(limit, MOST),
+        **({"status": status} if status else {}),
+        **{name: str(value).lower() for name, value in chosen.items() if value is not None},
+    }
     rows = session.api.pages(f"{ROOT}/tasks", params, limit=limit)
     print_list(session, ("TASK", "FILE", "STATUS", "RULE", "CREATED", "ERROR"), rows, summary)
 
@@ -57,6 +68,10 @@ def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Pages", number((metadata.get("ocr") or {}).get("pages"))
     yield "Attempts", ", ".join(f"{stage} {count}" for stage, count in metadata.get("attempts", {}).items() if count)
     yield "Warnings", "; ".join(map(warning_of, metadata.get("warnings", [])))
+    if task.get("approved_at"):
+        yield "Approved", f"by {task['approved_by']}, {moment(task['approved_at'])}"
+    if task.get("corrected"):
+        yield "Corrected", f"see: sluice document history {task['task_id']}"
     yield "Created", moment(task["created_at"])
     yield "Updated", moment(task["updated_at"])
 
@@ -68,6 +83,7 @@ def result(
     *,
     markdown: Annotated[bool, typer.Option("--markdown", help="The parsed text as Markdown.")] = False,
     data: Annotated[bool, typer.Option("--data", help="Only the data that the rule extracted.")] = False,
+    original: Annotated[bool, typer.Option("--original", help="Without the corrections of people.")] = False,
 ) -> None:
     """Print a document's result as JSON, or its text."""
     if markdown and data:
@@ -83,7 +99,10 @@ def result(
         raise CliError("The document is not finished.", advice, code=Exit.REFUSED, document=response)
     if data and "data" not in response["result"]:
         raise CliError("This rule produces Markdown only. Use --markdown.", code=Exit.NOT_FOUND)
-    session.terminal.json(response["result"]["data"] if data else response["result"])
+    found = response["result"]
+    if original and response.get("corrected"):
+        found = session.api.get(f"{path_of(task)}/result", {"original": "true"})
+    session.terminal.json(found["data"] if data else found)
 
 
 def print_markdown(session: Session, task: int) -> None:

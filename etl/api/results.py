@@ -1,0 +1,144 @@
+"""API views of results: reading, correction, approval, and the history of these."""
+
+from functools import partial
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http.response import HttpResponseBase
+from django.utils.cache import get_conditional_response
+from drf_spectacular.utils import OpenApiResponse, extend_schema_view
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from config.platform.http import staff
+from config.platform.http.auth import user_of
+from config.platform.http.openapi.responses import problems
+from config.platform.http.parsers import ExactJSONParser
+from config.platform.http.problems import BadInput, NotPermitted
+from config.platform.http.serializers import EmptyBody
+from etl.api import lookup, openapi, representation, schemas
+from etl.api.serializers import CorrectionSerializer, read_flag
+from etl.api.views import NoSuchTask, TaskAPIView, owned, seen
+from etl.core.json_changes import merge_patch
+from etl.core.states import Status
+from etl.models import ReviewEvent, Task
+from etl.pipeline import actions, review
+from etl.runstate import RunState
+
+
+class ResultView(TaskAPIView):
+    """`GET /tasks/{id}/result`, and `PATCH` to correct its data."""
+
+    parser_classes = (ExactJSONParser,)
+
+    @openapi.operation(
+        operation_id="getResult",
+        **openapi.RESULT,
+        responses={
+            200: schemas.RESULT,
+            304: OpenApiResponse(description="`If-None-Match` matches: the result has not changed."),
+            **problems(BadInput, NoSuchTask, review.NotCompleted),
+        },
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponseBase:
+        is_original = read_flag(request, "original")
+        state = seen(request, task_id)
+        if state.status != Status.COMPLETED:
+            raise review.NotCompleted
+        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
+        etag = review.tag_of(state.run, 0) if is_original else review.tag(state)
+        if unchanged := get_conditional_response(request._request, etag=etag):
+            return unchanged
+        return Response(original_of(state) if is_original else state.result, headers={"ETag": etag})
+
+    @openapi.operation(
+        operation_id="correctResult",
+        **openapi.CORRECT,
+        request={"application/json": schemas.CORRECTION},
+        responses={
+            200: schemas.RESULT,
+            **problems(
+                BadInput, NotPermitted, NoSuchTask, review.NotCompleted, review.NoData, review.Stale,
+                review.DoesNotFit, review.ConditionMissing, actions.RunStateUnavailable,
+            ),
+        },
+    )  # fmt: skip
+    def patch(self, request: Request, task_id: int) -> Response:
+        task = owned(request, task_id)
+        patch = CorrectionSerializer.read(request.data)["data"]
+        with staff.recorded(request.user, task, "Over the API: corrected the result."):
+            row = review.correct(
+                task,
+                partial(merge_patch, patch=patch),
+                user=user_of(request),
+                if_match=request.headers.get("If-Match"),
+            )
+        etag = review.tag_of(row.run, row.review.corrections)
+        return Response(row.current_result, headers={"ETag": etag})
+
+
+def original_of(state: RunState) -> dict[str, Any] | None:
+    """Return the result without corrections."""
+    if not state.review.corrections:
+        return state.result
+    row = Task.objects.filter(pk=state.task_id, run=state.run).first()
+    return row.original_result if row else None
+
+
+class ApprovalView(TaskAPIView):
+    """`POST /tasks/{id}/approve`, and `DELETE` to remove the approval."""
+
+    @openapi.operation(
+        operation_id="approveResult",
+        **openapi.APPROVE,
+        request=None,
+        responses={
+            200: schemas.TaskSummary,
+            **problems(
+                BadInput, NotPermitted, NoSuchTask, review.NotCompleted, review.Stale, actions.RunStateUnavailable
+            ),
+        },
+    )
+    def post(self, request: Request, task_id: int) -> Response:
+        task = owned(request, task_id)
+        EmptyBody.read(request.data)
+        with staff.recorded(request.user, task, "Over the API: approved the result."):
+            row = review.approve(task, user=user_of(request), if_match=request.headers.get("If-Match"))
+        return Response(representation.summary(RunState.of_row(row)))
+
+    @openapi.operation(
+        operation_id="removeApproval",
+        **openapi.DISAPPROVE,
+        responses={
+            204: OpenApiResponse(description="Not approved"),
+            **problems(NotPermitted, NoSuchTask, review.NotCompleted, actions.RunStateUnavailable),
+        },
+    )
+    def delete(self, request: Request, task_id: int) -> Response:
+        task = owned(request, task_id)
+        with staff.recorded(request.user, task, "Over the API: removed the approval of the result."):
+            review.remove_approval(task, user=user_of(request))
+        return Response(status=204)
+
+
+@extend_schema_view(
+    get=openapi.operation(
+        operation_id="listReviewEvents",
+        **openapi.HISTORY,
+        responses={200: list[schemas.ReviewEvent], **problems(BadInput, NoSuchTask)},
+    )
+)
+class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):
+    """`GET /tasks/{id}/history`: corrections and approvals, newest first."""
+
+    ordering = ("-id",)
+
+    def get_queryset(self) -> QuerySet[ReviewEvent]:
+        return ReviewEvent.objects.filter(task_id=self.kwargs["task_id"]).select_related("user")
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        state = seen(request, kwargs["task_id"])
+        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the corrections.")
+        events = self.paginate_queryset(self.get_queryset()) or []
+        return self.get_paginated_response([representation.review_event(event) for event in events])

@@ -1,0 +1,20 @@
+from django.db import models
+
+from config.platform.db import repeatable
+
+
+class Migration(repeatable.Migration):
+    atomic = False  # the index is created while others write
+
+    dependencies = [("etl", "0018_review")]
+
+    operations = [
+        repeatable.AddIndexConcurrently(
+            model_name="task",
+            index=models.Index(
+                fields=["user", "-created_at", "-task_id"],
+                name="etl_task_reviewed",
+                condition=models.Q(reviewed_run__isnull=False),
+            ),
+        ),
+    ]

@@ -1,0 +1,226 @@
+"""Review of results by people: corrections, and approvals.
+
+The corrected data is in the row, beside the original result. A review applies to the result of one run: a retry has a
+new result without one. The row's lock and the entity tag decide between two people. The run-state in Redis is deleted
+before the commit, as for a retry, so that no reader sees the result without its review.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import structlog
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils.http import parse_etags
+
+from config.platform import exact_json
+from config.platform.db import clock
+from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
+from etl import runstate
+from etl.core.json_changes import ABSENT, Pair, pairs
+from etl.core.states import Status
+from etl.models import ReviewEvent, Task
+from etl.models.review import Review
+from etl.pipeline import actions, artifacts
+from etl.postprocessors.citations.levels import CORRECTED
+from etl.postprocessors.responses import scalars, why_out_of_range
+from etl.runstate import RunState
+from rules.library import catalog
+from rules.schema import json_schema
+from rules.schema.subschemas import MAX_LEVELS
+
+log = structlog.get_logger(__name__)
+
+# A correction of more values is one event with the whole data.
+MOST_EVENTS = 1_000
+Kind = ReviewEvent.Kind
+
+
+class NotCompleted(Problem):
+    status = 409
+    code = "not_completed"
+    detail = "The task has no result: only a task that is completed can be corrected or approved."
+
+
+class NoData(Problem):
+    status = 409
+    code = "no_data"
+    detail = "The result has no data to correct: the task's rule returns Markdown only."
+
+
+class ConditionMissing(Problem):
+    status = 428
+    code = "precondition_required"
+    detail = "Send the header If-Match with the ETag of the result that you have read."
+
+
+class Stale(Problem):
+    status = 412
+    code = "precondition_failed"
+    detail = "The result was changed meanwhile, and nothing was saved. Read it again."
+
+
+class DoesNotFit(BadInput):
+    status = 422
+    code = "schema_validation"
+    detail = "The corrected data does not match the schema of the rule. Nothing was saved."
+
+
+def tag_of(run: int, corrections: int) -> str:
+    """Return the entity tag of a result after a number of corrections. The original has none."""
+    return f'"{run}-{corrections}"'
+
+
+def tag(state: RunState) -> str:
+    return tag_of(state.run, state.review.corrections)
+
+
+# ---- Changes --------------------------------------------------------------------------------------------------------
+def correct(task: Task, change: Callable[[Any], Any], *, user: User, if_match: str | None) -> Task:
+    """Replace the data of a result by what `change` returns for it. Return the row.
+
+    Removes the approval, which was that of other data. Without a difference, nothing changes. Call outside
+    transactions. Raises NotCompleted, NoData, ConditionMissing, Stale, DoesNotFit and RunStateUnavailable.
+    """
+    if if_match is None:
+        raise ConditionMissing
+    with locked(task, if_match) as row:
+        original, result = row.original_result or {}, row.current_result or {}
+        if "data" not in result:
+            raise NoData
+        data = artifacts.clean(change(result["data"]))
+        check(data, row)
+        changes = [pair for pair in pairs(result["data"], data) if pair.is_change]
+        if changes:
+            fields = {"corrected_result": {"data": data, "citations": citations(original, data)}}
+            review, events = Review(row.review.corrections + 1), events_of(changes, result["data"], data)
+            record(row, user, review, events, was_approved=row.review.approved_at is not None)
+            save(row, review, None, **fields)
+    log.info("result_corrected", etl_task_id=row.pk, values=len(changes))
+    return row
+
+
+def approve(task: Task, *, user: User, if_match: str | None = None) -> Task:
+    """Approve a result; an earlier approval stays. Return the row. Raises like `correct`."""
+    with locked(task, if_match) as row:
+        if not row.review.approved_at:
+            review = row.review._replace(approved_at=clock.now())
+            ReviewEvent.objects.create(
+                task=row, run=row.run, kind=Kind.APPROVED, correction=review.corrections, user=user
+            )
+            save(row, review, user)
+    log.info("result_approved", etl_task_id=row.pk)
+    return row
+
+
+def remove_approval(task: Task, *, user: User) -> Task:
+    """Remove the approval of a result, if there is one. Return the row. Raises like `correct`."""
+    with locked(task, None) as row:
+        if row.review.approved_at:
+            review = Review(row.review.corrections)
+            record(row, user, review, [], was_approved=True)
+            save(row, review, None)
+    log.info("approval_removed", etl_task_id=row.pk)
+    return row
+
+
+@contextmanager
+def locked(task: Task, if_match: str | None) -> Iterator[Task]:
+    """Lock the row of a completed task in a transaction, and delete its run-state before the commit."""
+    try:
+        ended = actions.as_ended(task)
+    except actions.NotEnded:
+        raise NotCompleted from None
+    if ended.status != Status.COMPLETED:
+        raise NotCompleted
+    with transaction.atomic():
+        rows = Task.objects.select_for_update().filter(pk=task.pk)
+        row = require_first(rows, NotFound("Task not found"))
+        if row.status != Status.COMPLETED:
+            raise NotCompleted  # a retry was faster
+        require_match(if_match, tag_of(row.run, row.review.corrections))
+        with actions.reading_state():
+            runstate.forget(row.pk, generation=row.generation)
+        yield row
+
+
+def require_match(if_match: str | None, current: str) -> None:
+    """Raise Stale unless the header names the current entity tag, by strong comparison (RFC 9110, 13.1.1)."""
+    if if_match is not None and not {"*", current} & set(parse_etags(if_match)):
+        raise Stale
+
+
+def save(row: Task, review: Review, approver: User | None, **fields: Any) -> None:
+    """Write the review of the current run. What the row has of an earlier run is replaced."""
+    if row.reviewed_run != row.run:
+        fields = {"corrected_result": None} | fields
+    row.reviewed_run, row.corrections = row.run, review.corrections
+    row.approved_at, row.approved_by = review.approved_at, approver
+    for name, value in fields.items():
+        setattr(row, name, value)
+    row.save(update_fields=["reviewed_run", "corrections", "approved_at", "approved_by", *fields])
+
+
+# ---- History --------------------------------------------------------------------------------------------------------
+def record(row: Task, user: User, review: Review, changes: list[dict[str, Any]], *, was_approved: bool) -> None:
+    made = [
+        ReviewEvent(task=row, run=row.run, kind=Kind.CORRECTED, correction=review.corrections, user=user, **change)
+        for change in changes
+    ]
+    if was_approved:
+        made.append(
+            ReviewEvent(task=row, run=row.run, kind=Kind.APPROVAL_REMOVED, correction=review.corrections, user=user)
+        )
+    ReviewEvent.objects.bulk_create(made)
+
+
+def events_of(changes: list[Pair], before: Any, after: Any) -> list[dict[str, Any]]:
+    """Return the pointer and the values of each change."""
+    if len(changes) > MOST_EVENTS:
+        return [{"pointer": "", "change": {"before": before, "after": after}}]
+    return [
+        {
+            "pointer": pair.pointer,
+            "change": {
+                name: value for name, value in (("before", pair.before), ("after", pair.after)) if value is not ABSENT
+            },
+        }
+        for pair in changes
+    ]
+
+
+# ---- Data -----------------------------------------------------------------------------------------------------------
+def check(data: Any, row: Task) -> None:
+    """Raise DoesNotFit unless the data can be stored, and matches the schema of the rule in the task's version."""
+    if exact_json.nested_deeper(data, MAX_LEVELS):
+        raise DoesNotFit(misfit("", f"Must not be nested deeper than {MAX_LEVELS} levels."))
+    numbers = [(pointer, value) for pointer, value in scalars(data) if isinstance(value, Decimal)]
+    reasons = [misfit(pointer, why) for pointer, value in numbers if (why := why_out_of_range(value))]
+    if not reasons:
+        schema = catalog.content(rule_id=row.rule_id, version=row.rule_version).json_schema
+        reasons = [misfit(pointer, why) for pointer, why in json_schema.errors(schema or {}, data, 100)]
+    if reasons:
+        raise DoesNotFit(*reasons)
+
+
+def misfit(pointer: str, reason: str) -> InputError:
+    return InputError(pointer=f"/data{pointer}", code="invalid", detail=reason)
+
+
+def citations(original: dict[str, Any], data: Any) -> list[dict[str, Any]]:
+    """Return the citations of the corrected data: the original ones of unchanged values, at their pointers of now, and
+    a person as the source of the others."""
+    known = {each["pointer"]: each for each in original.get("citations") or []}
+    found = []
+    for pair in pairs(original.get("data"), data):
+        if pair.is_change and pair.after is not ABSENT:
+            found += [corrected(at) for at, value in scalars(pair.after, pair.pointer_after) if value not in (None, "")]
+        elif pair.pointer_before in known and not pair.is_change:
+            found.append({**known[pair.pointer_before], "pointer": pair.pointer_after})
+    return found
+
+
+def corrected(pointer: str) -> dict[str, Any]:
+    return {"pointer": pointer, "page": None, "bbox": None, "quote": None, "match": CORRECTED}

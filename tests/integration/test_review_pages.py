@@ -1,0 +1,267 @@
+"""The page that corrects and approves a result, as a browser without scripts has it. B37."""
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from config.platform import exact_json
+from etl.models import ReviewEvent, Task
+from etl.pages.edit_form import MOST_FIELDS, ROWS
+from etl.pipeline import review
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_progress import complete
+from tests.integration.etl_rehearsal import row_of
+from tests.integration.reviewed import DATA, make_invoice
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+CONTROL = re.compile(
+    r'<(?:input|textarea|select)[^>]* name="(?P<name>[vnt][^"]*)"[^>]*?(?: value="(?P<value>[^"]*)"[^>]*)?>'
+    r"(?:\n(?P<text>[^<]*)</textarea>|(?P<options>(?:<option[^>]*>[^<]*</option>)+)</select>)?",
+    re.DOTALL,
+)
+SELECTED = re.compile(r'<option value="([^"]*)" selected>')
+
+
+@pytest.fixture
+def client(alice: User) -> Client:
+    browser = Client()
+    browser.force_login(alice)
+    return browser
+
+
+@pytest.fixture
+def task(alice: User) -> Task:
+    return make_invoice(alice)
+
+
+def path(task: Task, part: str = "/edit") -> str:
+    return f"/app/documents/{task.pk}{part}"
+
+
+def data(task: Task) -> Any:
+    return row_of(task).current_result["data"]  # type: ignore[index]
+
+
+def fields(client: Client, url: str) -> dict[str, str]:
+    """Return the form as a browser would send it unchanged."""
+    page = client.get(url).content.decode()
+    form = page[page.index('<form method="post" class="pane edit"') :]
+    found = {}
+    for match in CONTROL.finditer(form[: form.index("</form>")]):
+        chosen = SELECTED.search(match["options"] or "")
+        value = chosen[1] if chosen else (match["text"] if match["text"] is not None else match["value"])
+        found[unescape(match["name"])] = unescape(value or "")
+    return found
+
+
+def send(client: Client, task: Task, *, query: str = "", **changes: Any) -> Any:
+    """Send the form of now with changes. None leaves out a control."""
+    url = path(task) + query
+    form = {name: value for name, value in (fields(client, url) | changes).items() if value is not None}
+    return client.post(url, form)
+
+
+def test_the_form_has_a_control_for_each_value_typed_by_the_schema(task: Task, client: Client) -> None:
+    """B37: with the value, the description, and the place in the document."""
+    page = client.get(path(task)).content.decode()
+    for control in (
+        'name="v/date" type="date" value="2024-02-29"',
+        'name="v/total" type="text" inputmode="decimal" value="90071992547409.930"',
+        'name="v/lines/0/price" type="text" inputmode="decimal" value="31.50"',
+        '<option value="&quot;invoice&quot;" selected>invoice</option>',
+        '<option value="false" selected>no</option>',
+        "As printed at the top",
+        'data-bbox="0 0 9 9"',
+        'name="add" value="/tags"',
+    ):
+        assert control in page, control
+
+
+def test_a_form_without_changes_changes_nothing(task: Task, client: Client) -> None:
+    """B37: no digit, no null, no missing member."""
+    before = exact_json.dumps(data(task))
+    assert send(client, task).status_code == 302
+    assert exact_json.dumps(data(task)) == before
+    assert not ReviewEvent.objects.exists()
+
+
+def test_values_of_all_kinds_are_corrected(task: Task, client: Client) -> None:
+    """B37: and the document's page shows who did it, and what was there before."""
+    changes = {
+        "v/number": "INV-71", "v/total": "12.340", "v/date": "", "v/kind": '"credit note"', "v/paid": "true",
+        "v/supplier/vat": "DE 1", "v/lines/1/quantity": "4", "drop/lines/2": "1",
+    }  # fmt: skip
+    answer = send(client, task, **changes)
+
+    assert answer.status_code == 302, answer.content.decode()
+    found = data(task)
+    lines = exact_json.loads(DATA)["lines"]
+    assert exact_json.dumps(found["total"]) == b"12.340"
+    assert found | {"total": 0} == {
+        "number": "INV-71", "date": None, "kind": "credit note", "paid": True, "total": 0,
+        "supplier": {"name": "Bright Lamps Ltd", "vat": "DE 1"}, "lines": [lines[0], lines[1] | {"quantity": 4}],
+    }  # fmt: skip
+    assert list(found) == list(exact_json.loads(DATA)), "members keep their order"
+    page = client.get(path(task, "")).content.decode()
+    assert "Corrected by alice" in page
+    assert "<code>/number</code></td><td>INV-17</td><td>INV-71</td>" in page
+    assert "12.340" in page
+    assert client.get(path(task, "/json")).content == exact_json.dumps(found, indent=True)
+
+
+def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Client) -> None:
+    """B37: nothing is saved until the form is sent."""
+    shown = send(client, task, **{"v/number": "INV-71", "drop/lines/0": "1", "add": "/lines"})
+    page = shown.content.decode()
+    assert (shown.status_code, 'name="v/number" type="text" value="INV-71"' in page) == (200, True)
+    assert 'name="drop/lines/0" value="1" checked' in page
+    assert page.count("autofocus") > 0
+    assert data(task)["number"] == "INV-17"
+
+    form = {"n/lines": "5", "v/lines/3/item": "Cable", "v/lines/3/price": "1.10", "v/lines/4/item": ""}
+    assert send(client, task, **form, **{"n/tags": "1", "v/tags/0": "paper"}).status_code == 302
+    assert [line["item"] for line in data(task)["lines"]] == ["Desk lamp", "Floor lamp", "Bulb", "Cable"]
+    assert data(task)["tags"] == ["paper"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"v/total": "12,50 EUR"}, "Enter a number such as 1234.50"),
+        ({"v/total": ""}, "Enter a value."),
+        ({"v/lines/1/quantity": "1.5"}, "integer"),
+        ({"v/kind": '"receipt"'}, "Choose one of the values."),
+        ({"drop/lines/0": "1", "v/lines/2/item": "", "v/lines/2/quantity": "1.5"}, "integer"),
+    ],
+)
+def test_errors_are_shown_at_their_fields_and_nothing_is_saved(
+    task: Task, client: Client, changes: dict[str, str], reason: str
+) -> None:
+    """B37."""
+    answer = send(client, task, **changes)
+    page = answer.content.decode()
+    assert (answer.status_code, row_of(task).corrections) == (422, 0)
+    assert reason in page
+    wrong = re.findall(r'class="field edit-field wrong".*?name="v([^"]*)"', page, re.DOTALL)
+    assert wrong, page
+    assert f"/{list(changes)[-1][2:]}" in wrong
+
+
+def test_a_faster_person_keeps_their_change(task: Task, client: Client, alice: User) -> None:
+    """B37: the second one sees the data of now, and what they had entered."""
+    form = fields(client, path(task)) | {"v/number": "INV-72"}
+    review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
+    answer = client.post(path(task), form)
+    page = answer.content.decode()
+    assert answer.status_code == 412
+    assert "Another person has changed this result meanwhile." in page
+    assert "<code>/number</code> INV-72" in page
+    assert 'name="v/number" type="text" value="INV-71"' in page
+    assert data(task)["number"] == "INV-71"
+
+
+def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> None:
+    """B37: of a long list some rows at a time; the others stay."""
+    count = MOST_FIELDS
+    lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}}}' for n in range(count))
+    task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}]}}')
+    whole = client.get(path(task)).content.decode()
+    assert 'href="?at=%2Flines#edit"' in whole
+    assert 'name="v/lines/0/item"' not in whole
+
+    query = f"?at=%2Flines&from={ROWS}"
+    shown = fields(client, path(task) + query)
+    assert f"v/lines/{ROWS}/item" in shown
+    assert f"v/lines/{ROWS - 1}/item" not in shown
+    changes = {f"v/lines/{ROWS}/item": "Changed", f"drop/lines/{ROWS + 1}": "1"}
+    assert send(client, task, query=query, **changes).status_code == 302
+    found = data(task)
+    assert len(found["lines"]) == count - 1
+    assert [line["item"] for line in found["lines"][ROWS - 1 : ROWS + 2]] == [
+        f"Item {ROWS - 1}", "Changed", f"Item {ROWS + 2}"
+    ]  # fmt: skip
+    assert found["number"] == "1"
+
+
+def test_added_rows_leave_no_other_field_out(alice: User, client: Client) -> None:
+    """B37: the form has the same parts when it is sent, however many rows it got meanwhile."""
+    lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MOST_FIELDS // 3 - 5))
+    task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}], "tags": ["a", "b"]}}')
+    count = len(data(task)["lines"])
+    added = {f"v/lines/{count + n}/item": f"New {n}" for n in range(20)}
+    sent = send(client, task, **added, **{"n/lines": str(count + 20), "v/tags/1": "changed"})
+    assert sent.status_code == 302
+    assert (len(data(task)["lines"]), data(task)["tags"]) == (count + 20, ["a", "changed"])
+
+
+@pytest.mark.parametrize("pointer", ["/nothing", "/lines/-1", "/lines/01", "/lines/9", "/number/0", "x"])
+def test_a_place_that_does_not_exist_is_404(task: Task, client: Client, pointer: str) -> None:
+    """B37: a negative index would put a row at another place."""
+    assert client.get(f"{path(task)}?at={pointer}").status_code == 404
+
+
+def test_a_text_keeps_its_line_breaks(alice: User, client: Client) -> None:
+    """B37: browsers send CRLF."""
+    text = "\\n first\\n second " + "word " * 20
+    task = make_invoice(alice, f'{{"number": "{text}", "total": 1}}')
+    before = data(task)["number"]
+    assert send(client, task, **{"v/number": before.replace("\n", "\r\n"), "v/total": "2"}).status_code == 302
+    assert data(task) == {"number": before, "total": 2}
+
+
+# ---- Approval -------------------------------------------------------------------------------------------------------
+def test_a_result_is_approved_and_the_approval_removed(task: Task, client: Client) -> None:
+    """B37: and lists can be filtered by it."""
+    tag = f"{row_of(task).run}-0"
+    page = client.get(path(task, "")).content.decode()
+    assert f'name="tag" value="&quot;{tag}&quot;"' in page
+    assert f"/app/documents/{task.pk}" in client.get("/app/documents?review=waiting").content.decode()
+    client.post(path(task, "/approve"), {"tag": f'"{tag}"'})
+    assert "</span> by alice" in client.get(path(task, "")).content.decode()
+    assert "Approved by alice" in client.get("/app/documents?review=approved").content.decode()
+    assert f"/app/documents/{task.pk}" not in client.get("/app/documents?review=waiting").content.decode()
+    client.post(path(task, "/unapprove"))
+    assert row_of(task).approved_at is None
+
+
+def test_what_changed_meanwhile_is_not_approved(task: Task, client: Client, alice: User) -> None:
+    """B37."""
+    review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
+    answer = client.post(path(task, "/approve"), {"tag": f'"{row_of(task).run}-0"'}, follow=True)
+    assert "The result was changed meanwhile" in answer.content.decode()
+    assert row_of(task).approved_at is None
+
+
+def test_a_correction_is_saved_and_approved_at_once(task: Task, client: Client) -> None:
+    send(client, task, **{"v/number": "INV-71", "approve": "1"})
+    assert (data(task)["number"], row_of(task).approved_at is not None) == ("INV-71", True)
+
+
+def test_documents_without_data_can_be_approved_only(alice: User, client: Client) -> None:
+    task = make_task(alice)
+    complete(task)
+    page = client.get(path(task, "")).content.decode()
+    assert "Approve</button>" in page
+    assert "Correct the data" not in page
+    assert client.get(path(task)).status_code == 409
+    assert client.get(path(make_task(alice))).status_code == 409
+
+
+def test_others_get_404_and_staff_who_may_only_view_403(task: Task, bob: User) -> None:
+    """B37."""
+    stranger, viewer = Client(), Client()
+    stranger.force_login(bob)
+    staff = User.objects.create_user("vera", is_staff=True)
+    staff.user_permissions.set(Permission.objects.filter(codename="view_task"))
+    viewer.force_login(staff)
+    assert stranger.get(path(task)).status_code == 404
+    assert viewer.get(path(task)).status_code == 403
+    assert "Correct the data" not in viewer.get(path(task, "")).content.decode()
+    for part in ("/edit", "/approve", "/unapprove"):
+        assert stranger.post(path(task, part), {"tag": "*"}).status_code == 404
+        viewer.post(path(task, part), {"tag": "*"})
+    assert not ReviewEvent.objects.exists()

@@ -1,0 +1,68 @@
+"""Merge patches, and the values that differ between two JSON documents. B37."""
+
+from typing import Any
+
+import pytest
+
+from config.platform import exact_json
+from etl.core.json_changes import ABSENT, MOST_ALIGNED, merge_patch, pairs
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "merged"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_a_patch_is_applied_as_in_rfc_7396(target: Any, patch: Any, merged: Any) -> None:
+    """B37: the cases of its appendix A."""
+    assert merge_patch(target, patch) == merged
+
+
+def changes(before: str, after: str) -> list[tuple[str, Any, Any]]:
+    found = pairs(exact_json.loads(before), exact_json.loads(after))
+    return [(pair.pointer, pair.before, pair.after) for pair in found if pair.is_change]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ('{"a": 1}', '{"a": 1}', []),
+        ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}', []),
+        ("{}", "[]", [("", {}, [])]),
+        ('{"a": {"b": null}}', '{"a": {"b": false}}', [("/a/b", None, False)]),
+        ('{"a": null}', "{}", [("/a", None, ABSENT)]),
+        ('{"a/b": 1}', "{}", [("/a~1b", 1, ABSENT)]),
+        ("[1, 2, 3]", "[1, 3]", [("/1", 2, ABSENT)]),
+        ("[1, 2, 3]", "[1, 9, 2, 3]", [("/1", ABSENT, 9)]),
+        ('[{"n": 1}, {"n": 2}]', '[{"n": 1}, {"n": 5}]', [("/1/n", 2, 5)]),
+        ("[1, 2, 3, 4, 5]", "[2, 3, 4, 6]", [("/0", 1, ABSENT), ("/3", 5, 6)]),
+    ],
+)
+def test_only_values_that_differ_are_changes(before: str, after: str, expected: list[tuple[str, Any, Any]]) -> None:
+    assert changes(before, after) == expected
+
+
+def test_another_notation_of_a_number_is_a_change() -> None:
+    """B37: digits are kept, so they count."""
+    assert [pointer for pointer, *_ in changes('{"a": 12.5, "b": 1}', '{"a": 12.50, "b": 1.0}')] == ["/a", "/b"]
+
+
+def test_long_lists_are_compared_item_by_item() -> None:
+    count = 2 * MOST_ALIGNED
+    before, after = ([{"n": n} for n in range(count)], [{"n": n + 1} for n in range(count)])
+    assert sum(pair.is_change for pair in pairs(before, after)) == count
