@@ -92,11 +92,12 @@ class OcrField(serializers.JSONField):
 @extend_schema_field(
     {
         **OBJECT,
-        "description": "`strategy`, `model`, the `usage` of all attempts of this run, and `earlier_usage`, of the runs "
-        "before a retry. Empty until post-processing starts.",
+        "description": "`strategy`, `model`, with the mode `einvoice` also the `source` of the data, the `usage` of all "
+        "attempts of this run, and `earlier_usage`, of the runs before a retry. Empty until post-processing starts.",
         "properties": {
             "strategy": {"type": ["string", "null"]},
             "model": {"type": ["string", "null"]},
+            "source": {"type": "string", "enum": ["einvoice", "model"]},
             "usage": TOKENS,
             "earlier_usage": TOKENS,
         },
@@ -167,11 +168,26 @@ class TaskId(TypedDict):
     task_id: int
 
 
+class EInvoiceError(TypedDict):
+    code: Annotated[
+        str, "`schema`, `profile` (it is unknown), or the number of a rule of EN 16931, such as `BR-CO-10`."
+    ]
+    detail: str
+
+
+class EInvoice(TypedDict):
+    syntax: Annotated[str, choices(["cii", "ubl"])]
+    profile: Annotated[str, "Such as `EN 16931`, `XRECHNUNG 3.0`, or `MINIMUM`; if unknown, its identifier."]
+    valid: Annotated[bool, "Whether `errors` is empty."]
+    errors: Annotated[list[EInvoiceError], "Violations of the schema, and broken rules."]
+
+
 class TaskDetails(TypedDict):
     filename: str
     rule_id: int
     rule_version: Annotated[int, "Version of the rule that the task is pinned to."]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
+    einvoice: Annotated[EInvoice | None, "The e-invoice that the document carries. Null until it is read."]
     metadata: TaskMetadata
     created_at: datetime
     updated_at: datetime

@@ -16,7 +16,7 @@ from etl.core.formats import DocumentFormat
 from etl.core.states import Status
 from etl.ingest import acceptance
 from etl.models import Task
-from etl.pages import sheets, tree
+from etl.pages import invoices, sheets, tree
 from etl.pages.base import DocumentsPage, TaskPage, owned, seen
 from etl.pipeline import artifacts
 from etl.providers.base import UNSURE
@@ -116,6 +116,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
         if "data" not in output:
             return {"is_text_alone": True}
         pane = {
+            "invoice": invoices.view_of(output),
             "node": tree_of(output, request),
             "pointer": request.GET.get("node", ""),
             "levels": tree.legend(),
@@ -125,6 +126,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     except Problem as problem:
         return {"missing": problem.detail}
     pane["raw"] = request.GET.get("json") == "raw"
+    pane["shows_invoice"] = bool(pane["invoice"]) and not (request.GET.get("json") or pane["pointer"])
     if pane["raw"]:
         text = dumped(output["data"])
         pane |= {"text": text.decode() if len(text) <= RAW_BYTES else "", "size": len(text)}
