@@ -92,7 +92,7 @@ class OcrField(serializers.JSONField):
 @extend_schema_field(
     {
         **OBJECT,
-        "description": "`strategy`, `model`, with the mode `einvoice` also the `source` of the data, the `usage` of all "
+        "description": "`strategy`, `model`, the `source` (of the mode `einvoice`), the `usage` of all "
         "attempts of this run, and `earlier_usage`, of the runs before a retry. Empty until post-processing starts.",
         "properties": {
             "strategy": {"type": ["string", "null"]},

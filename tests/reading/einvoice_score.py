@@ -90,7 +90,10 @@ def contents(path: Path) -> Iterator[bytes]:
 def faults(root: Any, data: dict[str, Any]) -> Iterator[str]:
     """Yield what differs between the XML and a result."""
     sums = root.xpath("//*[contains(local-name(), 'HeaderMonetarySummation') or local-name()='LegalMonetaryTotal']")
-    sums = sums or root.xpath("//*[contains(local-name(), 'ApplicableSupplyChainTradeSettlement')]/*[contains(local-name(), 'MonetarySummation')]")
+    sums = sums or root.xpath(
+        sums=sums
+        or root.xpath("//*[local-name()='ApplicableSupplyChainTradeSettlement']/*[contains(name(), 'Summation')]")
+    )
     for name, tags in TOTALS.items():
         expected = first(sums[0], *tags) if sums else None
         if number(expected) != written(data.get("totals", {}).get(name)):
@@ -107,7 +110,9 @@ def faults(root: Any, data: dict[str, Any]) -> Iterator[str]:
             expected = first(line, *tags)
             if number(expected) != written(got.get(name)):
                 yield f"line {got.get('id')}, {name}: {expected}"
-    expected = root.xpath("string(/*/*[local-name()='ID'] | /*/*[contains(local-name(), 'ExchangedDocument')]/*[local-name()='ID'])")
+    expected = root.xpath(
+        "string(/*/*[local-name()='ID'] | /*/*[contains(local-name(), 'ExchangedDocument')]/*[local-name()='ID'])"
+    )
     if expected.strip() != data.get("number", ""):
         yield f"number: {expected}"
 
@@ -141,7 +146,9 @@ def written(value: Any) -> str | None:
 # ---- Scores ---------------------------------------------------------------------------------------------------------
 def score(folder: Path) -> Score:
     total = Score()
-    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".pdf", ".xml"} and path.is_file()):
+    for path in sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in {".pdf", ".xml"} and path.is_file()
+    ):
         root = xml_of(path)
         since = time.process_time()
         invoice = read(path)
@@ -190,7 +197,9 @@ def main() -> None:
         of = score(folder)
         times = of.milliseconds or [0.0]
         mean = sum(times) / len(times)
-        print(f"| {folder.name} | {of.files} | {of.exact} | {of.valid} | {of.differs} | {mean:.1f} | {max(times):.1f} |")
+        print(
+            f"| {folder.name} | {of.files} | {of.exact} | {of.valid} | {of.differs} | {mean:.1f} | {max(times):.1f} |"
+        )
         every += of.faults
     print("\n".join(every))
 
