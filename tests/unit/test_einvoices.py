@@ -132,7 +132,7 @@ def test_what_the_schema_refuses_is_an_error_and_the_data_is_read() -> None:
     """B41"""
     message = message_of(XML.replace("<ram:TypeCode>380", "<ram:Kind/><ram:TypeCode>380"))
     assert [error["code"] for error in message["errors"]] == ["schema"]
-    assert message["errors"][0]["detail"].startswith("Line 15: Element 'Kind': This element is not expected.")
+    assert message["errors"][0]["detail"].startswith("Line 12: Element 'Kind': This element is not expected.")
     assert message["data"]["number"] == "EX-2024-0117"
 
 

@@ -101,7 +101,9 @@ def story(console: Console, stack: local.Stack) -> None:
         export(console, api, stack, reuse="if-present")
         heading(console, "6. Convert documents to Markdown: extract text, and run OCR on scans")
         convert(console, api, stack)
-        heading(console, "7. Convert an invoice to JSON with a rule and a language model")
+        heading(console, "7. Read an e-invoice exactly, without a language model")
+        read_einvoice(console, api, stack)
+        heading(console, "8. Convert an invoice to JSON with a rule and a language model")
         extract(console, api, stack)
     console.print()
 
@@ -223,6 +225,13 @@ def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
         console.print(
             "   Skipped: Office files, HTML and EPUB, which need a MinerU server: docs/mineru.md", soft_wrap=True
         )
+
+
+def read_einvoice(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    task = conversion.einvoice(api, console, check=stack.check)
+    found = task["einvoice"]
+    passed(console, f"{found['syntax'].upper()}, profile {found['profile']}: valid; every amount as in the XML")
+    console.print(Text(indented(task["result"]["data"]["totals"]), style="dim"), soft_wrap=True)
 
 
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:

@@ -59,10 +59,12 @@ def error_of(error: Mapping[str, Any]) -> dict[str, str]:
 
 def checked(value: Any, shape: Any) -> Any:
     """Return a value with only the members that the shape has, and amounts as numbers with their digits."""
+    if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
+        raise TypeError(type(value).__name__)
     if isinstance(shape, dict):
         return {name: checked(value[name], inside) for name, inside in shape.items() if name in value}
     if isinstance(shape, list):
-        return [checked(each, shape[0]) for each in list(value)]
+        return [checked(each, shape[0]) for each in value]
     return text(value) if shape == TEXT else number(value)
 
 
