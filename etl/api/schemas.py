@@ -19,7 +19,8 @@ TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "comple
 CITATIONS = {
     "type": "array",
     "description": "Where in the document each value of `data` was found: one citation per value, except null, empty "
-    "strings, and booleans and enum values without a valid quote. Absent with `skip`.",
+    "strings, and booleans and enum values without a valid quote. Empty for the data of an e-invoice. Absent with "
+    "`skip`.",
     "items": {
         "type": "object",
         "required": ["pointer", "page", "bbox", "quote", "match"],

@@ -50,9 +50,19 @@ class InvoiceView:
     notes: list[str] = field(default_factory=list)
 
 
+def provenance_of(output: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = output.get("metadata", {}).get("provenance", {})
+    return found
+
+
+def is_exact(output: dict[str, Any]) -> bool:
+    """Return whether a result is from an e-invoice, so that its values need no source on a page."""
+    return provenance_of(output).get("source") == MODE
+
+
 def view_of(output: dict[str, Any]) -> InvoiceView | None:
     """Return the invoice of a result, or None if the result is of another mode or has another shape."""
-    made, data = output["metadata"].get("provenance", {}), output["data"]
+    made, data = provenance_of(output), output["data"]
     if made.get("mode") != MODE or not isinstance(data, dict):
         return None
     try:

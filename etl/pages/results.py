@@ -115,7 +115,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
         output = output_of(state)
         if "data" not in output:
             return {"is_text_alone": True}
-        pane = {
+        pane: dict[str, Any] = {
             "invoice": invoices.view_of(output),
             "node": tree_of(output, request),
             "pointer": request.GET.get("node", ""),
@@ -134,7 +134,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
 
 
 def tree_of(output: dict[str, Any], request: HttpRequest) -> tree.Node:
-    sources = {each["pointer"]: each for each in output.get("citations") or []}
+    sources = None if invoices.is_exact(output) else {each["pointer"]: each for each in output.get("citations") or []}
     return tree.build(output["data"], sources, at=request.GET.get("node", ""), start=number(request, "from") or 0)
 
 

@@ -97,7 +97,7 @@ class OCRResult:
 
     @classmethod
     def from_dict(
-        cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, "Lines"], einvoice: dict[str, Any] | None
+        cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, "Lines"], einvoice: dict[str, Any] | None = None
     ) -> Self:
         return cls(
             markdown=markdown,

@@ -30,14 +30,14 @@ from tests.samples import sample
 
 LIMITS = DocumentLimits(pages=10_000, pixels=10**9, text=10**9)
 ROOTS = ("CrossIndustryInvoice", "CrossIndustryDocument", "Invoice", "CreditNote")
-TOTALS = {
+TOTALS: dict[str, tuple[str, ...]] = {
     "net": ("TaxBasisTotalAmount", "TaxExclusiveAmount"),
     "gross": ("GrandTotalAmount", "TaxInclusiveAmount"),
     "prepaid": ("TotalPrepaidAmount", "PrepaidAmount"),
     "due": ("DuePayableAmount", "PayableAmount"),
 }
 # Amounts of a line, by the local names of the element that has them and of those that it is in.
-LINE = {
+LINE: dict[str, tuple[str, ...]] = {
     "net_amount": ("LineTotalAmount", "LineExtensionAmount"),
     "quantity": ("BilledQuantity", "InvoicedQuantity", "CreditedQuantity"),
 }
