@@ -204,9 +204,10 @@ class TaskAdmin(StaffActionAdmin):
         found = metadata_of(task)["ocr"].get("einvoice")
         if not found:
             return SafeString(NOTHING)
-        codes = ", ".join(sorted({error["code"] for error in found["errors"]}))
+        codes = sorted({error["code"] for error in found["errors"]})
+        profile = "unknown" if "profile" in codes else found["profile"]
         return below_each_other(
-            [("syntax", found["syntax"].upper()), ("profile", found["profile"]), ("errors", codes or "none")]
+            [("syntax", found["syntax"].upper()), ("profile", profile), ("errors", ", ".join(codes) or "none")]
         )
 
     @admin.display(description="post-processing")

@@ -1,6 +1,7 @@
 """E-invoices in the sandbox, as tasks, in the API, on pages, and in the admin (B41)."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -238,6 +239,19 @@ def test_a_task_has_the_invoice_without_a_model(
     assert row_of(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
     markdown = b"".join(api.get(f"/api/v1/etl/tasks/{task.pk}/markdown").streaming_content)  # type: ignore[attr-defined]
     assert b"Steel brackets, 40 mm" in markdown
+
+
+def test_an_invoice_is_found_whatever_provider_reads_the_pages(
+    monkeypatch: pytest.MonkeyPatch, alice: User, rehearsed: Change, rule: Rule
+) -> None:
+    """B41: unless the worker does not have the packages of the local provider."""
+    task = task_of(alice, XML, "xml", rule)
+    assert run(task, Stage.OCR) == [True]
+    assert seen(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
+    monkeypatch.setitem(sys.modules, "facturx", None)
+    without = task_of(alice, XML, "xml", rule)
+    assert run(without, Stage.OCR) == [True]
+    assert "einvoice" not in seen(without).metadata["ocr"]
 
 
 def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, made: Maker) -> None:

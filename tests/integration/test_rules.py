@@ -30,7 +30,7 @@ from tests.integration.test_leases import in_threads
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
-OURS = {"default", "invoice", "receipt", "contract-summary"}
+OURS = {"default", "einvoice", "invoice", "receipt", "contract-summary"}
 
 
 def post(api: APIClient, **body: Any) -> Any:
@@ -174,8 +174,9 @@ def test_lists_contain_own_and_system_rules_newest_first(api: APIClient, bob: Us
         "Invoice",
         "Receipt",
         "Contract summary",
+        "E-invoice",
     }
-    assert len(listed["results"]) == 7
+    assert len(listed["results"]) == 8
     first = api.get(f"{URL}?limit=2").json()
     assert api.get(first["next"]).json()["results"][0]["rule_id"] == mine[0]
     assert api.get(f"{URL}?limit=200").json() == listed

@@ -10,13 +10,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import structlog
 from django.conf import settings
 
 from config.platform import storage
 from config.platform.observability import tracing
 from etl.core import workspace
-from etl.core.errors import DocumentMissing, EmptyDocument, EngineMissing, FileTooLarge
+from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
@@ -24,8 +23,6 @@ from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.postprocessors.einvoices import comparison
 from etl.providers.base import Document, EInvoice, OCRResult, without_markers
 from etl.runstate import RunState
-
-log = structlog.get_logger(__name__)
 
 
 def run(state: RunState, context: StageContext) -> StoredOcr:
@@ -61,16 +58,10 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
 def find_einvoice(document: Document, context: StageContext) -> EInvoice | None:
     """Return the e-invoice that the document carries, whatever provider reads its pages.
 
-    Without the local provider's libraries, as on workers for MinerU alone, none is found. Raises the errors of the
-    process that reads it.
+    Workers for MinerU alone, without the local provider's packages, do not look for one. Raises the errors of
+    `find_einvoice`.
     """
-    try:
-        return engines.local().find_einvoice(document, context=context)
-    except (ImportError, EngineMissing):
-        if DocumentFormat.XML in engines.provider().formats:
-            raise
-        log.warning("einvoice_not_looked_for")
-        return None
+    return engines.local().find_einvoice(document, context=context) if engines.reads_einvoices() else None
 
 
 def with_einvoice(result: OCRResult, einvoice: EInvoice, *, kind: DocumentFormat, context: StageContext) -> OCRResult:
