@@ -231,7 +231,7 @@ def read_einvoice(console: Console, api: httpx2.Client, stack: local.Stack) -> N
     task = conversion.einvoice(api, console, check=stack.check)
     found = task["einvoice"]
     passed(console, f"{found['syntax'].upper()}, profile {found['profile']}: valid; every amount as in the XML")
-    console.print(Text(indented(task["result"]["data"]["totals"]), style="dim"), soft_wrap=True)
+    console.print(Text(f"   │ {conversion.EINVOICE_DIGITS.decode()}", style="dim"), soft_wrap=True)
 
 
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
