@@ -26,7 +26,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test test-all chaos growth soak mutants screenshots mineru model operations check audit fuzz schema docs bench extract-bench read-bench lock clean
+.PHONY: help setup up demo test test-all chaos growth soak mutants screenshots mineru model operations check audit fuzz schema docs bench extract-bench read-bench einvoice-bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -170,6 +170,9 @@ extract-bench: setup ## check extraction from long documents against a known tru
 read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score what the API reads of the documents of CORPUS=folder, beside PEERS
 	@$(PYTHON) -m tests.reading.score $(patsubst %,--corpus %,$(CORPUS)) --reader api $(patsubst %,--reader %,$(PEERS)) \
 	  $(if $(HALF),--half $(HALF)) $(if $(PAGES),--pages $(PAGES)) --keep .local/bench/reading
+
+einvoice-bench: setup ## compare the e-invoices of CORPUS=folder with their XML; each subfolder is one maker
+	@$(PYTHON) -m tests.reading.einvoice_score $(CORPUS)
 
 # In a separate venv, so that uv is not one of the packages that it resolves. requirements-ocr.txt is an addition to
 # requirements.txt, for a separate image layer.

@@ -428,6 +428,7 @@ ETL_OCR_PROVIDERS = {
 ETL_POSTPROCESSORS = {
     "skip": "etl.postprocessors.skip.Skip",
     "llm": "etl.postprocessors.llm.Llm",
+    "einvoice": "etl.postprocessors.einvoices.processor.EInvoices",
 }
 ETL_STRATEGIES = {
     "direct-json": "etl.postprocessors.strategies.direct.DirectJson",

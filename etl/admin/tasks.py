@@ -89,7 +89,7 @@ class TaskAdmin(StaffActionAdmin):
                 )
             },
         ),
-        ("Result", {"fields": ("read", "processed", "warnings")}),
+        ("Result", {"fields": ("read", "einvoice", "processed", "warnings")}),
         ("Review", {"fields": ("approved", "history")}),
         ("Times", {"fields": ((instant("created_at"), instant("updated_at")), "took")}),
         (
@@ -202,12 +202,25 @@ class TaskAdmin(StaffActionAdmin):
             rows.append(("duration", milliseconds(ocr["duration_ms"])))
         return below_each_other(rows)
 
+    @admin.display(description="e-invoice")
+    def einvoice(self, task: Any) -> SafeString:
+        """Return only the codes of errors, because details may quote the document."""
+        found = metadata_of(task)["ocr"].get("einvoice")
+        if not found:
+            return SafeString(NOTHING)
+        codes = sorted({error["code"] for error in found["errors"]})
+        profile = "unknown" if "profile" in codes else found["profile"]
+        return below_each_other(
+            [("syntax", found["syntax"].upper()), ("profile", profile), ("errors", ", ".join(codes) or "none")]
+        )
+
     @admin.display(description="post-processing")
     def processed(self, task: Any) -> SafeString:
         done = metadata_of(task)["postprocess"]
         usage = done["usage"]
         return below_each_other(
             [
+                *([("source", done["source"])] if done.get("source") else []),
                 ("strategy", done["strategy"] or NOTHING),
                 ("model", done["model"] or NOTHING),
                 ("calls", number(usage["calls"])),

@@ -61,6 +61,7 @@ RUNNING: dict[str, Any] = {
     "result": None,
     "previous_result": None,
     "error": None,
+    "einvoice": {"syntax": "cii", "profile": "EN 16931", "valid": True, "errors": []},
     "metadata": {
         "attempts": {"ocr": 1, "postprocess": 1},
         "artifact_mineru_markdown_key": MARKDOWN_KEY,
@@ -102,6 +103,7 @@ FAILED = {
     "phase": "ocr",
     "progress": 0,
     "error": explain(FileEncrypted(), stage=Stage.OCR.value),
+    "einvoice": None,
     "metadata": {
         **RUNNING["metadata"],
         "attempts": {"ocr": 1, "postprocess": 0},

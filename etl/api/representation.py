@@ -13,6 +13,7 @@ from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
 PATH = "/api/v1/etl/tasks"
+EINVOICE = "einvoice"
 
 
 def path_of(task_id: int) -> str:
@@ -31,6 +32,8 @@ def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.
 
 def summary(state: RunState) -> schemas.TaskSummary:
     """Return a task as lists show it: without its result, which may be large."""
+    ocr = {name: value for name, value in state.metadata["ocr"].items() if name != EINVOICE}
+    metadata = state.metadata | {"ocr": ocr}
     return {
         "task_id": state.task_id,
         **progress(state),
@@ -41,10 +44,15 @@ def summary(state: RunState) -> schemas.TaskSummary:
         "approved_by": state.review.approved_by,
         "corrected": state.review.corrections > 0,
         "error": error(state),
-        "metadata": cast("schemas.TaskMetadata", state.metadata),
+        "einvoice": einvoice(state),
+        "metadata": cast("schemas.TaskMetadata", metadata),
         "created_at": state.created_at,
         "updated_at": state.updated_at,
     }
+
+
+def einvoice(state: RunState) -> schemas.EInvoice | None:
+    return cast("schemas.EInvoice | None", state.metadata["ocr"].get(EINVOICE))
 
 
 def progress(state: RunState) -> schemas.TaskProgress:

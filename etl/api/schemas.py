@@ -20,7 +20,8 @@ TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "comple
 CITATIONS = {
     "type": "array",
     "description": "Where in the document each value of `data` was found: one citation per value, except null, empty "
-    "strings, and booleans and enum values without a valid quote. Absent with `skip`.",
+    "strings, and booleans and enum values without a valid quote. Empty for the data of an e-invoice. Absent with "
+    "`skip`.",
     "items": {
         "type": "object",
         "required": ["pointer", "page", "bbox", "quote", "match"],
@@ -102,11 +103,12 @@ class OcrField(serializers.JSONField):
 @extend_schema_field(
     {
         **OBJECT,
-        "description": "`strategy`, `model`, the `usage` of all attempts of this run, and `earlier_usage`, of the runs "
-        "before a retry. Empty until post-processing starts.",
+        "description": "`strategy`, `model`, the `source` (of the mode `einvoice`), the `usage` of all "
+        "attempts of this run, and `earlier_usage`, of the runs before a retry. Empty until post-processing starts.",
         "properties": {
             "strategy": {"type": ["string", "null"]},
             "model": {"type": ["string", "null"]},
+            "source": {"type": "string", "enum": ["einvoice", "model"]},
             "usage": TOKENS,
             "earlier_usage": TOKENS,
         },
@@ -186,6 +188,20 @@ class TaskId(TypedDict):
     task_id: int
 
 
+class EInvoiceError(TypedDict):
+    code: Annotated[
+        str, "`schema`, `profile` (it is unknown), or the number of a rule of EN 16931, such as `BR-CO-10`."
+    ]
+    detail: str
+
+
+class EInvoice(TypedDict):
+    syntax: Annotated[str, choices(["cii", "ubl"])]
+    profile: Annotated[str, "Such as `EN 16931`, `XRECHNUNG 3.0`, or `MINIMUM`; if unknown, its identifier."]
+    valid: Annotated[bool, "Whether `errors` is empty."]
+    errors: Annotated[list[EInvoiceError], "Violations of the schema, and broken rules."]
+
+
 class TaskDetails(TypedDict):
     filename: str
     rule_id: int
@@ -194,6 +210,7 @@ class TaskDetails(TypedDict):
     approved_by: Annotated[str | None, "Username of that person."]
     corrected: Annotated[bool, "Whether a person has corrected the result."]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
+    einvoice: Annotated[EInvoice | None, "The e-invoice that the document carries. Null until it is read."]
     metadata: TaskMetadata
     created_at: datetime
     updated_at: datetime

@@ -173,6 +173,13 @@ class SchemaInvalid(EtlError):
     detail = "The language model's response does not match the rule's schema, even after a corrective retry."
 
 
+class NoEInvoice(EtlError):
+    code = "no_einvoice"
+    detail = (
+        "The document carries no e-invoice that could be read, and no language model is configured to read its text."
+    )
+
+
 class NumberUnrepresentable(SchemaInvalid):
     code = "number_unrepresentable"
     detail = "The language model's response has a number that cannot be stored. Allow a string in the rule's schema."

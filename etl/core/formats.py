@@ -50,6 +50,7 @@ class DocumentFormat(StrEnum):
     HTML = "html", "text/html"
     EML = "eml", "message/rfc822"
     CSV = "csv", "text/csv"
+    XML = "xml", "application/xml"
 
     def __new__(cls, extension: str, media_type: str = "") -> Self:
         member = str.__new__(cls, extension)
@@ -78,6 +79,9 @@ BEGINNINGS = (
 )
 # PDF readers accept up to 1,024 bytes of other data before this.
 LATE_PDF = re.compile(rb".{0,1024}?%PDF-\d\.\d", re.DOTALL)
+XML = re.compile(
+    r"\ufeff?\s{0,64}<\?xml\s|\ufeff?\s{0,64}<(?:\w{1,40}:)?(?:Invoice|CreditNote|CrossIndustry\w{1,40})[\s>]"
+)
 HTML = re.compile(r"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,60}):")
 MAIL_HEADERS = frozenset({"date", "message-id", "mime-version", "received", "return-path", "content-type"})
@@ -124,6 +128,8 @@ def sniff(head: bytes, name: str = "") -> DocumentFormat | None:
 def kind_of_text(text: str, name: str) -> DocumentFormat:
     if is_html(text):
         return DocumentFormat.HTML
+    if XML.match(text):
+        return DocumentFormat.XML
     if is_mail(text):
         return DocumentFormat.EML
     if extension(name) in {"md", "markdown"}:

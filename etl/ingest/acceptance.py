@@ -25,6 +25,7 @@ OTHER_NAMES = {
     "text/x-markdown": DocumentFormat.MARKDOWN,
     "text/rtf": DocumentFormat.RTF,
     "application/xhtml+xml": DocumentFormat.HTML,
+    "text/xml": DocumentFormat.XML,
 }
 # The parameters of a linearized PDF, which are in its first object: `/Linearized 1 … /N 600`.
 LINEARIZED = re.compile(

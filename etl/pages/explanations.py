@@ -86,6 +86,11 @@ ERRORS = {
         "The extracted data does not match the schema",
         "Relax the rule's schema at the place named in the error, and extract again.",
     ),
+    "no_einvoice": Explanation(
+        "The document carries no e-invoice",
+        "Ask the sender for a file with an e-invoice, or your administrator to configure a language model, which reads "
+        "other invoices.",
+    ),
     "number_unrepresentable": Explanation(
         "A number is too large or too precise",
         "Allow a string at the place named in the error in the rule's schema, and extract again.",
@@ -146,6 +151,16 @@ WARNINGS = {
         "The language model may not have read the whole document",
         "Check whether the result is complete, or use a rule that works in pieces. Ask your administrator to raise the "
         "context length of the model server.",
+    ),
+    "einvoice_unreadable": Explanation(
+        "The e-invoice could not be read", "The text of the pages was read instead. Ask the sender for a correct file."
+    ),
+    "einvoice_rule": Explanation(
+        "The e-invoice breaks a rule of EN 16931", "Check the amounts before you pay, and tell the sender."
+    ),
+    "einvoice_differs": Explanation(
+        "The e-invoice differs from the pages",
+        "A file with two different invoices may be a fraud. Do not pay before you have asked the sender.",
     ),
     "number_unrepresentable": Explanation(
         "A number was stored as text", "It is too large or too precise for a number. Its digits are complete."

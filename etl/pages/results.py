@@ -16,7 +16,7 @@ from etl.core.formats import DocumentFormat
 from etl.core.states import Status
 from etl.ingest import acceptance
 from etl.models import Task
-from etl.pages import sheets, tree
+from etl.pages import invoices, sheets, tree
 from etl.pages.base import DocumentsPage, TaskPage, owned, seen
 from etl.pipeline import artifacts
 from etl.providers.base import UNSURE
@@ -124,7 +124,8 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
         output = output_of(state)
         if "data" not in output:
             return {"is_text_alone": True}
-        pane = {
+        pane: dict[str, Any] = {
+            "invoice": invoices.view_of(output),
             "node": tree_of(output, request),
             "pointer": request.GET.get("node", ""),
             "levels": tree.legend(),
@@ -134,6 +135,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     except Problem as problem:
         return {"missing": problem.detail}
     pane["raw"] = request.GET.get("json") == "raw"
+    pane["shows_invoice"] = bool(pane["invoice"]) and not (request.GET.get("json") or pane["pointer"])
     if pane["raw"]:
         text = dumped(output["data"])
         pane |= {"text": text.decode() if len(text) <= RAW_BYTES else "", "size": len(text)}
@@ -141,7 +143,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
 
 
 def tree_of(output: dict[str, Any], request: HttpRequest) -> tree.Node:
-    sources = {each["pointer"]: each for each in output.get("citations") or []}
+    sources = None if invoices.is_exact(output) else {each["pointer"]: each for each in output.get("citations") or []}
     return tree.build(output["data"], sources, at=request.GET.get("node", ""), start=number(request, "from") or 0)
 
 

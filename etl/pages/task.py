@@ -50,6 +50,7 @@ class DocumentPage(TaskPage):
             lacks_model=requirements.lacks_model(mode),
             steps=steps_of(state, rule=rule),
             failure=failure_of(state),
+            einvoice=representation.einvoice(state),
             warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
             incomplete=completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
             is_running=not (state.has_ended or state.is_cancellable),

@@ -59,7 +59,7 @@ class Node:
         return of_match(self.source["match"] if self.source else NOT_FOUND)
 
 
-Sources = Mapping[str, dict[str, Any]]  # citations by pointer
+Sources = Mapping[str, dict[str, Any]] | None  # citations by pointer; None if values need none
 KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): "nothing"}
 
 
@@ -112,9 +112,9 @@ def node_of(name: str, pointer: str, value: Any, sources: Sources, *, depth: int
         return node
     text = value if isinstance(value, str) else exact_json.dumps(value).decode()
     node.text, node.cut = text[:LONGEST_TEXT], len(text) if len(text) > LONGEST_TEXT else 0
-    source = sources.get(pointer)
+    source = (sources or {}).get(pointer)
     node.source = source if source and source["match"] != NOT_FOUND else None
-    node.unsourced = node.source is None and value is not None and value != ""
+    node.unsourced = sources is not None and node.source is None and value is not None and value != ""
     return node
 
 

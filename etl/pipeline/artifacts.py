@@ -3,6 +3,7 @@
     etl/tasks/17/ocr-9405313/3f9a….md             the Markdown, named by its content
     etl/tasks/17/ocr-9405313/8b20….layout.json    the blocks of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/4c1d….lines.json     the lines of its pages with their boxes, named by their content
+    etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice that it carries, named by its content
     etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
     etl/tasks/17/result-9405313/journal/5c1e….json    model responses of this run, valid or not
@@ -133,14 +134,19 @@ def keep_ocr(
     text = clean(result.markdown).encode()
     key = f"{ocr_folder(owner)}{hashlib.sha256(text).hexdigest()}.md"
     put_once(key, text, content_type=MARKDOWN, check=check)
-    facts = result.as_dict() | keep_layout(owner, result, check=check)
+    facts = result.as_dict() | keep_parts(owner, result, check=check)
     ours = {"markdown_key": key, "facts": facts, "warnings": warnings, "attempts": attempts}
     return StoredOcr(**commit(ocr_key(owner), ours, check=check, load=json.loads))
 
 
-def keep_layout(owner: ArtifactOwner, result: OCRResult, *, check: Callable[[], None]) -> dict[str, str]:
-    """Store the blocks and lines of the pages, if the provider knows them. Return their keys, for the commit."""
-    kept = {"layout": result.layout and {"pages": result.layout}, "lines": result.lines}
+def keep_parts(owner: ArtifactOwner, result: OCRResult, *, check: Callable[[], None]) -> dict[str, str]:
+    """Store the blocks and lines of the pages, if the provider knows them, and the e-invoice, if there is one. Return
+    their keys, for the commit."""
+    kept = {
+        "layout": result.layout and {"pages": result.layout},
+        "lines": result.lines,
+        "einvoice": result.einvoice,
+    }
     return {
         f"{name}_key": keep_named(owner, f"{name}.json", dumped(content), check=check)
         for name, content in kept.items()
@@ -158,9 +164,19 @@ def keep_named(owner: ArtifactOwner, ending: str, content: bytes, *, check: Call
 def load_ocr(stored: StoredOcr) -> OCRResult:
     """Return the OCR result without its layout. Raises Missing if an object no longer exists, and StorageError."""
     markdown = b"".join(storage.read(stored.markdown_key)).decode()
-    lines = json.loads(b"".join(storage.read(key))) if (key := stored.facts.get("lines_key")) else {}
-    by_page = {int(page): content for page, content in lines.items()}
-    return OCRResult.from_dict(stored.facts, markdown=markdown, lines=by_page)
+    lines = load_part(stored, "lines", load=json.loads) or {}
+    return OCRResult.from_dict(
+        stored.facts,
+        markdown=markdown,
+        lines={int(page): content for page, content in lines.items()},
+        einvoice=load_part(stored, "einvoice", load=exact_json.loads),
+    )
+
+
+def load_part(stored: StoredOcr, name: str, *, load: Callable[[bytes], Any]) -> Any:
+    """Return a part that `keep_parts` stored, or None."""
+    key = stored.facts.get(f"{name}_key")
+    return load(b"".join(storage.read(key))) if key else None
 
 
 # ---- Small JSON objects ---------------------------------------------------------------------------------------------

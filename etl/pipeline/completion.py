@@ -40,7 +40,7 @@ def complete(state: RunState, output: dict[str, Any], move_id: str | None = None
         state,
         result=result,
         usage=provenance["usage"],
-        postprocess=text_of({name: provenance[name] for name in ("strategy", "model")}),
+        postprocess=text_of({name: provenance[name] for name in ("strategy", "model", "source") if name in provenance}),
         warnings=text_of(provenance["warnings"]),
         move_id=move_id,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, cast
 
 from django.conf import settings
@@ -24,6 +25,11 @@ def provider() -> OCRProvider:
 def local() -> LocalProvider:
     """Return the local provider, which draws pages, whatever provider reads documents."""
     return cast("LocalProvider", instance(settings.ETL_OCR_PROVIDERS["local"]))
+
+
+def reads_einvoices() -> bool:
+    """Return whether this process has the packages that read e-invoices: those of the local provider."""
+    return find_spec("facturx") is not None
 
 
 def formats() -> list[DocumentFormat]:

@@ -15,13 +15,15 @@ class Processed:
     digits matter are of type `exact_json.Number`.
 
     A citation: `{"pointer": "/total", "page": 1, "quote": "Total 12.00", "match": "exact"}`; the quote was found on
-    that page. Warnings and usage are in the StageContext.
+    that page. Warnings and usage are in the StageContext. `source`: `einvoice` or `model`, if it can be
+    both.
     """
 
     data: Any = None
     citations: list[dict[str, Any]] = field(default_factory=list)
     strategy: str | None = None
     model: str | None = None
+    source: str | None = None
 
 
 class PostProcessor(ABC):

@@ -19,6 +19,24 @@ BLOCK_KINDS = ("title", "text", "list", "table", "figure", "caption", "header", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EInvoice:
+    """The invoice that a document carries as XML. `data`: in the shape of docs/e-invoices.md, with exact numbers.
+
+    `errors`: `{"code", "detail"}`; the code is `schema`, `profile`, or the number of a rule of EN 16931.
+    """
+
+    syntax: str  # cii or ubl
+    profile: str
+    errors: tuple[dict[str, str], ...] = ()
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a task shows."""
+        errors = list(self.errors)
+        return {"syntax": self.syntax, "profile": self.profile, "valid": not errors, "errors": errors}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name."""
 
@@ -29,6 +47,7 @@ class Document:
     name: str
     # Returns a temporary URL, for providers that download the document themselves.
     url: Callable[[], str]
+    einvoice: EInvoice | None = None  # that it carries
 
 
 # Below this confidence, recognized text has wrong words. Nonsense still gets 0.6.
@@ -54,7 +73,8 @@ class OCRResult:
     `version`. A page that could not be read is a warning with code `page_failed` in the StageContext, or an error.
     It is never omitted silently. `layout`: for each page its size and its blocks with their boxes, if the provider
     knows them; stored beside the Markdown. `lines`: the printed lines of each page, as lists of cells
-    `[x0, y0, x1, y1, text]` by page number, for the places of citations.
+    `[x0, y0, x1, y1, text]` by page number, for the places of citations. `einvoice`: the data of the e-invoice that the
+    document carries, None if it carries none.
     """
 
     markdown: str
@@ -64,9 +84,10 @@ class OCRResult:
     metadata: dict[str, Any] = field(default_factory=dict)
     layout: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # stored on its own
     lines: dict[int, "Lines"] = field(default_factory=dict, compare=False)  # stored on its own
+    einvoice: dict[str, Any] | None = field(default=None, compare=False)  # stored on its own
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything except the Markdown, the layout, and the lines, for the JSON that is stored beside them."""
+        """Return everything except what is stored on its own, for the JSON that is stored beside it."""
         return {
             "pages": [asdict(page) for page in self.pages],
             "provider": self.provider,
@@ -75,10 +96,13 @@ class OCRResult:
         }
 
     @classmethod
-    def from_dict(cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, "Lines"]) -> Self:
+    def from_dict(
+        cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, "Lines"], einvoice: dict[str, Any] | None = None
+    ) -> Self:
         return cls(
             markdown=markdown,
             lines=lines,
+            einvoice=einvoice,
             pages=tuple(Page(**page) for page in facts["pages"]),
             provider=facts["provider"],
             provider_task_id=facts["provider_task_id"],

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from config.platform.http.problems import BadInput, InputError, Problem
 from rules.library import quotas
-from rules.models import LLM, Rule, RuleVersion
+from rules.models import WITH_SCHEMA, Rule, RuleVersion
 from rules.schema import json_schema
 
 FIELDS = (
@@ -17,7 +17,7 @@ FIELDS = (
     "require_complete",
 )  # fmt: skip
 SCHEMA_REQUIRED = InputError(
-    pointer="/json_schema", code="required", detail="This field is required when postprocess_mode is llm."
+    pointer="/json_schema", code="required", detail="This field is required when postprocess_mode is llm or einvoice."
 )
 
 
@@ -95,5 +95,5 @@ def differs(old: Any, new: Any) -> bool:
 
 
 def require_schema(values: dict[str, Any]) -> None:
-    if values["postprocess_mode"] == LLM and values["json_schema"] is None:
+    if values["postprocess_mode"] in WITH_SCHEMA and values["json_schema"] is None:
         raise BadInput(SCHEMA_REQUIRED)

@@ -11,7 +11,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 from config.platform.http.problems import BadInput, InputError, input_errors
 from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text
 from rules.library.editing import SCHEMA_REQUIRED
-from rules.models import LLM
+from rules.models import LLM, WITH_SCHEMA
 from rules.schema import json_schema
 
 MAX_NAME = 200
@@ -45,7 +45,9 @@ class RuleSerializer(StrictSerializer):
     name = FilledText(max_length=MAX_NAME)
     description = Text(max_length=MAX_TEXT, allow_blank=True, default="")
     json_schema = SchemaField(
-        allow_null=True, default=None, help_text="The schema of results. Required when postprocess_mode is llm."
+        allow_null=True,
+        default=None,
+        help_text="The schema of results. Required when postprocess_mode is llm or einvoice.",
     )
     system_prompt = Text(max_length=MAX_TEXT, allow_blank=True, default="")
     postprocess_mode = ModeField(default=LLM)
@@ -88,5 +90,5 @@ class RuleSerializer(StrictSerializer):
             is_ours = name in SET_BY_SERVER
             yield name, [ErrorDetail("This field is set by the server.", code="read_only")] if is_ours else errors
         mode = data.get("postprocess_mode", LLM)
-        if not self.partial and mode == LLM and data.get("json_schema") is None:
+        if not self.partial and mode in WITH_SCHEMA and data.get("json_schema") is None:
             yield "json_schema", [ErrorDetail(SCHEMA_REQUIRED.detail, code=SCHEMA_REQUIRED.code)]

@@ -1,4 +1,4 @@
-from rules.models.rule import LLM, Rule, RuleVersion
+from rules.models.rule import LLM, WITH_SCHEMA, Rule, RuleVersion
 from rules.models.usage import RuleUsage
 
-__all__ = ["LLM", "Rule", "RuleUsage", "RuleVersion"]
+__all__ = ["LLM", "WITH_SCHEMA", "Rule", "RuleUsage", "RuleVersion"]

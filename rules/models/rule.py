@@ -7,9 +7,10 @@ from django.db.models.functions import Cast, Coalesce, Length
 
 from rules.models.ordered import OrderedJSON
 
-# The default mode, and the only one that requires a schema. ETL_POSTPROCESSORS defines the others, so the database has
-# no constraint on them.
+# The default mode. ETL_POSTPROCESSORS defines the others, so the database has no constraint on them.
 LLM = "llm"
+# Modes that require a schema.
+WITH_SCHEMA = (LLM, "einvoice")
 
 
 class RuleFields(models.Model):

@@ -9,6 +9,10 @@ from rules.library import requirements
 
 MODES = {
     "llm": ("Extract with a language model", "The model reads the Markdown and returns JSON that matches the schema."),
+    "einvoice": (
+        "Read e-invoices",
+        "Reads Factur-X, ZUGFeRD, XRechnung, and Peppol invoices exactly, without a model. It reads other documents.",
+    ),
     "skip": (
         "Markdown only",
         "The result is the Markdown text. No model is used; the schema and the prompt are ignored.",

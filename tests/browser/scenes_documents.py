@@ -15,13 +15,15 @@ from etl.core.stage_context import StageContext, TaskWarning, Usage
 from etl.core.states import Stage, Status
 from etl.models import Task
 from etl.pipeline import actions, artifacts, completion, engines, page_images, review
-from etl.pipeline.stages import ocr
+from etl.pipeline.stages import ocr, postprocess
 from etl.providers.base import OCRResult, Page, page_marker
+from etl.runstate import RunState
 from rules.models import Rule
 from tests.browser.scenes import Scene
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import begin, fail
 from tests.samples import sample
+from tests.samples.make import INVOICE, printed
 
 MANY = 1_000
 SHOWN = {"/title": "Invoice", "/total": "Total"}  # a word of the cited cell by pointer
@@ -219,16 +221,8 @@ def long(user: User) -> None:
 
 def pictured(user: User) -> None:
     """An invoice of two pages, read by the local provider, whose images a worker has drawn."""
-    content = sample("invoice.pdf").read_bytes()
-    task = paper(user, content=content, kind="pdf")
-    state, context = begin(task), StageContext(seconds=120)
-    try:
-        completion.advance(state, ocr.convert(state, context))
-        for width in page_images.WIDTHS:
-            page_images.draw(task.pk, page=1, width=width)
-    finally:
-        engines.local().close()
-        engines.provider().close()
+    task = paper(user, content=sample("invoice.pdf").read_bytes(), kind="pdf")
+    state = read_locally(task)
     stored = artifacts.find_ocr(state)
     assert stored
     lines = artifacts.load_ocr(stored).lines[1]
@@ -275,6 +269,36 @@ def many_pages(user: User, count: int = 500) -> Task:
     return task
 
 
+def read_locally(task: Task) -> RunState:
+    """Read a PDF with the local provider, and draw its first page."""
+    state, context = begin(task), StageContext(seconds=120)
+    try:
+        completion.advance(state, ocr.convert(state, context))
+        for width in page_images.WIDTHS:
+            page_images.draw(task.pk, page=1, width=width)
+    finally:
+        engines.local().close()
+        engines.provider().close()
+    return state
+
+
+def einvoice(user: User, xml: bytes = b"") -> None:
+    """An e-invoice in a PDF, read without a model. `xml`: in place of its own."""
+    own = sample("einvoice.xml").read_bytes()
+    content = printed(INVOICE, attached={"factur-x.xml": xml or own})
+    rule = make_rule(user, mode="einvoice", name="E-invoices", json_schema={"type": "object"})
+    task = make_task(user, rule=rule, filename="einvoice.pdf", content=content, kind="pdf")
+    read_locally(task)
+    state = begin(task, Stage.POSTPROCESS)
+    completion.complete(state, postprocess.run(state, StageContext(seconds=60)))
+
+
+def wrong_einvoice(user: User) -> None:
+    """One whose amount due is neither that of its page nor the sum."""
+    amount = b"<ram:DuePayableAmount>2363.58"
+    einvoice(user, sample("einvoice.xml").read_bytes().replace(amount, amount.replace(b"2363", b"9363")))
+
+
 SCENES = [
     Scene(name="documents-empty", path=lambda _: "/app/documents"),
     Scene(name="documents-busy", path=lambda _: "/app/documents", prepare=busy),
@@ -285,6 +309,8 @@ SCENES = [
     Scene(name="document-failed-extracting", path=newest, prepare=failed_late),
     Scene(name="document-completed", path=newest, prepare=completed),
     Scene(name="document-pages", path=newest, prepare=pictured),
+    Scene(name="document-einvoice", path=newest, prepare=einvoice),
+    Scene(name="document-einvoice-wrong", path=newest, prepare=wrong_einvoice),
     Scene(name="document-source", path=lambda user: f"{newest(user)}?view=source&json=raw", prepare=completed),
     Scene(name="document-plain", path=newest, prepare=plain),
     Scene(name="document-reviewed", path=newest, prepare=reviewed),

@@ -9,8 +9,10 @@ import pytest
 from django.contrib.auth.models import User
 
 from config.platform import exact_json
+from etl import runstate
 from etl.models import Task
 from rules.models import Rule
+from tests.broker import valkey
 from tests.client.conftest import Cli
 from tests.client.gate import FaultProxy, problem
 from tests.integration.etl_factories import make_rule, make_task
@@ -146,6 +148,17 @@ def test_documents_are_listed(alice: User, bob: User, sluice: Cli) -> None:
     assert sluice("document", "show", task.pk, "--json").json["status"] == "completed"
     for verb in ("show", "wait", "result", "cancel"):
         assert sluice("document", verb, others.pk, code=4).err == "Error: Task not found [not_found]\n"
+
+
+def test_the_e_invoice_of_a_document_is_shown(alice: User, sluice: Cli) -> None:
+    """C3, B41"""
+    task = make_task(alice)
+    assert "E-invoice" not in sluice("document", "show", task.pk).text
+    for errors, shown in ((), "valid"), (({"code": "BR-CO-10", "detail": "…"},), "errors: BR-CO-10"):
+        found = {"syntax": "ubl", "profile": "XRECHNUNG 3.0", "valid": not errors, "errors": list(errors)}
+        Task.objects.filter(pk=task.pk).update(metadata={"ocr": {"einvoice": found}})
+        valkey().delete(runstate.key_of(task.pk))
+        assert f"E-invoice  UBL XRECHNUNG 3.0, {shown}\n" in sluice("document", "show", task.pk).text
 
 
 def test_a_result_is_printed_as_text_or_data(alice: User, sluice: Cli) -> None:

@@ -181,7 +181,7 @@ def test_the_form_shows_limits_and_rules(client: Client, alice: User, bob: User)
     make_rule(alice, name="Invoices of mine")
     make_rule(bob, name="Invoices of theirs")
     page = text(client.get(LIST))
-    assert "ODP, ODS, EPUB, HTML, email and CSV. Up to 52.4 MB and 500 pages each." in page
+    assert "ODP, ODS, EPUB, HTML, email, CSV and XML. Up to 52.4 MB and 500 pages each." in page
     assert "Default: Default" in page
     assert "Invoices of mine" in page
     assert "Invoices of theirs" not in page

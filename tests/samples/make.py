@@ -159,11 +159,25 @@ class Paper(FPDF):
                 table.row(list(cells))
 
 
-def printed(pages: list[list[Block]], *, chinese: bool = False) -> bytes:
+def printed(pages: list[list[Block]], *, chinese: bool = False, attached: dict[str, bytes] | None = None) -> bytes:
     paper = Paper(chinese=chinese)
     for blocks in pages:
         paper.lay(blocks)
+    for name, content in (attached or {}).items():
+        attach(paper, name, content)
     return bytes(paper.output())
+
+
+def attach(paper: FPDF, name: str, content: bytes) -> None:
+    """Embed a file, as e-invoices embed their XML."""
+    paper.embed_file(
+        bytes=content,
+        basename=name,
+        mime_type="text/xml",
+        creation_date=datetime(2024, 2, 29, tzinfo=UTC),
+        compress=True,
+        checksum=False,
+    )
 
 
 def true_text(pages: list[list[Block]]) -> str:
@@ -219,6 +233,8 @@ def main() -> None:
         "invoice.pdf": invoice,
         "invoice-scan.pdf": on_pages(sheets),
         "invoice-mixed.pdf": on_pages(sheets[1:], before=INVOICE[:1]),
+        # `einvoice.xml` was written by hand.
+        "einvoice.pdf": printed(INVOICE, attached={"factur-x.xml": (FOLDER / "einvoice.xml").read_bytes()}),
         "invoice.txt": true_text(INVOICE).encode(),
         "notice-zh.pdf": notice,
         "notice-zh-scan.jpg": as_jpeg(scanned(notice)[0]),

@@ -1,6 +1,7 @@
 """Conversion of real documents by the local provider, compared with their known text.
 
-The documents are a PDF with text, a scan, and a Chinese page. With a language model, a rule converts an invoice too.
+The documents are a PDF with text, a scan, a Chinese page, and an e-invoice. With a language model, a rule converts an
+invoice too.
 """
 
 import unicodedata
@@ -120,10 +121,27 @@ def letters(text: str) -> str:
 
 def invoice(api: httpx2.Client, console: Console, *, check: Callable[[], None]) -> Task:
     """Convert the invoice with the system rule `Invoice` and the language model of ETL_LLM_BASE_URL."""
+    return wait(api, console, submit(api, "invoice.pdf", rule_id=system_rule(api, "Invoice")), check=check)
+
+
+def system_rule(api: httpx2.Client, name: str) -> str:
     rules = expect(api.get(f"{API}/rules?limit=200"), HTTPStatus.OK).json()["results"]
-    rule_id = next((rule["rule_id"] for rule in rules if rule["is_system"] and rule["name"] == "Invoice"), None)
-    require(rule_id is not None, "there is no system rule Invoice")
-    return wait(api, console, submit(api, "invoice.pdf", rule_id=str(rule_id)), check=check)
+    rule_id = next((rule["rule_id"] for rule in rules if rule["is_system"] and rule["name"] == name), None)
+    require(rule_id is not None, f"there is no system rule {name}")
+    return str(rule_id)
+
+
+# Of the XML within `einvoice.pdf`.
+EINVOICE_DIGITS = b'"totals":{"net":1986.20,"tax":377.38,"gross":2363.58,"due":2363.58}'
+
+
+def einvoice(api: httpx2.Client, console: Console, *, check: Callable[[], None]) -> Task:
+    """Read an e-invoice with the system rule `E-invoice`, without a model, and verify the digits of its amounts."""
+    task = wait(api, console, submit(api, "einvoice.pdf", rule_id=system_rule(api, "E-invoice")), check=check)
+    require(task["einvoice"] is not None and task["einvoice"]["valid"], f"no valid e-invoice: {task['einvoice']}")
+    content = expect(api.get(f"{API}/tasks/{task['task_id']}"), HTTPStatus.OK).content
+    require(EINVOICE_DIGITS in content, "the result does not have the digits of the XML")
+    return task
 
 
 def excerpt(markdown: str) -> Text:

@@ -102,9 +102,11 @@ def story(console: Console, stack: local.Stack) -> None:
         export(console, api, stack, reuse="if-present")
         heading(console, "6. Convert documents to Markdown: extract text, and run OCR on scans")
         invoice_id = convert(console, api, stack)
-        heading(console, "7. Convert an invoice to JSON with a rule and a language model")
+        heading(console, "7. Read an e-invoice exactly, without a language model")
+        read_einvoice(console, api, stack)
+        heading(console, "8. Convert an invoice to JSON with a rule and a language model")
         task_id = extract(console, api, stack) or invoice_id
-        heading(console, "8. Show a place of the invoice on the image of its page")
+        heading(console, "9. Show a place of the invoice on the image of its page")
         show_page(console, stack, task_id)
     console.print()
 
@@ -228,6 +230,13 @@ def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> int:
             "   Skipped: Office files, HTML and EPUB, which need a MinerU server: docs/mineru.md", soft_wrap=True
         )
     return int(found[0].task["task_id"])
+
+
+def read_einvoice(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    task = conversion.einvoice(api, console, check=stack.check)
+    found = task["einvoice"]
+    passed(console, f"{found['syntax'].upper()}, profile {found['profile']}: valid; every amount as in the XML")
+    console.print(Text(f"   │ {conversion.EINVOICE_DIGITS.decode()}", style="dim"), soft_wrap=True)
 
 
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> int | None:

@@ -6,6 +6,7 @@ The engine is behind `engines.provider()`.
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
-from etl.providers.base import Document, OCRResult, without_markers
+from etl.postprocessors.einvoices import comparison
+from etl.providers.base import Document, EInvoice, OCRResult, without_markers
 from etl.runstate import RunState
 
 
@@ -38,8 +40,11 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
-        result = engines.provider().convert(document, context=context)
+        einvoice = find_einvoice(document, context)
+        result = engines.provider().convert(replace(document, einvoice=einvoice), context=context)
     refuse_empty(result)
+    if einvoice:
+        result = with_einvoice(result, einvoice, kind=document.kind, context=context)
     return artifacts.keep_ocr(
         state,
         result,
@@ -49,12 +54,33 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
     )
 
 
+# ---- E-invoices -----------------------------------------------------------------------------------------------------
+def find_einvoice(document: Document, context: StageContext) -> EInvoice | None:
+    """Return the e-invoice that the document carries, whatever provider reads its pages.
+
+    Workers for MinerU alone, without the local provider's packages, do not look for one. Raises the errors of
+    `find_einvoice`.
+    """
+    return engines.local().find_einvoice(document, context=context) if engines.reads_einvoices() else None
+
+
+def with_einvoice(result: OCRResult, einvoice: EInvoice, *, kind: DocumentFormat, context: StageContext) -> OCRResult:
+    """Add the e-invoice to a result, and warn if it breaks rules or differs from the pages."""
+    for error in einvoice.errors:
+        if error["code"].startswith("BR-"):
+            context.warn("einvoice_rule", f"{error['code']}: {error['detail']}")
+    result = replace(result, einvoice=einvoice.data, metadata=result.metadata | {"einvoice": einvoice.summary()})
+    if kind != DocumentFormat.XML:
+        comparison.warn_of_differences(einvoice.data, result, context=context)
+    return result
+
+
+# ---- The document ---------------------------------------------------------------------------------------------------
 def refuse_empty(result: OCRResult) -> None:
     if not without_markers(result.markdown).strip():
         raise EmptyDocument
 
 
-# ---- The document ---------------------------------------------------------------------------------------------------
 @contextmanager
 def local_copy(state: ArtifactOwner, context: StageContext) -> Iterator[Document]:
     """Download the document into a temporary folder, under a name that the client did not choose."""

@@ -117,6 +117,7 @@ def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, c
         "provider": origin.provider,
         "strategy": done.strategy,
         "model": done.model,
+        **({"source": done.source} if done.source else {}),
         "attempts": origin.attempts,
         "usage": origin.usage,
         "warnings": origin.warnings + [each for each in own if each not in origin.warnings],

@@ -24,6 +24,7 @@ from etl.providers.base import (
     UNSURE,
     Cell,
     Document,
+    EInvoice,
     Lines,
     MarkdownOfPages,
     OCRProvider,
@@ -31,11 +32,16 @@ from etl.providers.base import (
     unmarked,
 )
 from etl.providers.local import plain
+from etl.providers.local.einvoices import rendering
+from etl.providers.local.einvoices.received import einvoice_of
+from etl.providers.local.einvoices.unreadable import REASONS
 from etl.providers.local.process import Message, ReaderCrashed, ReaderProcess
 
 log = structlog.get_logger(__name__)
 
-PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
+PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN, DocumentFormat.XML})
+# Formats that may carry an e-invoice.
+EINVOICE_FORMATS = frozenset({DocumentFormat.PDF, DocumentFormat.XML})
 # Increased when the output changes although the versions of the libraries do not.
 VERSION = "4"
 LIBRARIES = (
@@ -46,6 +52,7 @@ LIBRARIES = (
     "pillow",
     "lxml",
     "docling-slim",
+    "factur-x",
     "charset-normalizer",
 )
 # Below this confidence of all lines, also of omitted ones, the script is most likely unknown. Blurred text has 0.6.
@@ -54,6 +61,7 @@ LOCK_POLL_INTERVAL = 0.2  # seconds between checks of the deadline and the lease
 # Seconds of processor time for a document that is not printed, such as a spreadsheet; 2,000,000 cells take a third.
 # Parsers of mails and HTML have input that takes them hours. More time would not help, so there is no further attempt.
 MAX_OFFICE_SECONDS = 120
+MAX_EINVOICE_SECONDS = 10  # of processor time for an e-invoice; the largest take one
 MAX_COPIES = 4  # of the text in messages: in Markdown, in boxes, in lines, and in running heads
 # Warnings about pages of documents that are not printed, by code.
 OFFICE_WARNINGS = {
@@ -74,7 +82,10 @@ READER_ERRORS = {
 
 
 class LocalProvider(OCRProvider):
-    """OCR provider for PDFs, with their text layer if possible, images, Office documents, web pages, and text files."""
+    """OCR provider for PDFs, with their text layer if possible, images, Office documents, web pages, and text files.
+
+    It reads e-invoices too. XML that is none is text.
+    """
 
     name = "local"
     title = "The local provider"
@@ -107,6 +118,36 @@ class LocalProvider(OCRProvider):
                 "ocr_ms": milliseconds(result.ocr_seconds),
             },
         )
+
+    def find_einvoice(self, document: Document, *, context: StageContext) -> EInvoice | None:
+        """Return the e-invoice that a document carries, or None.
+
+        One that cannot be read is a warning, and never an error: the page is read. Raises OcrFailed and its subclasses
+        if no process could be started, and the errors of `context.check()`.
+        """
+        if document.kind not in EINVOICE_FORMATS:
+            return None
+        try:
+            message = self.einvoice_message(document, context)
+            if "unreadable" not in message:
+                return einvoice_of(message["einvoice"]) if message["einvoice"] else None
+            reason = REASONS[message["unreadable"]]
+        except (errors.FileCorrupt, errors.FileEncrypted):
+            return None  # the error of the document, which reading it reports
+        except (BadDocument, ReaderCrashed, KeyError, TypeError, ValueError, AttributeError):
+            reason = REASONS["crashed"]
+        context.warn("einvoice_unreadable", f"The e-invoice was not read. {reason}")
+        return None
+
+    def einvoice_message(self, document: Document, context: StageContext) -> Message:
+        """Return the message about an e-invoice. Raises the errors of `convert`."""
+        found: Message = {}
+        with closing(self.read(document, context, einvoice=True)) as messages:
+            for message in messages:
+                if "error" in message:
+                    raise reader_error(message)
+                found |= message
+        return found
 
     def count_pages(self, document: Document, *, context: StageContext) -> int:
         """Return the number of pages of a PDF or image, without reading them. Raises the errors of `convert`."""
@@ -161,16 +202,23 @@ class LocalProvider(OCRProvider):
 
 
 def make_request(
-    document: Document, context: StageContext, *, count_only: bool = False, draw: dict[str, int] | None = None
+    document: Document,
+    context: StageContext,
+    *,
+    count_only: bool = False,
+    draw: dict[str, int] | None = None,
+    einvoice: bool = False,
 ) -> dict[str, Any]:
     sluice = settings.SLUICE
+    office_seconds = MAX_OFFICE_SECONDS if document.kind in OFFICE_FORMATS else None
     return {
         "path": str(document.path.resolve()),
         "kind": document.kind.value,
         "seconds": context.remaining(),
-        "processor_seconds": MAX_OFFICE_SECONDS if document.kind in OFFICE_FORMATS else None,
+        "processor_seconds": MAX_EINVOICE_SECONDS if einvoice else office_seconds,
         "count_only": count_only,
         "draw": draw,
+        "einvoice": einvoice,
         "limits": {
             "pages": sluice.etl_max_pages,
             "pixels": sluice.etl_max_pixels,
@@ -185,8 +233,11 @@ def max_text() -> int:
 
 
 def plain_messages(document: Document) -> Generator[Message]:
-    """Yield messages about a text file, as the reader process does for other documents."""
-    texts = plain.read_pages(document.path, max_pages=settings.SLUICE.etl_max_pages)
+    """Yield messages about a text file or e-invoice, as the reader process does for other documents."""
+    if document.kind == DocumentFormat.XML and document.einvoice:
+        texts = [rendering.rendered(document.einvoice.data)]
+    else:
+        texts = plain.read_pages(document.path, max_pages=settings.SLUICE.etl_max_pages)
     yield {"pages": len(texts)}
     for number, text in enumerate(texts, start=1):
         yield {"page": number, "text": text, "method": "text" if text.strip() else "none"}

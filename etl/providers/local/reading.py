@@ -136,7 +136,13 @@ class DocumentReader:
 
 
 def prepare(request: Message) -> None:
-    """Import what only some documents need, before the first fork for one: a second and 120 MB for Office documents."""
+    """Import what only some documents need, before the first fork for one: a second and 120 MB for Office documents.
+    For e-invoices, compile schemas."""
+    if request.get("einvoice"):
+        from etl.providers.local.einvoices import reading as einvoices
+
+        einvoices.load()
+        return
     if request.get("kind") in OFFICE_FORMATS:
         from etl.providers.local.office import reading  # noqa: F401
 
@@ -148,6 +154,11 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
     """
     kind, limits = DocumentFormat(request["kind"]), DocumentLimits(**request["limits"])
     try:
+        if request.get("einvoice"):
+            from etl.providers.local.einvoices import reading as einvoices
+
+            yield from einvoices.read(kind, document, limits)
+            return
         if kind in OFFICE_FORMATS:
             from etl.providers.local.office import reading as office
 

@@ -66,6 +66,7 @@ def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Status", status + (f" at {error['stage']}: {error['detail']} [{error['code']}]" if error else "")
     yield "Rule", f"{task['rule_id']}, version {task['rule_version']}"
     yield "Pages", number((metadata.get("ocr") or {}).get("pages"))
+    yield "E-invoice", einvoice_of(task.get("einvoice"))
     yield "Attempts", ", ".join(f"{stage} {count}" for stage, count in metadata.get("attempts", {}).items() if count)
     yield "Warnings", "; ".join(map(warning_of, metadata.get("warnings", [])))
     if task.get("approved_at"):
@@ -74,6 +75,14 @@ def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Corrected", f"see: sluice document history {task['task_id']}"
     yield "Created", moment(task["created_at"])
     yield "Updated", moment(task["updated_at"])
+
+
+def einvoice_of(found: dict[str, Any] | None) -> str:
+    """Return a line about an e-invoice, "" without one. Servers of earlier releases do not have it."""
+    if not found:
+        return ""
+    errors = ", ".join(sorted({error["code"] for error in found["errors"]}))
+    return f"{found['syntax'].upper()} {found['profile']}, " + (f"errors: {errors}" if errors else "valid")
 
 
 @command(app, "result")

@@ -1,0 +1,102 @@
+"""The result of a rule of the mode `einvoice`, as an invoice for people."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from etl.providers.local.einvoices.rendering import COLUMNS, TOTALS, inside
+
+MODE = "einvoice"
+MAX_ROWS = 200  # of a table; the tree has all
+FACTS = {
+    "number": "Number",
+    "issue_date": "Issue date",
+    "type_code": "Type code",
+    "payment.due_date": "Due date",
+    "payment.iban": "IBAN",
+    "payment.terms": "Payment terms",
+}
+PARTY = {
+    "name": "Name",
+    "address.street": "Street",
+    "address.postcode": "Postcode",
+    "address.city": "City",
+    "address.country": "Country",
+    "vat_id": "VAT ID",
+}
+NUMBERS = frozenset({"quantity", "net_price", "vat_rate", "net_amount", "rate", "basis", "amount"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table. `columns`: their titles, and whether they have numbers; `left_out`: rows that are not shown."""
+
+    title: str
+    columns: list[tuple[str, bool]]
+    rows: list[list[tuple[Any, bool]]]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvoiceView:
+    """An invoice. `is_exact`: from the e-invoice, not by a model."""
+
+    is_exact: bool
+    model: str
+    currency: str
+    facts: list[tuple[str, Any]]
+    parties: list[tuple[str, list[tuple[str, Any]]]]
+    tables: list[Table]
+    totals: list[tuple[str, Any]]
+    notes: list[str] = field(default_factory=list)
+
+
+def provenance_of(output: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = output.get("metadata", {}).get("provenance", {})
+    return found
+
+
+def is_exact(output: dict[str, Any]) -> bool:
+    """Return whether a result is from an e-invoice, so that its values need no source on a page."""
+    return provenance_of(output).get("source") == MODE
+
+
+def view_of(output: dict[str, Any]) -> InvoiceView | None:
+    """Return the invoice of a result, or None if the result is of another mode or has another shape."""
+    made, data = provenance_of(output), output["data"]
+    if made.get("mode") != MODE or not isinstance(data, dict):
+        return None
+    try:
+        return build(made, data)
+    except (AttributeError, TypeError):
+        return None  # a rule of a user may have a schema of its own
+
+
+def build(made: dict[str, Any], data: dict[str, Any]) -> InvoiceView:
+    return InvoiceView(
+        is_exact=made.get("source") == MODE,
+        model=made.get("model") or "",
+        currency=data.get("currency", ""),
+        facts=pairs(FACTS, data),
+        parties=[(role.capitalize(), pairs(PARTY, data[role])) for role in ("seller", "buyer") if data.get(role)],
+        tables=[
+            table(title, COLUMNS[name], data[name])
+            for name, title in (("lines", "Lines"), ("taxes", "VAT"))
+            if data.get(name)
+        ],
+        totals=[(title, data["totals"][name]) for name, title in TOTALS.items() if name in data.get("totals", {})],
+        notes=data.get("notes", []),
+    )
+
+
+def pairs(names: dict[str, str], data: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(title, value) for member, title in names.items() if (value := inside(data, member))]
+
+
+def table(title: str, names: dict[str, str], items: list[dict[str, Any]]) -> Table:
+    used = [member for member in names if any(member in item for item in items)]
+    return Table(
+        title=title,
+        columns=[(names[member], member in NUMBERS) for member in used],
+        rows=[[(item.get(member, ""), member in NUMBERS) for member in used] for item in items[:MAX_ROWS]],
+        left_out=max(0, len(items) - MAX_ROWS),
+    )

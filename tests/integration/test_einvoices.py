@@ -1,0 +1,386 @@
+"""E-invoices in the sandbox, as tasks, in the API, on pages, and in the admin (B41)."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.test import APIClient
+
+from config.platform import exact_json
+from etl.core.formats import DocumentFormat, sniff
+from etl.core.stage_context import StageContext
+from etl.core.states import Stage, Status
+from etl.models import Task
+from etl.providers.base import Document, EInvoice
+from etl.providers.local import LocalProvider
+from etl.providers.local.einvoices import unreadable
+from rules.loading import system_rules
+from rules.models import Rule
+from tests import samples
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run, seen
+from tests.integration.llm_factories import configure, forget
+from tests.integration.openai_server import gives
+from tests.samples.make import INVOICE, printed
+
+XML = samples.sample("einvoice.xml").read_bytes()
+PDF = samples.sample("einvoice.pdf").read_bytes()
+UBL = (Path(samples.__file__).parent / "einvoices/xrechnung-testsuite/01.01a-INVOICE_ubl.xml").read_bytes()
+DEEP = XML.replace(b"</ram:Content>", b"<a>" * 10_000 + b"</a>" * 10_000 + b"</ram:Content>")
+ENTITIES = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]>' + XML.partition(b"?>")[2]
+OUTSIDE = b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + XML.partition(b"?>")[2].replace(
+    b"30 days", b"&a;"
+)
+Maker = Callable[[bytes, DocumentFormat], Document]
+
+
+def pdf_of(**attached: bytes) -> bytes:
+    """Return the invoice with these files, in whose names `_` is a point."""
+    return printed(INVOICE, attached={name.replace("_", "."): content for name, content in attached.items()})
+
+
+def utf_16(xml: bytes) -> bytes:
+    return xml.decode().replace("UTF-8", "UTF-16", 1).encode("utf-16")
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[LocalProvider]:
+    made = LocalProvider()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Maker:
+    def make(content: bytes, kind: DocumentFormat) -> Document:
+        path = tmp_path / f"17.{kind}"
+        path.write_bytes(content)
+        return samples.document(path, kind)
+
+    return make
+
+
+def found_in(provider: LocalProvider, document: Document) -> tuple[EInvoice | None, list[tuple[str, str]]]:
+    context = StageContext(seconds=60)
+    found = provider.find_einvoice(document, context=context)
+    return found, [(warning.code, warning.detail) for warning in context.warnings]
+
+
+# ---- Recognition, in the sandbox ------------------------------------------------------------------------------------
+def test_a_pdf_and_its_xml_give_the_same_invoice_with_the_digits_of_the_xml(
+    provider: LocalProvider, made: Maker
+) -> None:
+    """B41"""
+    by_pdf, warnings = found_in(provider, made(PDF, DocumentFormat.PDF))
+    by_xml, _ = found_in(provider, made(XML, DocumentFormat.XML))
+    assert warnings == []
+    assert by_pdf == by_xml
+    assert by_pdf is not None
+    assert (by_pdf.syntax, by_pdf.profile, by_pdf.errors) == ("cii", "EN 16931", ())
+    data = by_pdf.data
+    assert exact_json.dumps(data["totals"]) == b'{"net":1986.20,"tax":377.38,"gross":2363.58,"due":2363.58}'
+    assert exact_json.dumps(data["lines"][2]) == (
+        b'{"id":"3","name":"Assembly on site, hours","quantity":16,"unit":"HUR","net_price":62.50,"net_amount":1000.00,'
+        b'"vat_rate":19.00}'
+    )
+    assert data["seller"]["address"] == {
+        "street": "12 Sample Street",
+        "city": "Exampleton",
+        "postcode": "EX1 2AB",
+        "country": "IE",
+    }
+    assert data["payment"] == {"due_date": "2024-03-30", "terms": "30 days net"}  # an absent term is absent
+
+
+@pytest.mark.parametrize(
+    "name", ["factur-x.xml", "ZUGFeRD-invoice.xml", "zugferd-invoice.xml", "xrechnung.xml", "any.xml"]
+)
+def test_attachments_are_recognized_by_their_content(provider: LocalProvider, made: Maker, name: str) -> None:
+    """B41: an attachment with another name counts if it is an invoice."""
+    document = made(printed(INVOICE, attached={"note.xml": b"<note/>", name: XML}), DocumentFormat.PDF)
+    found, warnings = found_in(provider, document)
+    assert found is not None
+    assert found.data["number"] == "EX-2024-0117"
+    assert warnings == []
+
+
+@pytest.mark.parametrize("content", [utf_16(XML), utf_16(UBL), b"\xef\xbb\xbf" + XML], ids=["cii", "ubl", "mark"])
+def test_encodings_are_those_of_the_xml(provider: LocalProvider, made: Maker, content: bytes) -> None:
+    """B41"""
+    assert sniff(content[:65_536], "a.bin") == DocumentFormat.XML
+    found, warnings = found_in(provider, made(content, DocumentFormat.XML))
+    assert found is not None
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (pdf_of(xrechnung_xml=DEEP), "invalid_xml"),
+        (pdf_of(xrechnung_xml=ENTITIES), "document_type"),
+        (pdf_of(xrechnung_xml=OUTSIDE), "document_type"),
+        (pdf_of(xrechnung_xml=XML, any_xml=b"<a/>", other_xml=XML), None),
+        (pdf_of(xrechnung_xml=XML[:900]), "invalid_xml"),
+        (pdf_of(xrechnung_xml=b"%PDF-1.7 not at all XML"), "invalid_xml"),
+        (pdf_of(xrechnung_xml=b"<order/>"), "no_invoice"),
+        (pdf_of(a_xml=XML, b_xml=XML.replace(b"2363.58", b"9363.58")), "several"),
+    ],
+    ids=["deep", "entities", "outside", "copies", "cut", "no XML", "no invoice", "two invoices"],
+)
+def test_broken_and_hostile_invoices_are_not_followed(
+    provider: LocalProvider, made: Maker, content: bytes, reason: str | None
+) -> None:
+    """B41: a warning, never an error."""
+    found, warnings = found_in(provider, made(content, DocumentFormat.PDF))
+    if reason is None:
+        assert found is not None
+        assert warnings == []
+        return
+    assert found is None
+    detail = f"The e-invoice was not read. {unreadable.REASONS[reason]}"
+    assert warnings == [("einvoice_unreadable", detail)]
+
+
+@pytest.mark.parametrize("content", [DEEP, ENTITIES, OUTSIDE, XML[:-20]], ids=["deep", "entities", "outside", "cut"])
+def test_an_xml_file_that_cannot_be_read_is_text(provider: LocalProvider, made: Maker, content: bytes) -> None:
+    """B41"""
+    document = made(content, DocumentFormat.XML)
+    found, warnings = found_in(provider, document)
+    assert found is None
+    assert [code for code, _ in warnings] == ["einvoice_unreadable"]
+    assert "EX-2024-0117" in provider.convert(document, context=StageContext(seconds=60)).markdown
+
+
+def test_a_bomb_is_a_warning_and_so_is_a_process_that_dies(
+    provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B41: 200 MB when unpacked; and with a limit of memory that it exceeds. The next document is read."""
+    bomb = made(pdf_of(xrechnung_xml=b"<!-- " + b" " * 200 * 1024**2 + b" -->"), DocumentFormat.PDF)
+    for reason in ("too_large", "crashed"):
+        found, warnings = found_in(provider, bomb)
+        assert found is None
+        assert warnings == [("einvoice_unreadable", f"The e-invoice was not read. {unreadable.REASONS[reason]}")]
+        monkeypatch.setattr("etl.providers.local.process.MAX_MEMORY", 64 * 1024**2)
+    monkeypatch.undo()
+    assert found_in(provider, made(PDF, DocumentFormat.PDF))[0] is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [printed(INVOICE), pdf_of(note_txt=XML), b"%PDF-1.7 damaged"],
+    ids=["none", "no XML by its name", "damaged"],
+)
+def test_other_pdfs_have_no_invoice_and_no_warning(provider: LocalProvider, made: Maker, content: bytes) -> None:
+    """B41: that a PDF is damaged is the error of reading it."""
+    assert found_in(provider, made(content, DocumentFormat.PDF)) == (None, [])
+
+
+def test_an_unknown_profile_is_an_error_of_the_invoice_and_its_data_is_read(
+    provider: LocalProvider, made: Maker
+) -> None:
+    """B41"""
+    content = XML.replace(b"urn:cen.eu:en16931:2017", b"urn:factur-x.eu:1p0:gold")
+    found, warnings = found_in(provider, made(content, DocumentFormat.XML))
+    assert found is not None
+    assert found.profile == "urn:factur-x.eu:1p0:gold"
+    assert [error["code"] for error in found.errors] == ["profile"]
+    assert found.summary()["valid"] is False
+    assert warnings == []
+
+
+# ---- Tasks ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def local(settings: LazySettings, rehearsed: Change) -> Change:
+    """The local provider, and the real processors without a model."""
+    rehearsed(etl_ocr_provider="local", etl_llm_base_url=None, etl_llm_model="")
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
+    return rehearsed
+
+
+@pytest.fixture
+def rule(transactional_db: None) -> Rule:
+    system_rules.load_all()
+    return Rule.objects.get(slug="einvoice")
+
+
+def task_of(user: User, content: bytes, kind: str, rule: Rule) -> Task:
+    return make_task(user, rule=rule, content=content, kind=kind, filename=f"invoice.{kind}")
+
+
+def codes(task: Task) -> list[str]:
+    return [warning["code"] for warning in seen(task).metadata["warnings"]]
+
+
+@pytest.mark.parametrize(("content", "kind"), [(PDF, "pdf"), (XML, "xml")], ids=["pdf", "xml"])
+def test_a_task_has_the_invoice_without_a_model(
+    api: APIClient, alice: User, local: Change, rule: Rule, *, content: bytes, kind: str
+) -> None:
+    """B41, B43: the API has the digits of the XML, also after the run-state is gone."""
+    task = task_of(alice, content, kind, rule)
+    assert run(task) == [True, True]
+    response = api.get(f"/api/v1/etl/tasks/{task.pk}")
+    body = response.json()
+    assert body["status"] == "completed"
+    assert body["einvoice"] == {"syntax": "cii", "profile": "EN 16931", "valid": True, "errors": []}
+    assert body["metadata"]["postprocess"]["source"] == "einvoice"
+    assert body["metadata"]["postprocess"]["usage"]["calls"] == 0
+    assert body["metadata"]["warnings"] == []
+    assert "einvoice" not in body["metadata"]["ocr"]
+    assert b'"totals":{"net":1986.20,"tax":377.38,"gross":2363.58,"due":2363.58}' in response.content
+    assert row_of(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
+    markdown = b"".join(api.get(f"/api/v1/etl/tasks/{task.pk}/markdown").streaming_content)  # type: ignore[attr-defined]
+    assert b"Steel brackets, 40 mm" in markdown
+
+
+def test_an_invoice_is_found_whatever_provider_reads_the_pages(
+    monkeypatch: pytest.MonkeyPatch, alice: User, rehearsed: Change, rule: Rule
+) -> None:
+    """B41: unless the worker does not have the packages of the local provider."""
+    task = task_of(alice, XML, "xml", rule)
+    assert run(task, Stage.OCR) == [True]
+    assert seen(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
+    monkeypatch.setitem(sys.modules, "facturx", None)
+    without = task_of(alice, XML, "xml", rule)
+    assert run(without, Stage.OCR) == [True]
+    assert "einvoice" not in seen(without).metadata["ocr"]
+
+
+def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, made: Maker) -> None:
+    """B41: nothing in it is HTML."""
+    content = XML.replace(b"Copper cable", b"&lt;b>| Copper cable")
+    document = made(content, DocumentFormat.XML)
+    found, _ = found_in(provider, document)
+    markdown = provider.convert(replace(document, einvoice=found), context=StageContext(seconds=60)).markdown
+    assert "# Invoice EX-2024-0117" in markdown
+    assert "| 2 | &lt;b&gt;\\| Copper cable, per metre | 250 | MTR | 1.84 | 19.00 | 460.00 |" in markdown
+    assert "| Amount due | 2363.58 |" in markdown
+
+
+def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: Change, rule: Rule) -> None:
+    """B41: with the number of the rule and both amounts, whatever rule the task has."""
+    content = pdf_of(xrechnung_xml=XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58"))
+    for used in (rule, make_rule(alice)):
+        task = task_of(alice, content, "pdf", used)
+        assert run(task) == [True, True]
+        details = {each["code"]: each["detail"] for each in seen(task).metadata["warnings"]}
+        assert details == {
+            "einvoice_rule": "BR-CO-16: The amount due (BT-115) is 2463.58; its parts give 2363.58.",
+            "einvoice_differs": "The e-invoice has the amount due 2463.58, which the pages do not show.",
+        }
+
+
+def test_another_iban_than_on_the_page_is_a_warning(alice: User, local: Change, rule: Rule) -> None:
+    """B41"""
+    means = (
+        b"<ram:SpecifiedTradeSettlementPaymentMeans><ram:TypeCode>58</ram:TypeCode>"
+        b"<ram:PayeePartyCreditorFinancialAccount><ram:IBANID>DE02120300000000202051</ram:IBANID>"
+        b"</ram:PayeePartyCreditorFinancialAccount></ram:SpecifiedTradeSettlementPaymentMeans><ram:ApplicableTradeTax>\n"
+        b"        <ram:CalculatedAmount>"
+    )
+    xml = XML.replace(b"<ram:ApplicableTradeTax>\n        <ram:CalculatedAmount>", means)
+    with_iban = [[*INVOICE[0], ("p", "IBAN: DE02 1203 0000 0000 2020 51")], *INVOICE[1:]]
+    for pages, expected in ((with_iban, []), (INVOICE, ["einvoice_differs"])):
+        task = task_of(alice, printed(pages, attached={"factur-x.xml": xml}), "pdf", rule)
+        assert run(task) == [True, True]
+        assert codes(task) == expected
+
+
+def test_without_an_invoice_and_a_model_the_task_fails(alice: User, local: Change, rule: Rule) -> None:
+    """B41"""
+    task = task_of(alice, printed(INVOICE), "pdf", rule)
+    run(task)
+    row = row_of(task)
+    assert row.status == Status.FAILED
+    assert row.error is not None
+    assert (row.error["code"], row.error["retryable"]) == ("no_einvoice", False)
+
+
+def test_without_an_invoice_the_model_fills_the_same_schema(
+    settings: LazySettings, alice: User, local: Change, rule: Rule
+) -> None:
+    """B41: terms that the model does not find are absent."""
+    answer: dict[str, Any] = {
+        "number": "EX-2024-0117",
+        "issue_date": "2024-02-29",
+        "seller": {"name": "Example Trading Ltd", "vat_id": None, "address": None},
+        "buyer": None,
+        "lines": [{"name": "Packaging and freight", "net_amount": 148.20, "unit": None}],
+        "taxes": [],
+        "totals": {"gross": 2363.58, "prepaid": None},
+        "notes": [],
+    }
+    with openai_server.running() as models:
+        configure(settings, models)
+        models.always(gives(answer))
+        task = task_of(alice, printed(INVOICE), "pdf", rule)
+        assert run(task) == [True, True]
+        forget(models)
+    state = seen(task)
+    assert state.metadata["postprocess"]["source"] == "model"
+    assert state.result is not None
+    data = state.result["data"]
+    assert data["seller"] == {"name": "Example Trading Ltd"}
+    assert "buyer" not in data
+    assert set(data["lines"][0]) == {"name", "net_amount"}
+    assert set(data["totals"]) == {"gross"}
+
+
+def test_a_retry_of_the_extraction_reads_the_stored_invoice(
+    api: APIClient, alice: User, local: Change, rule: Rule
+) -> None:
+    """B41: the document is not read again."""
+    task = task_of(alice, PDF, "pdf", make_rule(alice))
+    run(task)
+    response = api.post(f"/api/v1/etl/tasks/{task.pk}/retry", {"from_stage": "postprocess", "rule_id": rule.pk})
+    assert response.status_code in {200, 202}, response.content
+    assert run(row_of(task), Stage.POSTPROCESS) == [True]
+    body = api.get(f"/api/v1/etl/tasks/{task.pk}").json()
+    assert body["result"]["data"]["number"] == "EX-2024-0117"
+    assert body["einvoice"]["profile"] == "EN 16931"
+
+
+def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, local: Change) -> None:
+    """B41"""
+    file = BytesIO(XML)
+    file.name = "invoice.dat"
+    response = api.post("/api/v1/etl/submit", {"file": file}, format="multipart")
+    assert response.status_code == 202, response.content
+    assert Task.objects.get(pk=response.json()["task_id"]).kind == "xml"
+
+
+# ---- Pages and admin ------------------------------------------------------------------------------------------------
+def test_the_page_shows_the_invoice_and_where_it_is_from(alice: User, local: Change, rule: Rule) -> None:
+    """B41"""
+    task = task_of(alice, PDF, "pdf", rule)
+    run(task)
+    client = Client()
+    client.force_login(alice)
+    page = client.get(f"/app/documents/{task.pk}").content.decode()
+    assert "From the e-invoice" in page
+    assert "By the model" not in page
+    assert re.search(r"<td>Steel brackets, 40 mm</td>.*?<td class=\"number\">378.00</td>", page, re.DOTALL)
+    assert "E-invoice CII EN 16931" in page
+    tree = client.get(f"/app/documents/{task.pk}?json=tree").content.decode()
+    assert "net_amount" in tree
+    assert "no source" not in tree
+    assert "<caption>Lines" not in tree
+
+
+def test_the_admin_shows_codes_alone(admin_client: Client, alice: User, local: Change, rule: Rule) -> None:
+    """B41, B8"""
+    content = XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58")
+    task = task_of(alice, content, "xml", rule)
+    run(task)
+    page = admin_client.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
+    assert "BR-CO-16" in page
+    assert "EN 16931" in page
+    assert "2463.58" not in page

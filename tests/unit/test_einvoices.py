@@ -1,0 +1,238 @@
+"""The reading and the rules of e-invoices, without the sandbox (B41)."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.platform import exact_json
+from etl.core.formats import DocumentFormat, sniff
+from etl.providers.local.einvoices import reading, syntaxes
+from etl.providers.local.einvoices.profiles import profile_of
+from etl.providers.local.einvoices.received import einvoice_of
+from etl.providers.local.pages import DocumentLimits
+from rules.loading import parsing
+from rules.loading.system_rules import SHIPPED
+from rules.schema import json_schema
+from tests import samples
+from tests.reading import einvoice_score
+
+FOLDER = Path(samples.__file__).parent / "einvoices"
+XML = samples.sample("einvoice.xml").read_text(encoding="utf-8")
+UBL = (FOLDER / "xrechnung-testsuite/01.01a-INVOICE_ubl.xml").read_text(encoding="utf-8")
+LIMITS = DocumentLimits(pages=100, pixels=10**8, text=10**8)
+SUM = "<ram:SpecifiedTradeSettlementHeaderMonetarySummation>\n        <ram:LineTotalAmount>1986.20"
+EXTENSION = "#conformant#urn:xeinkauf.de:kosit:extension:xrechnung_3.0"
+CORE = "urn:cen.eu:en16931:2017"
+
+
+def message_of(xml: str) -> dict[str, Any]:
+    message = next(reading.read(DocumentFormat.XML, io.BytesIO(xml.encode()), LIMITS))
+    found: dict[str, Any] = message["einvoice"]
+    return found
+
+
+def broken(xml: str) -> list[str]:
+    return [error["code"] for error in message_of(xml)["errors"]]
+
+
+# ---- Files of others ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("maker", ["factur-x", "xrechnung-testsuite"])
+def test_files_of_others_are_read_exactly(maker: str) -> None:
+    """B41: compared with the XML by another way."""
+    score = einvoice_score.score(FOLDER / maker)
+    assert score.faults == []
+    assert score.exact == score.valid == score.files == 2
+    assert max(score.milliseconds) < 50 * 4  # of CPU; measured: 2
+
+
+def test_the_comparison_finds_a_changed_digit() -> None:
+    """B41: the other way is not blind."""
+    path = FOLDER / "factur-x/zugferd-comfort.xml"
+    invoice = einvoice_score.read(path)
+    assert invoice is not None
+    invoice.data["totals"]["gross"] = 1
+    invoice.data["lines"][0]["net_amount"] = 1
+    found = list(einvoice_score.faults(einvoice_score.xml_of(path), invoice.data))
+    assert [each.partition(":")[0] for each in found] == ["totals/gross", "line 1, net_amount"]
+
+
+def test_every_invoice_fits_the_schema_of_the_shipped_rule() -> None:
+    """B41: also of the least profile, and without nothing."""
+    schema = parsing.parse(SHIPPED / "einvoice.yaml", 0, 0)["json_schema"]
+    for path in [*FOLDER.rglob("*.xml"), samples.sample("einvoice.xml")]:
+        invoice = einvoice_score.read(path)
+        assert invoice is not None
+        assert json_schema.errors(schema, invoice.data) == [], path
+
+
+# ---- Rules ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (SUM, SUM.replace("1986.20", "1986.21"), ["BR-CO-10", "BR-CO-13"]),
+        ("<ram:TaxBasisTotalAmount>1986.20", "<ram:TaxBasisTotalAmount>1986.21", ["BR-CO-13", "BR-CO-15"]),
+        ('currencyID="EUR">377.38', 'currencyID="EUR">377.39', ["BR-CO-14", "BR-CO-15"]),
+        ("<ram:GrandTotalAmount>2363.58", "<ram:GrandTotalAmount>2363.59", ["BR-CO-15", "BR-CO-16"]),
+        ("<ram:DuePayableAmount>2363.58", "<ram:DuePayableAmount>0.00", ["BR-CO-16"]),
+        ("<ram:CalculatedAmount>377.38", "<ram:CalculatedAmount>378.37", ["BR-CO-14"]),
+        ("<ram:CalculatedAmount>377.38", "<ram:CalculatedAmount>378.39", ["BR-CO-14", "BR-CO-17"]),
+    ],
+)
+def test_a_wrong_amount_breaks_its_rule(old: str, new: str, expected: list[str]) -> None:
+    """B41: with both amounts. A tax may differ by one from basis and rate, but not from the total."""
+    assert broken(XML) == []
+    assert old in XML
+    assert broken(XML.replace(old, new)) == expected
+
+
+def test_sums_of_allowances_and_charges_are_checked() -> None:
+    """B41"""
+    allowance = (
+        "<cac:AllowanceCharge><cbc:ChargeIndicator>{}</cbc:ChargeIndicator>"
+        '<cbc:Amount currencyID="EUR">1.00</cbc:Amount></cac:AllowanceCharge><cac:TaxTotal>'
+    )
+    for indicator, rule in (("false", "BR-CO-11"), ("true", "BR-CO-12")):
+        assert broken(UBL.replace("<cac:TaxTotal>", allowance.format(indicator), 1)) == [rule]
+
+
+def test_broken_rules_name_both_amounts() -> None:
+    """B41"""
+    errors = message_of(XML.replace("<ram:DuePayableAmount>2363.58", "<ram:DuePayableAmount>0.00"))["errors"]
+    detail = "The amount due (BT-115) is 0.00; its parts give 2363.58."
+    assert errors == [{"code": "BR-CO-16", "detail": detail}]
+
+
+@pytest.mark.parametrize(
+    ("element", "rule"),
+    [
+        ("<ram:ID>EX-2024-0117</ram:ID>", "BR-02"),
+        ("<ram:TypeCode>380</ram:TypeCode>", "BR-04"),
+        ("<ram:Name>Example Trading Ltd</ram:Name>", "BR-06"),
+        ("<ram:GrandTotalAmount>2363.58</ram:GrandTotalAmount>", "BR-14"),
+        ("<ram:Name>Packaging and freight</ram:Name>", "BR-25"),
+        ("<ram:BasisAmount>1986.20</ram:BasisAmount>", "BR-45"),
+        ("<ram:ID>urn:cen.eu:en16931:2017</ram:ID>", "BR-01"),
+    ],
+)
+def test_a_missing_term_breaks_its_rule(element: str, rule: str) -> None:
+    """B41"""
+    assert XML.count(element) == 1
+    assert rule in broken(XML.replace(element, ""))
+
+
+def test_profiles_without_lines_are_not_checked_for_lines() -> None:
+    """B41"""
+    minimum = FOLDER / "factur-x/factur-x-minimum.xml"
+    assert message_of(minimum.read_text(encoding="utf-8"))["errors"] == []
+
+
+def test_what_the_schema_refuses_is_an_error_and_the_data_is_read() -> None:
+    """B41"""
+    message = message_of(XML.replace("<ram:TypeCode>380", "<ram:Kind/><ram:TypeCode>380"))
+    assert [error["code"] for error in message["errors"]] == ["schema"]
+    assert message["errors"][0]["detail"].startswith("Line 12: Element 'Kind': This element is not expected.")
+    assert message["data"]["number"] == "EX-2024-0117"
+
+
+# ---- Terms ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        ("12.50", "12.50"), ("+1.5", "1.5"), ("007.50", "7.50"), (".5", "0.5"), ("5.", "5"), ("-0.0", "-0.0"),
+        ("0", "0"), ("1e3", None), ("NaN", None), ("1,5", None), ("", None), (".", None), ("9" * 41, None),
+    ],
+)  # fmt: skip
+def test_amounts_keep_their_digits_as_json_writes_them(text: str, literal: str | None) -> None:
+    """B41, B43"""
+    assert syntaxes.amount(text) == literal
+    assert literal is None or exact_json.dumps(exact_json.loads(literal)).decode() == literal
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [("20240229", "2024-02-29"), ("2024-02-29", "2024-02-29"), ("2024-02-29+01:00", "2024-02-29"), ("soon", "soon")],
+)
+def test_dates_are_those_of_iso_8601(text: str, day: str) -> None:
+    """B41"""
+    assert syntaxes.day(text) == day
+
+
+def test_the_tax_total_is_the_one_in_the_currency_of_the_invoice() -> None:
+    """B41"""
+    own = '<ram:TaxTotalAmount currencyID="EUR">'
+    xml = XML.replace(own, f'<ram:TaxTotalAmount currencyID="GBP">320.77</ram:TaxTotalAmount>{own}')
+    assert message_of(xml)["data"]["totals"]["tax"] == "377.38"
+
+
+@pytest.mark.parametrize(
+    ("identifier", "name"),
+    [
+        ("urn:factur-x.eu:1p0:minimum", "MINIMUM"),
+        ("urn:zugferd.de:2p0:basicwl", "BASIC WL"),
+        (f"{CORE}#compliant#urn:factur-x.eu:1p0:basic", "BASIC"),
+        (f"{CORE}:compliant:factur-x.eu:1p0:basic", "BASIC"),
+        (CORE, "EN 16931"),
+        (f"{CORE}#conformant#urn:factur-x.eu:1p0:extended", "EXTENDED"),
+        ("urn:ferd:CrossIndustryDocument:invoice:1p0:comfort", "ZUGFERD 1 COMFORT"),
+        (f"{CORE}#compliant#urn:xeinkauf.de:kosit:xrechnung_3.0", "XRECHNUNG 3.0"),
+        (
+            f"{CORE}#compliant#urn:xeinkauf.de:kosit:xrechnung_3.0{EXTENSION}",
+            "XRECHNUNG EXTENSION 3.0",
+        ),
+        (f"{CORE}#compliant#urn:fdc:peppol.eu:2017:poacc:billing:3.0", "PEPPOL BIS BILLING 3.0"),
+    ],
+)
+def test_profiles_have_short_names(identifier: str, name: str) -> None:
+    """B41"""
+    profile = profile_of(identifier)
+    assert profile.name == name
+    assert profile.is_known
+
+
+# ---- Messages -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"syntax": "fatturapa"},
+        {"profile": 3},
+        {"errors": [{"code": "<b>", "detail": ""}]},
+        {"data": {"lines": [{"net_amount": "1e9"}]}},
+        {"data": {"lines": {"id": 3}}},
+        {"data": {"number": ["a"]}},
+        {"data": []},
+    ],
+)
+def test_invalid_messages_of_the_reader_process_are_refused(change: dict[str, Any]) -> None:
+    """B41, B18"""
+    message = message_of(XML)
+    assert einvoice_of(message).data["number"] == "EX-2024-0117"
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        einvoice_of(message | change)
+
+
+def test_members_that_the_result_does_not_have_are_dropped() -> None:
+    """B41"""
+    message = message_of(XML)
+    message["data"]["evil"] = "x"
+    message["data"]["seller"]["name"] += "\x00\ud800"
+    data = einvoice_of(message).data
+    assert "evil" not in data
+    assert data["seller"]["name"] == "Example Trading Ltd"
+
+
+# ---- Formats --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"<?xml version='1.0'?><note/>", DocumentFormat.XML),
+        (b"\xef\xbb\xbf\n<Invoice xmlns='urn:oasis:names:specification:ubl:schema:xsd:Invoice-2'>", DocumentFormat.XML),
+        (b"<rsm:CrossIndustryInvoice>", DocumentFormat.XML),
+        (b"<?xml version='1.0'?><!DOCTYPE html><html>", DocumentFormat.HTML),
+        (b"<Invoices> are late", DocumentFormat.TEXT),
+    ],
+)
+def test_xml_is_recognized_by_its_beginning(content: bytes, kind: DocumentFormat) -> None:
+    """B41"""
+    assert sniff(content, "a") == kind
