@@ -57,6 +57,7 @@ RUNNING: dict[str, Any] = {
     "format": "csv",
     "compression": "gzip",
     "delivery": "zip",
+    "columns": None,
     "createdAt": "2026-03-01T09:00:00.000000Z",
     "startedAt": "2026-03-01T09:00:00.250000Z",
     "finishedAt": None,
@@ -136,6 +137,10 @@ DATASETS = {
     ],
     "next": None,
     "previous": None,
+}
+DATASET = {
+    **DATASETS["results"][0],  # type: ignore[index,dict-item]
+    "columns": [{"name": "flight_id", "type": "bigint"}, {"name": "carrier", "type": "text"}],
 }
 LINK = {"signedUrl": RECEIPT["signedUrl"], "expiresAt": RECEIPT["expiresAt"]}
 WEBHOOK = {

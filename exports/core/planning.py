@@ -44,6 +44,7 @@ class Shape:
     format: str = "csv"
     compression: str = "none"
     dialect: Dialect = Dialect()
+    columns: tuple[str, ...] = ()  # empty: all columns of the function
 
     @property
     def extension(self) -> str:
@@ -51,8 +52,14 @@ class Shape:
 
     @property
     def folder(self) -> str:
-        """The folder below the base path for files in a non-default dialect; usually empty."""
-        return "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
+        """The folder below the base path for files that differ from the default; usually empty."""
+        dialect = "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
+        return dialect + (f"_columns-{digest(self.columns)}/" if self.columns else "")
+
+
+def digest(columns: tuple[str, ...]) -> str:
+    """Return sixteen hex digits that identify selected columns, with their order, in paths."""
+    return hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
 
 
 def file_name(pair: Pair, shape: Shape) -> str:

@@ -306,6 +306,7 @@ def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
         "format": job.format,
         "compression": job.compression,
         "csv": job.shape.dialect.as_json(),
+        "columns": job.columns,
     }
     yield orjson.dumps(facts)[:-1] + b',"files":['
     for number, entry in enumerate(entries):

@@ -242,15 +242,20 @@ def connect(backend: str) -> psycopg.Connection:
     return connection
 
 
-def function_error(function: tuple[str, str]) -> str:
-    """Return why a dataset cannot use this function, or "" if it can."""
+def describe(function: tuple[str, str]) -> list["Column"]:
+    """Return the columns of a function, by a connection of its own. Raises ExportError."""
+    with SourceSession() as session:
+        return session.describe(function)
+
+
+def examine(function: tuple[str, str]) -> tuple[list["Column"], str]:
+    """Return the columns of a function, and why a dataset cannot use it, or "" if it can."""
     name = ".".join(function)
     try:
-        with SourceSession() as session:
-            columns = session.describe(function)
+        columns = describe(function)
     except ExportError as error:
-        return f"{name}(key text, effective_date date) cannot be called: {error.code} {error.detail}".strip()
-    return "" if columns else f"{name} returns no columns. It must return a table."
+        return [], f"{name}(key text, effective_date date) cannot be called: {error.code} {error.detail}".strip()
+    return columns, "" if columns else f"{name} returns no columns. It must return a table."
 
 
 def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:

@@ -12,7 +12,7 @@ import orjson
 from psycopg import sql
 
 from exports.core.errors import PermanentSourceError
-from exports.core.planning import Dialect, Pair, Shape
+from exports.core.planning import Pair, Shape
 from exports.source.database import Column, CopyStream, call_of
 
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson", "json": "application/json"}
@@ -40,15 +40,25 @@ def content_type(shape: Shape) -> str:
 
 
 def needs_columns(shape: Shape) -> bool:
-    """Return whether the COPY has to list the columns. The default CSV selects all of them by `*`."""
+    """Return whether the COPY depends on the types of the columns."""
     return shape.format != "csv" or shape.dialect.formula_policy == "escape"
+
+
+def selected(columns: list[Column], shape: Shape) -> list[Column]:
+    """Return the columns of the file. Raises PermanentSourceError if the function has lost a selected one."""
+    if not shape.columns:
+        return columns
+    by_name = {column.name: column for column in columns}
+    if not by_name.keys() >= set(shape.columns):
+        raise PermanentSourceError("SQLSTATE 42703")  # as from Postgres: undefined column
+    return [by_name[name] for name in shape.columns]
 
 
 def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns: list[Column]) -> sql.Composed:
     """Return the statement that reads a chunk, with identifiers and values quoted."""
     call = call_of(function, sql.Literal(pair.key), sql.Literal(pair.effective_date))
     if shape.format == "csv":
-        cells = csv_cells(shape.dialect, columns)
+        cells = csv_cells(shape, columns)
         options = sql.SQL("(FORMAT csv, HEADER, DELIMITER {})").format(shape.dialect.delimiter)
         return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT {}").format(cells, call, options)
     cells = sql.SQL(", ").join(json_cell(column) for column in columns)
@@ -59,9 +69,9 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
     return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
 
-def csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
-    if dialect.formula_policy == "none":
-        return sql.SQL("*")
+def csv_cells(shape: Shape, columns: list[Column]) -> sql.Composable:
+    if shape.dialect.formula_policy == "none":
+        return sql.SQL(", ").join(map(sql.Identifier, shape.columns)) if shape.columns else sql.SQL("*")
     return sql.SQL(", ").join(escape_formulas(column) for column in columns)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
+from exports.jobs.columns import as_stored
 from exports.models import Dataset
 from exports.source import database
 
@@ -40,8 +41,10 @@ class Command(BaseCommand):
             raise CommandError(
                 "\n".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
             ) from None
-        if reason := database.function_error(dataset.schema_and_name):
+        columns, reason = database.examine(dataset.schema_and_name)
+        if reason:
             raise CommandError(reason)
+        dataset.columns = as_stored(columns)
         dataset.save()
         self.stdout.write(f"dataset {name}: {dataset.function} to {dataset.base_path}/")
 
