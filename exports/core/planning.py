@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
 
+SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
+
 
 class Pair(NamedTuple):
     key: str
@@ -48,7 +50,7 @@ class Shape:
 
     @property
     def extension(self) -> str:
-        return f".{self.format}" + (".gz" if self.compression == "gzip" else "")
+        return f".{self.format}" + SUFFIXES.get(self.compression, "")
 
     @property
     def folder(self) -> str:

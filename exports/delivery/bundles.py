@@ -8,7 +8,6 @@ their own attempt, and nothing changes them until they are deleted. Small files 
 All are streamed: memory does not grow with the number or the size of the files.
 """
 
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -177,7 +176,7 @@ def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
 
 def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
     """Yield a zip of the files under YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
-    is_packed = job.compression == Compression.GZIP
+    is_packed = job.compression != Compression.NONE
     archive = ZipStream(
         compress_type=ZIP_STORED if is_packed else ZIP_DEFLATED,
         compress_level=None if is_packed else encoding.GZIP_LEVEL,
@@ -254,10 +253,12 @@ def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
     header = None
     for chunk, blocks in contents(job, adopt):
         own, rows = cut(blocks, chunk.header_bytes)
+        # Equal headers may be compressed differently by other versions of the library.
+        text = encoding.decompressed(own, job.shape)
         if header is None:
-            header = unpacked(job, own)
+            header = text
             yield own
-        elif unpacked(job, own) != header:
+        elif text != header:
             raise FilesDiffer(FilesDiffer.text)
         yield from rows
 
@@ -273,18 +274,9 @@ def cut(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
 
 def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
     for chunk, blocks in contents(job, adopt):
-        yield packed(job, b"[\n" if chunk.seq == 0 else b",\n")
+        yield encoding.compressed(b"[\n" if chunk.seq == 0 else b",\n", job.shape)
         yield from blocks
-    yield packed(job, b"]\n")
-
-
-def packed(job: Job, text: bytes) -> bytes:
-    return b"".join(encoding.gzip([text])) if job.compression == Compression.GZIP else text
-
-
-def unpacked(job: Job, header: bytes) -> bytes:
-    """Return the text of a file's header. Equal headers may be compressed differently by other versions of zlib."""
-    return zlib.decompress(header, wbits=31) if job.compression == Compression.GZIP and header else header
+    yield encoding.compressed(b"]\n", job.shape)
 
 
 MAKERS: dict[str, Callable[[Attempt], tuple[str, str, Iterable[bytes]]]] = {

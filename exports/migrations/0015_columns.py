@@ -21,4 +21,9 @@ class Migration(repeatable.Migration):
             name='columns',
             field=django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), blank=True, help_text='Selected columns, in their order. Empty: all columns.', null=True, size=None),
         ),
+        migrations.AlterField(
+            model_name='job',
+            name='compression',
+            field=models.CharField(choices=[('none', 'None'), ('gzip', 'Gzip'), ('zstd', 'Zstd')], default='none', max_length=8),
+        ),
     ]

@@ -18,6 +18,7 @@ from exports.models.slot import Slot
 class Compression(models.TextChoices):
     NONE = "none"
     GZIP = "gzip"
+    ZSTD = "zstd"
 
 
 class DeliveryKind(models.TextChoices):

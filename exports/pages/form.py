@@ -108,7 +108,9 @@ class ExportForm(forms.Form):
     bom = forms.BooleanField(label="Add a byte order mark, so that Excel detects UTF-8", required=False)
     guard = forms.BooleanField(label="Escape formulas: prefix text that starts with = + - or @ with '", required=False)
     compression = forms.ChoiceField(
-        label="Compression", choices=[("none", "None"), ("gzip", "gzip (.gz files)")], initial="none"
+        label="Compression",
+        choices=[("none", "None"), ("gzip", "gzip (.gz files)"), ("zstd", "Zstandard (.zst files)")],
+        initial="none",
     )
     columns = forms.CharField(
         label="Columns",

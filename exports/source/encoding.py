@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import orjson
+import zstandard
 from psycopg import sql
 
 from exports.core.errors import PermanentSourceError
@@ -16,7 +17,9 @@ from exports.core.planning import Pair, Shape
 from exports.source.database import Column, CopyStream, call_of
 
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson", "json": "application/json"}
+COMPRESSED_TYPES = {"gzip": "application/gzip", "zstd": "application/zstd"}
 GZIP_LEVEL = 4
+ZSTD_LEVEL = 3
 BOM = b"\xef\xbb\xbf"
 
 # Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one. Spreadsheets
@@ -36,7 +39,7 @@ JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")
 
 
 def content_type(shape: Shape) -> str:
-    return "application/gzip" if shape.compression == "gzip" else CONTENT_TYPES[shape.format]
+    return COMPRESSED_TYPES.get(shape.compression) or CONTENT_TYPES[shape.format]
 
 
 def needs_columns(shape: Shape) -> bool:
@@ -128,8 +131,8 @@ def json_cell(column: Column) -> sql.Composable:
 class Encoding:
     """The bytes of one file in blocks: a head, the lines of the stream and a tail, compressed if requested.
 
-    After the last block `rows` and `header_bytes` are known. The header is a separate gzip member. So files, compressed
-    or not, can be concatenated later without the first `header_bytes` of all but the first.
+    After the last block `rows` and `header_bytes` are known. The header is a separate gzip member or zstd frame. So
+    files, compressed or not, can be concatenated later without the first `header_bytes` of all but the first.
     """
 
     def __init__(self, stream: CopyStream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
@@ -150,8 +153,9 @@ class Encoding:
         body: Iterator[bytes | bytearray] = chain([first[cut:]], blocks)
         if self._shape.format == "json":
             body = chain(comma_separated(body), [self._tail])
-        if self._shape.compression == "gzip":
-            header, body = b"".join(gzip([header])) if header else b"", gzip(body)
+        if self._shape.compression != "none":
+            header = compressed(header, self._shape) if header else b""
+            body = COMPRESSORS[self._shape.compression](body)
         self.header_bytes = len(header)
         return chain([header], body)
 
@@ -191,3 +195,29 @@ def gzip(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
         if packed := member.compress(block):
             yield packed
     yield member.flush()
+
+
+def zstd(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
+    """Compress the blocks into one zstd frame."""
+    frame = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
+    for block in blocks:
+        if packed := frame.compress(block):
+            yield packed
+    yield frame.flush()
+
+
+COMPRESSORS = {"gzip": gzip, "zstd": zstd}
+
+
+def compressed(text: bytes, shape: Shape) -> bytes:
+    """Return a whole text as the files of this shape have it."""
+    return text if shape.compression == "none" else b"".join(COMPRESSORS[shape.compression]([text]))
+
+
+def decompressed(content: bytes, shape: Shape) -> bytes:
+    """Return the text of one gzip member or zstd frame."""
+    if not content or shape.compression == "none":
+        return content
+    if shape.compression == "gzip":
+        return zlib.decompress(content, wbits=31)
+    return zstandard.ZstdDecompressor().decompressobj().decompress(content)

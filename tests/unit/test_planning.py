@@ -12,7 +12,7 @@ pairs = st.builds(Pair, st.sampled_from(["A", "B", "C"]), st.dates())
 shapes = st.builds(
     Shape,
     format=st.sampled_from(["csv", "jsonl", "json"]),
-    compression=st.sampled_from(["none", "gzip"]),
+    compression=st.sampled_from(["none", "gzip", "zstd"]),
     dialect=st.builds(
         Dialect,
         bom=st.booleans(),

@@ -33,7 +33,7 @@ def submit(
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="YYYY-MM-DD")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="YYYY-MM-DD, inclusive")] = None,
     file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json")] = None,
-    compression: Annotated[str | None, typer.Option(metavar="none|gzip")] = None,
+    compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
     columns: Annotated[
         str | None,
         typer.Option(metavar="NAME,…", help="Only these columns, in this order. See `sluice export dataset`."),
