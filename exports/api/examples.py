@@ -133,13 +133,18 @@ LIMITS = {
 }
 DATASETS = {
     "results": [
-        {"name": "flights", "schemaVersion": 1, "formats": ["csv", "jsonl", "json"], "keyPattern": "[A-Z]{3}"},
+        {
+            "name": "flights",
+            "schemaVersion": 1,
+            "formats": ["csv", "jsonl", "json", "parquet"],
+            "keyPattern": "[A-Z]{3}",
+        },
     ],
     "next": None,
     "previous": None,
 }
 DATASET = {
-    **DATASETS["results"][0],  # type: ignore[index,dict-item]
+    **DATASETS["results"][0],  # type: ignore[index]
     "columns": [{"name": "flight_id", "type": "bigint"}, {"name": "carrier", "type": "text"}],
 }
 LINK = {"signedUrl": RECEIPT["signedUrl"], "expiresAt": RECEIPT["expiresAt"]}

@@ -115,7 +115,7 @@ DATASETS: dict[str, Any] = {
     "description": "Returns all datasets on a single page, with their formats and the pattern of their keys.",
     "examples": [response_example("Datasets", examples.DATASETS)],
 }
-DATASET: dict[str, Any] = {
+ONE_DATASET: dict[str, Any] = {
     "summary": "Get a dataset",
     "description": "Returns the dataset with its columns, as of its latest registration. A request can select some of "
     "them by `columns`.",

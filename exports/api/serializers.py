@@ -19,12 +19,13 @@ from exports.core.planning import Dialect, Pair, Shape
 from exports.jobs.columns import columns_of
 from exports.jobs.submission import ExportRequest
 from exports.models import Dataset
-from exports.models.dataset import FORMATS
+from exports.models.dataset import FORMATS, Format
 from exports.models.job import Compression, DeliveryKind, Reuse
 
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 INVALID_DATE = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
+DEFAULT_COMPRESSION = {Format.PARQUET: Compression.ZSTD}  # none for other formats
 DELIMITERS = [",", ";", "\t", "|"]
 DELIVERIES = ["auto", *DeliveryKind.values]
 MIN_DELIVERY_TTL = 600  # seconds
@@ -222,7 +223,11 @@ class ExportRequestSerializer(StrictSerializer):
     items = ItemsField(required=False)
     filters = FiltersSerializer(required=False)
     format = serializers.ChoiceField(choices=FORMATS, default="csv")
-    compression = serializers.ChoiceField(choices=Compression.choices, default=Compression.NONE)
+    compression = serializers.ChoiceField(
+        choices=Compression.choices,
+        required=False,
+        help_text="Default: `none`; for the format parquet `zstd`, inside the file. Parquet has no `gzip`.",
+    )
     delivery = serializers.ChoiceField(choices=DELIVERIES, default="auto")
     csv = CsvSerializer(required=False)
     columns = ColumnsField(required=False, help_text="Columns of the files, in this order. Default: all.")
@@ -280,6 +285,8 @@ class ExportRequestSerializer(StrictSerializer):
             yield "items", [ErrorDetail("Specify exactly one of items and filters.", code="invalid")]
         if data.get("format", "csv") in OTHER_FORMATS and has_dialect(data.get("csv")):
             yield "csv", [ErrorDetail("Only supported for the format csv.", code="invalid")]
+        if data.get("format") == Format.PARQUET and data.get("compression") == Compression.GZIP:
+            yield "compression", [ErrorDetail("The format parquet supports: none, zstd.", code="invalid_choice")]
         yield from super().refused(data)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
@@ -294,7 +301,7 @@ class ExportRequestSerializer(StrictSerializer):
             duplicates=duplicates,
             shape=Shape(
                 format=attrs["format"],
-                compression=attrs["compression"],
+                compression=attrs.get("compression", DEFAULT_COMPRESSION.get(attrs["format"], Compression.NONE)),
                 dialect=attrs.get("csv", Dialect()),
                 columns=tuple(attrs.get("columns", ())),
             ),

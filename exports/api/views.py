@@ -130,7 +130,7 @@ class DatasetView(APIView):
 
     @extend_schema(
         operation_id="getDataset",
-        **openapi.DATASET,
+        **openapi.ONE_DATASET,
         responses={200: schemas.DatasetDetail, **problems(NoSuchDataset, ColumnsUnknown)},
     )
     def get(self, request: Request, name: str) -> Response:

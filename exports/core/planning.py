@@ -50,13 +50,14 @@ class Shape:
 
     @property
     def extension(self) -> str:
-        return f".{self.format}" + SUFFIXES.get(self.compression, "")
+        return f".{self.format}" + (SUFFIXES.get(self.compression, "") if self.format != "parquet" else "")
 
     @property
     def folder(self) -> str:
         """The folder below the base path for files that differ from the default; usually empty."""
         dialect = "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
-        return dialect + (f"_columns-{digest(self.columns)}/" if self.columns else "")
+        uncompressed = "_compression-none/" if self.format == "parquet" and self.compression == "none" else ""
+        return dialect + uncompressed + (f"_columns-{digest(self.columns)}/" if self.columns else "")
 
 
 def digest(columns: tuple[str, ...]) -> str:

@@ -8,6 +8,8 @@ their own attempt, and nothing changes them until they are deleted. Small files 
 All are streamed: memory does not grow with the number or the size of the files.
 """
 
+import io
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -242,9 +244,10 @@ def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
 
 
 def as_single(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
-    """Join all files: one header, then the rows of every file. JSON documents become one array."""
+    """Join all files: one header, then the rows of every file. JSON documents become one array, Parquet files one
+    file."""
     job = attempt.job
-    blocks = (json_array if job.format == Format.JSON else with_one_header)(job, attempt.adopt)
+    blocks = JOINERS.get(job.format, with_one_header)(job, attempt.adopt)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
 
@@ -277,6 +280,29 @@ def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
         yield encoding.compressed(b"[\n" if chunk.seq == 0 else b",\n", job.shape)
         yield from blocks
     yield encoding.compressed(b"]\n", job.shape)
+
+
+def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
+    """Yield one Parquet file, written row group by row group. Raises FilesDiffer if a file has other columns."""
+    from exports.source import parquet
+
+    def opened(chunk: Chunk) -> Any:
+        return parquet.opened(SeekableFile(chunk))
+
+    def files() -> Iterator[Any]:
+        for chunk, ahead in each_file(job, small_file, adopt):
+            if ahead is None:
+                yield adopting(chunk, partial(opened, chunk), opened, adopt)[1]
+            else:
+                yield parquet.opened(ahead)
+
+    try:
+        yield from parquet.join(files(), job.compression)
+    except parquet.SchemasDiffer:
+        raise FilesDiffer(FilesDiffer.text) from None
+
+
+JOINERS: dict[str, Callable[[Job, Adopt], Iterator[bytes]]] = {Format.JSON: json_array, Format.PARQUET: one_parquet}
 
 
 MAKERS: dict[str, Callable[[Attempt], tuple[str, str, Iterable[bytes]]]] = {
@@ -386,6 +412,40 @@ def blocks_of(chunk: Chunk) -> Iterator[bytes]:
         yield from storage.read(chunk.path, if_match=chunk.etag)
     except (storage.Missing, storage.Changed) as error:
         raise FileGone from error
+
+
+class SeekableFile(io.RawIOBase):
+    """A chunk's file for a reader that seeks. Reading raises FileGone if it has changed since the chunk was done."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._size = chunk.bytes or 0
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._size - self._position, 0)
+        size = left if size < 0 else min(size, left)
+        if not size:
+            return b""
+        try:
+            content = storage.read_span(self._chunk.path, start=self._position, size=size, if_match=self._chunk.etag)
+        except (storage.Missing, storage.Changed) as error:
+            raise FileGone from error
+        self._position += len(content)
+        return content
 
 
 def chunks_without_file(job: Job) -> list[int]:

@@ -26,4 +26,9 @@ class Migration(repeatable.Migration):
             name='compression',
             field=models.CharField(choices=[('none', 'None'), ('gzip', 'Gzip'), ('zstd', 'Zstd')], default='none', max_length=8),
         ),
+        migrations.AlterField(
+            model_name='job',
+            name='format',
+            field=models.CharField(choices=[('csv', 'Csv'), ('jsonl', 'Jsonl'), ('json', 'Json'), ('parquet', 'Parquet')], max_length=8),
+        ),
     ]

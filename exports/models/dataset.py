@@ -13,6 +13,7 @@ class Format(models.TextChoices):
     CSV = "csv"
     JSONL = "jsonl"
     JSON = "json"
+    PARQUET = "parquet"
 
 
 FORMATS = Format.values

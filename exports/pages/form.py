@@ -43,6 +43,7 @@ FORMAT_CHOICES = [
     ("csv", "CSV"),
     ("jsonl", "JSON Lines: one object per row"),
     ("json", "JSON: with column names and types"),
+    ("parquet", "Parquet: typed columns, for DuckDB, Spark or pandas"),
 ]
 DELIVERIES = [
     ("auto", "Automatic: a file for one chunk, a zip for several"),
@@ -111,6 +112,7 @@ class ExportForm(forms.Form):
         label="Compression",
         choices=[("none", "None"), ("gzip", "gzip (.gz files)"), ("zstd", "Zstandard (.zst files)")],
         initial="none",
+        help_text="Parquet files are always compressed inside.",
     )
     columns = forms.CharField(
         label="Columns",
@@ -185,6 +187,8 @@ class ExportForm(forms.Form):
         }
         if columns := column_names(data["columns"]):
             shape["columns"] = columns
+        if data["format"] == "parquet":
+            del shape["compression"]
         if data["format"] == "csv":
             shape["csv"] = dialect(data).as_json()
         return {

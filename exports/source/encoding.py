@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Protocol
 
 import orjson
 import zstandard
@@ -17,6 +18,7 @@ from exports.core.planning import Pair, Shape
 from exports.source.database import Column, CopyStream, call_of
 
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson", "json": "application/json"}
+PARQUET_TYPE = "application/vnd.apache.parquet"
 COMPRESSED_TYPES = {"gzip": "application/gzip", "zstd": "application/zstd"}
 GZIP_LEVEL = 4
 ZSTD_LEVEL = 3
@@ -39,6 +41,8 @@ JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")
 
 
 def content_type(shape: Shape) -> str:
+    if shape.format == "parquet":
+        return PARQUET_TYPE
     return COMPRESSED_TYPES.get(shape.compression) or CONTENT_TYPES[shape.format]
 
 
@@ -64,6 +68,9 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
         cells = csv_cells(shape, columns)
         options = sql.SQL("(FORMAT csv, HEADER, DELIMITER {})").format(shape.dialect.delimiter)
         return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT {}").format(cells, call, options)
+    if shape.format == "parquet":
+        cells = sql.SQL(", ").join(parquet_cell(column) for column in columns)
+        return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(cells, call)
     cells = sql.SQL(", ").join(json_cell(column) for column in columns)
     rows = sql.SQL("SELECT {} FROM {}").format(cells, call)
     # Values of type json keep their white space, which is the only source of raw line ends. `line.*` is the whole row
@@ -126,6 +133,33 @@ def json_cell(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
     form = JSON_ARRAY_AS.get(column.element, "{}") if column.element else JSON_AS.get(column.type, "{}")
     return sql.SQL("{} AS {}").format(sql.SQL(form).format(name), name)
+
+
+def parquet_cell(column: Column) -> sql.Composable:
+    """Return the text that `exports.source.parquet` reads: arrays as JSON arrays of texts, bytes in hex."""
+    name = sql.Identifier(column.name)
+    if column.is_array:
+        return sql.SQL("to_json({}::text[])").format(name)
+    return sql.SQL("encode({}, 'hex')").format(name) if column.type == "bytea" else name
+
+
+class Content(Protocol):
+    """The bytes of one file in blocks. After the last block, `rows` and `header_bytes` are known."""
+
+    header_bytes: int
+
+    @property
+    def rows(self) -> int: ...
+
+    def __iter__(self) -> Iterator[bytes | bytearray]: ...
+
+
+def content_of(stream: CopyStream, shape: Shape, columns: list[Column], *, envelope: tuple[bytes, bytes]) -> Content:
+    if shape.format == "parquet":
+        from exports.source import parquet
+
+        return parquet.Content(stream, columns, shape.compression)
+    return Encoding(stream, shape, envelope=envelope)
 
 
 class Encoding:

@@ -204,9 +204,10 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
         encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
     )
     statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
-    content = encoding.Encoding(
+    content = encoding.content_of(
         session.stream(statement),
         claim.shape,
+        columns,
         envelope=encoding.envelope(
             claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version
         ),

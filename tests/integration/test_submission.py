@@ -71,6 +71,8 @@ def test_it_accepts_filters(api: APIClient, dataset: Dataset) -> None:
     [
         ({}, "things/2024/02/29/JFK_20240229.csv"),
         ({"compression": "gzip"}, "things/2024/02/29/JFK_20240229.csv.gz"),
+        ({"format": "parquet"}, "things/2024/02/29/JFK_20240229.parquet"),
+        ({"format": "parquet", "compression": "none"}, "things/_compression-none/2024/02/29/JFK_20240229.parquet"),
         ({"compression": "zstd"}, "things/2024/02/29/JFK_20240229.csv.zst"),
         ({"format": "jsonl"}, "things/2024/02/29/JFK_20240229.jsonl"),
         ({"format": "json", "compression": "gzip"}, "things/2024/02/29/JFK_20240229.json.gz"),
@@ -123,6 +125,7 @@ BAD = [
     ({"filters": {"keys": ["JFK"], "dateFrom": "2024-01-01"}}, ("/filters/dateTo", "required")),
     ({"filters": {**FILTERS, "dateTo": "9999-12-31"}}, ("/filters", "too_many_chunks")),
     ({"items": [ITEM], "format": "xlsx"}, ("/format", "invalid_choice")),
+    ({"items": [ITEM], "format": "parquet", "compression": "gzip"}, ("/compression", "invalid_choice")),
     ({"items": [ITEM], "compression": "brotli"}, ("/compression", "invalid_choice")),
     ({"items": [ITEM], "delivery": "pigeon"}, ("/delivery", "invalid_choice")),
     ({"items": [ITEM], "reuse": True}, ("/reuse", "invalid_choice")),

@@ -11,7 +11,7 @@ from exports.core.planning import Dialect, Pair, Shape
 pairs = st.builds(Pair, st.sampled_from(["A", "B", "C"]), st.dates())
 shapes = st.builds(
     Shape,
-    format=st.sampled_from(["csv", "jsonl", "json"]),
+    format=st.sampled_from(["csv", "jsonl", "json", "parquet"]),
     compression=st.sampled_from(["none", "gzip", "zstd"]),
     dialect=st.builds(
         Dialect,

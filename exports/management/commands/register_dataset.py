@@ -17,7 +17,7 @@ class Command(BaseCommand):
         parser.add_argument("--function", required=True, metavar="SCHEMA.NAME", help="used exactly as written")
         parser.add_argument("--base-path", required=True, metavar="PATH", help="prefix in S3_BUCKET")
         parser.add_argument("--key-pattern", metavar="REGEX")
-        parser.add_argument("--formats", metavar="LIST", help="such as csv,jsonl")
+        parser.add_argument("--formats", metavar="LIST", help="such as csv,parquet")
         for name, unit in NUMBERS.items():
             parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar=unit)
 

@@ -32,7 +32,7 @@ def submit(
     ] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="YYYY-MM-DD")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="YYYY-MM-DD, inclusive")] = None,
-    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json")] = None,
+    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json|parquet")] = None,
     compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
     columns: Annotated[
         str | None,
