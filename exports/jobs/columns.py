@@ -35,6 +35,8 @@ def columns_of(dataset: Dataset) -> list[DatasetColumn]:
         except ExportError:
             raise ColumnsUnknown from None
         # Not over those of a registration in between.
-        Dataset.objects.filter(pk=dataset.pk, function=dataset.function, columns=None).update(columns=dataset.columns)
+        Dataset.objects.filter(pk=dataset.pk, function=dataset.function, columns__isnull=True).update(
+            columns=dataset.columns
+        )
     stored: list[DatasetColumn] = dataset.columns
     return stored

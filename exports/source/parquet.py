@@ -241,7 +241,7 @@ def groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def opened(source: Any) -> parquet.ParquetFile:
-    """Open the Parquet file in bytes or in a seekable file, whose errors are passed on."""
+    """Open the Parquet file in bytes, or in a file that can seek, whose errors are passed on."""
     readable = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, "r")
     return parquet.ParquetFile(readable, pre_buffer=False)
 

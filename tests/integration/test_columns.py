@@ -134,6 +134,15 @@ def test_no_request_asks_the_source_after_the_registration(
     assert post(api, columns=["n"]).status_code == 202
 
 
+def test_a_dataset_from_before_is_described_once(
+    api: APIClient, dataset: Dataset, request: pytest.FixtureRequest
+) -> None:
+    """A32: then no request asks the source."""
+    assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
+    request.getfixturevalue("unreachable")
+    assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
+
+
 def test_a_source_that_is_away_is_reported_while_the_columns_are_unknown(
     api: APIClient, dataset: Dataset, unreachable: None
 ) -> None:

@@ -245,3 +245,50 @@ def test_a_request_for_parquet_is_compressed_inside(api: APIClient, dataset: Dat
     dataset.save()
     refused = api.post("/exports", body, format="json").json()
     assert refused["errors"][0]["pointer"] == "/format"
+
+
+def plpgsql(source_db: psycopg.Connection, returns: str, body: str) -> None:
+    source_db.execute(f"""
+        CREATE FUNCTION data.own(key text, effective_date date) RETURNS TABLE ({returns})
+        LANGUAGE plpgsql AS $$ BEGIN {body} END $$
+    """)
+
+
+@pytest.mark.parametrize(
+    ("setting", "works"),
+    [(("TimeZone", "Asia/Kolkata"), True), (("DateStyle", "German"), False), (("IntervalStyle", "iso_8601"), True)],
+)
+def test_settings_of_the_function_change_no_value(
+    dataset: Dataset,
+    alice: User,
+    source_db: psycopg.Connection,
+    setting: tuple[str, str],
+    works: bool,  # noqa: FBT001
+) -> None:
+    """A30: another time zone is converted, and dates in another style are refused instead of misread."""
+    plpgsql(source_db, '"at" timestamptz, "day" date', f"""
+        PERFORM set_config('{setting[0]}', '{setting[1]}', false);
+        RETURN QUERY SELECT timestamptz '2024-02-29 12:00:00+00', date '2024-02-01';
+    """)  # fmt: skip
+    dataset.function = "data.own"
+    dataset.save()
+    job = make_job(dataset, alice, 1, shape=PARQUET)
+    execution.drain()
+    if works:
+        rows = parquet.read_table(io.BytesIO(delivered(finish(job)))).to_pylist()
+        assert rows == [{"at": datetime(2024, 2, 29, 12, tzinfo=UTC), "day": date(2024, 2, 1)}]
+    else:
+        assert Chunk.objects.get().error_detail.startswith('column "at" has a value that ')
+
+
+def test_a_call_that_takes_too_long_ends(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A30: the timeout is that of every format, also after some rows."""
+    function(source_db, "slow", "n int, t text", "SELECT n, pg_sleep(0.01)::text FROM generate_series(1, 1000) n")
+    dataset.function, dataset.statement_timeout = "data.slow", 1
+    dataset.save()
+    make_job(dataset, alice, 1, shape=PARQUET)
+    execution.drain()
+    assert Chunk.objects.get().error_code == "EXPORT_SOURCE_TIMEOUT"
+    assert not source_db.execute(
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND state = 'active' AND pid <> pg_backend_pid()"
+    ).fetchone()
