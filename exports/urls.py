@@ -24,6 +24,7 @@ register_converter(DayConverter, "day")
 urlpatterns = [
     path("exports", views.ExportListView.as_view()),
     path("exports/datasets", views.DatasetListView.as_view()),
+    path("exports/datasets/<slug:name>", views.DatasetView.as_view()),
     path("exports/limits", views.LimitsView.as_view()),
     path("exports/preview", views.PreviewView.as_view()),
     path("exports/webhooks", webhooks.WebhookListView.as_view()),

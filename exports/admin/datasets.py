@@ -14,6 +14,7 @@ from config.platform.admin.display import instant, list_of, moment, number, side
 from config.platform.admin.lists import OwnFilters
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS
+from exports.jobs.columns import as_stored
 from exports.models import Dataset, File
 from exports.models.dataset import FORMATS
 from exports.source import database
@@ -49,13 +50,13 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     actions = None
     warn_unsaved_form = True
     times = (instant("created_at"), instant("updated_at"))
-    readonly_fields = ("related", *times)
+    readonly_fields = ("described", "related", *times)
     fieldsets = (
         ("Dataset", {"fields": ("name", "function", "key_pattern", "formats")}),
         ("Files", {"fields": ("base_path", "schema_version", "reuse_max_age")}),
         ("Limits", {"fields": (("statement_timeout", "max_concurrency"), "allow_writes")}),
     )
-    about = (None, {"fields": ("related", times)})
+    about = (None, {"fields": ("described", "related", times)})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         return [*self.fieldsets, self.about] if obj else list(self.fieldsets)
@@ -67,13 +68,20 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         return bool(super().has_delete_permission(request, obj))
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
+        columns, reason = database.examine(obj.schema_and_name)
+        obj.columns = None if reason else as_stored(columns)
         super().save_model(request, obj, form, change)
-        if reason := database.function_error(obj.schema_and_name):  # it may be created later
+        if reason:  # it may be created later
             self.message_user(request, f"Saved, but {reason}", messages.WARNING)
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
         return ", ".join(dataset.formats)
+
+    @admin.display(description="columns")
+    def described(self, dataset: Dataset) -> str:
+        columns = [f"{column['name']} ({column['type']})" for column in dataset.columns or ()]
+        return ", ".join(columns) or "Not known: save the dataset when its function exists."
 
     @admin.display(description="max concurrent calls")
     def calls_at_once(self, dataset: Dataset) -> str:

@@ -80,7 +80,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
                     "shape",
                     ("reuse", shown("allow_degraded", yes_or_no)),
                     ("ttl", "duplicates"),
-                    "dialect",
+                    ("dialect", "columns"),
                     "asked_for",
                     "request_id",
                 )

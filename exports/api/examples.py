@@ -57,6 +57,7 @@ RUNNING: dict[str, Any] = {
     "format": "csv",
     "compression": "gzip",
     "delivery": "zip",
+    "columns": None,
     "createdAt": "2026-03-01T09:00:00.000000Z",
     "startedAt": "2026-03-01T09:00:00.250000Z",
     "finishedAt": None,
@@ -132,10 +133,19 @@ LIMITS = {
 }
 DATASETS = {
     "results": [
-        {"name": "flights", "schemaVersion": 1, "formats": ["csv", "jsonl", "json"], "keyPattern": "[A-Z]{3}"},
+        {
+            "name": "flights",
+            "schemaVersion": 1,
+            "formats": ["csv", "jsonl", "json", "parquet"],
+            "keyPattern": "[A-Z]{3}",
+        },
     ],
     "next": None,
     "previous": None,
+}
+DATASET = {
+    **DATASETS["results"][0],  # type: ignore[index]
+    "columns": [{"name": "flight_id", "type": "bigint"}, {"name": "carrier", "type": "text"}],
 }
 LINK = {"signedUrl": RECEIPT["signedUrl"], "expiresAt": RECEIPT["expiresAt"]}
 WEBHOOK = {

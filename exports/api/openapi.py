@@ -115,6 +115,12 @@ DATASETS: dict[str, Any] = {
     "description": "Returns all datasets on a single page, with their formats and the pattern of their keys.",
     "examples": [response_example("Datasets", examples.DATASETS)],
 }
+ONE_DATASET: dict[str, Any] = {
+    "summary": "Get a dataset",
+    "description": "Returns the dataset with its columns, as of its latest registration. A request can select some of "
+    "them by `columns`.",
+    "examples": [response_example("Dataset", examples.DATASET)],
+}
 ONE = LinkedResponse(
     schemas.Job,
     "The current state of the job.",

@@ -16,14 +16,16 @@ from config.platform.http.problems import MAX_ERRORS
 from config.platform.http.serializers import StrictBoolean, StrictSerializer, WholeNumber
 from exports.core import planning
 from exports.core.planning import Dialect, Pair, Shape
+from exports.jobs.columns import columns_of
 from exports.jobs.submission import ExportRequest
 from exports.models import Dataset
-from exports.models.dataset import FORMATS
+from exports.models.dataset import FORMATS, Format
 from exports.models.job import Compression, DeliveryKind, Reuse
 
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 INVALID_DATE = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
+DEFAULT_COMPRESSION = {Format.PARQUET: Compression.ZSTD}  # none for other formats
 DELIMITERS = [",", ";", "\t", "|"]
 DELIVERIES = ["auto", *DeliveryKind.values]
 MIN_DELIVERY_TTL = 600  # seconds
@@ -186,6 +188,34 @@ class CsvSerializer(StrictSerializer):
         return Dialect(bom=attrs["bom"], delimiter=attrs["delimiter"], formula_policy=attrs["formulaPolicy"])
 
 
+@extend_schema_field({"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string"}})
+class ColumnsField(serializers.Field[list[str], Any, Any, Any]):
+    """Non-empty list of different columns of the dataset. Raises ColumnsUnknown."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if not isinstance(data, list) or not data:
+            raise ValidationError("Must be a non-empty list of column names.")
+        dataset = self.context["dataset"]
+        known = {column["name"] for column in columns_of(dataset)} if dataset else None
+        seen: set[str] = set()
+        found = ((str(n), [error]) for n, name in enumerate(data) if (error := column_error(name, known, seen)))
+        if errors := dict(islice(found, MAX_ERRORS)):
+            raise ValidationError(errors)
+        return list(data)
+
+
+def column_error(name: Any, known: set[str] | None, seen: set[str]) -> ErrorDetail | None:
+    """Return the error of a column, or None, and then add it to `seen`. `known`: None if the dataset is unknown."""
+    if not isinstance(name, str):
+        return ErrorDetail("Must be a string.", code="invalid")
+    if name in seen:
+        return ErrorDetail("The column is listed twice.", code="duplicate")
+    if known is not None and name not in known:
+        return ErrorDetail("The dataset has no such column.", code="unknown_column")
+    seen.add(name)
+    return None
+
+
 class ExportRequestSerializer(StrictSerializer):
     """The chunks to export, by `items` or by `filters`, and their format and delivery."""
 
@@ -193,9 +223,14 @@ class ExportRequestSerializer(StrictSerializer):
     items = ItemsField(required=False)
     filters = FiltersSerializer(required=False)
     format = serializers.ChoiceField(choices=FORMATS, default="csv")
-    compression = serializers.ChoiceField(choices=Compression.choices, default=Compression.NONE)
+    compression = serializers.ChoiceField(
+        choices=Compression.choices,
+        required=False,
+        help_text="Default: `none`; for the format parquet `zstd`, inside the file. Parquet has no `gzip`.",
+    )
     delivery = serializers.ChoiceField(choices=DELIVERIES, default="auto")
     csv = CsvSerializer(required=False)
+    columns = ColumnsField(required=False, help_text="Columns of the files, in this order. Default: all.")
     reuse = serializers.ChoiceField(choices=Reuse.choices, default=Reuse.IF_PRESENT)
     allowDegraded = StrictBoolean(default=True)
     deliveryTtlSeconds = WholeNumber(
@@ -250,6 +285,8 @@ class ExportRequestSerializer(StrictSerializer):
             yield "items", [ErrorDetail("Specify exactly one of items and filters.", code="invalid")]
         if data.get("format", "csv") in OTHER_FORMATS and has_dialect(data.get("csv")):
             yield "csv", [ErrorDetail("Only supported for the format csv.", code="invalid")]
+        if data.get("format") == Format.PARQUET and data.get("compression") == Compression.GZIP:
+            yield "compression", [ErrorDetail("The format parquet supports: none, zstd.", code="invalid_choice")]
         yield from super().refused(data)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
@@ -262,7 +299,12 @@ class ExportRequestSerializer(StrictSerializer):
             dataset=self.context["dataset"],
             pairs=pairs,
             duplicates=duplicates,
-            shape=Shape(format=attrs["format"], compression=attrs["compression"], dialect=attrs.get("csv", Dialect())),
+            shape=Shape(
+                format=attrs["format"],
+                compression=attrs.get("compression", DEFAULT_COMPRESSION.get(attrs["format"], Compression.NONE)),
+                dialect=attrs.get("csv", Dialect()),
+                columns=tuple(attrs.get("columns", ())),
+            ),
             delivery=delivery,
             reuse=attrs["reuse"],
             allow_degraded=attrs["allowDegraded"],

@@ -24,6 +24,7 @@ from exports.api.serializers import ExportRequestSerializer
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import links
 from exports.jobs import actions, quotas, representation, schemas, submission
+from exports.jobs.columns import ColumnsUnknown
 from exports.models import Chunk, Dataset, Job
 
 POLL_SECONDS = 2
@@ -58,7 +59,10 @@ class ExportListView(generics.ListAPIView[Job]):
         operation_id="createExport",
         **openapi.CREATE,
         request=ExportRequestSerializer,
-        responses={202: openapi.ACCEPTED, **problems(BadInput, InFlight, KeyReused, quotas.QuotaExceeded)},
+        responses={
+            202: openapi.ACCEPTED,
+            **problems(BadInput, ColumnsUnknown, InFlight, KeyReused, quotas.QuotaExceeded),
+        },
     )
     def post(self, request: Request) -> Response:
         caller = caller_of(request, Idempotency.of(request))
@@ -94,7 +98,7 @@ class PreviewView(APIView):
         operation_id="previewExport",
         **openapi.PREVIEW,
         request=ExportRequestSerializer,
-        responses={200: schemas.Preview, **problems(BadInput)},
+        responses={200: schemas.Preview, **problems(BadInput, ColumnsUnknown)},
     )
     def post(self, request: Request) -> Response:
         return Response(submission.preview(ExportRequestSerializer.read(request.data)))
@@ -115,6 +119,25 @@ class DatasetListView(APIView):
     def get(self, request: Request) -> Response:
         datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
         return Response({"results": datasets, "next": None, "previous": None})
+
+
+class NoSuchDataset(NotFound):
+    detail = "Dataset not found."
+
+
+class DatasetView(APIView):
+    """`GET /exports/datasets/{name}`: with its columns."""
+
+    @extend_schema(
+        operation_id="getDataset",
+        **openapi.ONE_DATASET,
+        responses={200: schemas.DatasetDetail, **problems(NoSuchDataset, ColumnsUnknown)},
+    )
+    def get(self, request: Request, name: str) -> Response:
+        dataset = Dataset.objects.filter(name=name).first()
+        if dataset is None:
+            raise NoSuchDataset
+        return Response(representation.dataset_detail(dataset))
 
 
 class NoSuchExport(NotFound):

@@ -63,6 +63,12 @@ class RowTooLarge(SourceError):
     retryable = False
 
 
+class ValueNotRepresentable(SourceError):
+    """The dataset's function returned a value that the requested format has no equal for."""
+
+    retryable = False
+
+
 class PermanentSourceError(SourceError):
     """The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."""
 
@@ -107,7 +113,12 @@ class FileGone(Exception):
 # invalid authorization, feature not supported; and the code of a write in a read-only transaction.
 PERMANENT = ("42", "3F", "28", "0A", "25006")
 # How the details of such errors start. Only code and detail are stored.
-PERMANENT_DETAILS = (*(f"SQLSTATE {code}" for code in PERMANENT), "a row has ", "an escaped column name is longer ")
+PERMANENT_DETAILS = (
+    *(f"SQLSTATE {code}" for code in PERMANENT),
+    "a row has ",
+    "an escaped column name is longer ",
+    "column ",
+)
 
 # code -> (title, meaning, and next step). The API, the pages, and the admin show these.
 EXPLANATIONS: dict[str, tuple[str, str]] = {

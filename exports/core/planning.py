@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
 
+SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
+
 
 class Pair(NamedTuple):
     key: str
@@ -44,15 +46,23 @@ class Shape:
     format: str = "csv"
     compression: str = "none"
     dialect: Dialect = Dialect()
+    columns: tuple[str, ...] = ()  # empty: all columns of the function
 
     @property
     def extension(self) -> str:
-        return f".{self.format}" + (".gz" if self.compression == "gzip" else "")
+        return f".{self.format}" + (SUFFIXES.get(self.compression, "") if self.format != "parquet" else "")
 
     @property
     def folder(self) -> str:
-        """The folder below the base path for files in a non-default dialect; usually empty."""
-        return "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
+        """The folder below the base path for files that differ from the default; usually empty."""
+        dialect = "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
+        uncompressed = "_compression-none/" if self.format == "parquet" and self.compression == "none" else ""
+        return dialect + uncompressed + (f"_columns-{digest(self.columns)}/" if self.columns else "")
+
+
+def digest(columns: tuple[str, ...]) -> str:
+    """Return sixteen hex digits that identify selected columns, with their order, in paths."""
+    return hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
 
 
 def file_name(pair: Pair, shape: Shape) -> str:

@@ -8,7 +8,8 @@ their own attempt, and nothing changes them until they are deleted. Small files 
 All are streamed: memory does not grow with the number or the size of the files.
 """
 
-import zlib
+import io
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -177,7 +178,7 @@ def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
 
 def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
     """Yield a zip of the files under YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
-    is_packed = job.compression == Compression.GZIP
+    is_packed = job.compression != Compression.NONE
     archive = ZipStream(
         compress_type=ZIP_STORED if is_packed else ZIP_DEFLATED,
         compress_level=None if is_packed else encoding.GZIP_LEVEL,
@@ -243,9 +244,10 @@ def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
 
 
 def as_single(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
-    """Join all files: one header, then the rows of every file. JSON documents become one array."""
+    """Join all files: one header, then the rows of every file. JSON documents become one array, Parquet files one
+    file."""
     job = attempt.job
-    blocks = (json_array if job.format == Format.JSON else with_one_header)(job, attempt.adopt)
+    blocks = JOINERS.get(job.format, with_one_header)(job, attempt.adopt)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
 
@@ -254,10 +256,12 @@ def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
     header = None
     for chunk, blocks in contents(job, adopt):
         own, rows = cut(blocks, chunk.header_bytes)
+        # Equal headers may be compressed differently by other versions of the library.
+        text = encoding.decompressed(own, job.shape)
         if header is None:
-            header = unpacked(job, own)
+            header = text
             yield own
-        elif unpacked(job, own) != header:
+        elif text != header:
             raise FilesDiffer(FilesDiffer.text)
         yield from rows
 
@@ -273,18 +277,32 @@ def cut(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
 
 def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
     for chunk, blocks in contents(job, adopt):
-        yield packed(job, b"[\n" if chunk.seq == 0 else b",\n")
+        yield encoding.compressed(b"[\n" if chunk.seq == 0 else b",\n", job.shape)
         yield from blocks
-    yield packed(job, b"]\n")
+    yield encoding.compressed(b"]\n", job.shape)
 
 
-def packed(job: Job, text: bytes) -> bytes:
-    return b"".join(encoding.gzip([text])) if job.compression == Compression.GZIP else text
+def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
+    """Yield one Parquet file, written row group by row group. Raises FilesDiffer if a file has other columns."""
+    from exports.source import parquet
+
+    def opened(chunk: Chunk) -> Any:
+        return parquet.opened(SeekableFile(chunk))
+
+    def files() -> Iterator[Any]:
+        for chunk, ahead in each_file(job, small_file, adopt):
+            if ahead is None:
+                yield adopting(chunk, partial(opened, chunk), opened, adopt)[1]
+            else:
+                yield parquet.opened(ahead)
+
+    try:
+        yield from parquet.join(files(), job.compression)
+    except parquet.SchemasDiffer:
+        raise FilesDiffer(FilesDiffer.text) from None
 
 
-def unpacked(job: Job, header: bytes) -> bytes:
-    """Return the text of a file's header. Equal headers may be compressed differently by other versions of zlib."""
-    return zlib.decompress(header, wbits=31) if job.compression == Compression.GZIP and header else header
+JOINERS: dict[str, Callable[[Job, Adopt], Iterator[bytes]]] = {Format.JSON: json_array, Format.PARQUET: one_parquet}
 
 
 MAKERS: dict[str, Callable[[Attempt], tuple[str, str, Iterable[bytes]]]] = {
@@ -306,6 +324,7 @@ def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
         "format": job.format,
         "compression": job.compression,
         "csv": job.shape.dialect.as_json(),
+        "columns": job.columns,
     }
     yield orjson.dumps(facts)[:-1] + b',"files":['
     for number, entry in enumerate(entries):
@@ -393,6 +412,40 @@ def blocks_of(chunk: Chunk) -> Iterator[bytes]:
         yield from storage.read(chunk.path, if_match=chunk.etag)
     except (storage.Missing, storage.Changed) as error:
         raise FileGone from error
+
+
+class SeekableFile(io.RawIOBase):
+    """A chunk's file for a reader that seeks. Reading raises FileGone if it has changed since the chunk was done."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._size = chunk.bytes or 0
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._size - self._position, 0)
+        size = left if size < 0 else min(size, left)
+        if not size:
+            return b""
+        try:
+            content = storage.read_span(self._chunk.path, start=self._position, size=size, if_match=self._chunk.etag)
+        except (storage.Missing, storage.Changed) as error:
+            raise FileGone from error
+        self._position += len(content)
+        return content
 
 
 def chunks_without_file(job: Job) -> list[int]:

@@ -222,6 +222,7 @@ def request_of(job: Job) -> submission.ExportRequest:
         job.format not in dataset.formats
         or len(pairs) > settings.SLUICE.export_max_chunks_per_job
         or not all(fits(pair.key) for pair in pairs)
+        or not has_columns(dataset, job.columns or [])
     ):
         raise NotReplayable
     return submission.ExportRequest(
@@ -235,3 +236,8 @@ def request_of(job: Job) -> submission.ExportRequest:
         delivery_ttl=min(job.ttl, settings.SLUICE.export_delivery_ttl_max_seconds),
         filters=job.filters,
     )
+
+
+def has_columns(dataset: Dataset, names: list[str]) -> bool:
+    """Return whether the dataset has these columns, as far as they are known: the call fails otherwise."""
+    return dataset.columns is None or {column["name"] for column in dataset.columns} >= set(names)

@@ -18,6 +18,7 @@ from exports.core.errors import explain
 from exports.core.states import JobStatus
 from exports.delivery import links
 from exports.jobs import schemas
+from exports.jobs.columns import columns_of
 from exports.jobs.quotas import Quota
 from exports.models import Chunk, Dataset, Job, Link, Receipt
 from exports.models.job import JobQuerySet
@@ -157,6 +158,7 @@ def summary(job: Job, now: datetime) -> schemas.JobSummary:
         "format": job.format,
         "compression": job.compression,
         "delivery": job.delivery,
+        "columns": job.columns,
         "createdAt": job.created_at,
         "startedAt": job.started_at,
         "finishedAt": job.finished_at,
@@ -280,3 +282,8 @@ def dataset(dataset: Dataset) -> schemas.Dataset:
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,
     }
+
+
+def dataset_detail(each: Dataset) -> schemas.DatasetDetail:
+    """Raises ColumnsUnknown."""
+    return {**dataset(each), "columns": columns_of(each)}

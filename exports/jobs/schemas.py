@@ -10,6 +10,7 @@ from rest_framework import serializers
 from config.platform.http.openapi.response_schemas import Path, Url, Uuid, choices
 from exports.core.errors import EXPLANATIONS
 from exports.core.states import ChunkStatus, JobStatus, Source
+from exports.jobs.columns import DatasetColumn
 from exports.models.dataset import FORMATS
 from exports.models.job import Compression, DeliveryKind
 from exports.webhooks.models import EventType
@@ -122,6 +123,7 @@ class JobSummary(TypedDict):
     format: Annotated[str, choices(FORMATS)]
     compression: Annotated[str, choices(Compression)]
     delivery: Annotated[str, choices(DeliveryKind)]
+    columns: Annotated[list[str] | None, "Selected columns, in their order. Null: all columns of the dataset."]
     createdAt: datetime
     startedAt: datetime | None
     finishedAt: datetime | None
@@ -164,6 +166,10 @@ class Dataset(TypedDict):
     schemaVersion: int
     formats: list[Annotated[str, choices(FORMATS)]]
     keyPattern: Annotated[str, "Regular expression in Python syntax that the whole key must match."]
+
+
+class DatasetDetail(Dataset):
+    columns: Annotated[list[DatasetColumn], "In the order of the function. `type` is the name of the type in Postgres."]
 
 
 class Datasets(TypedDict):

@@ -104,6 +104,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> J
         format=request.shape.format,
         compression=request.shape.compression,
         dialect={} if dialect.is_default else dialect.as_dict(),
+        columns=list(request.shape.columns) or None,
         delivery=request.delivery,
         reuse=request.reuse,
         allow_degraded=request.allow_degraded,

@@ -13,6 +13,7 @@ class Format(models.TextChoices):
     CSV = "csv"
     JSONL = "jsonl"
     JSON = "json"
+    PARQUET = "parquet"
 
 
 FORMATS = Format.values
@@ -69,6 +70,12 @@ class Dataset(models.Model):
         default=False,
         db_default=False,
         help_text="Run calls in a transaction that is committed after the last row. Otherwise calls are read-only.",
+    )
+    columns = models.JSONField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Columns of the function, as of the latest registration: name and type. Null if not known yet.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

@@ -2,6 +2,7 @@ import uuid
 from datetime import date
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
@@ -16,6 +17,7 @@ from exports.models.dataset import Format
 class Compression(models.TextChoices):
     NONE = "none"
     GZIP = "gzip"
+    ZSTD = "zstd"
 
 
 class DeliveryKind(models.TextChoices):
@@ -93,6 +95,9 @@ class Job(models.Model):
     compression = models.CharField(max_length=8, choices=Compression, default=Compression.NONE)
     delivery = models.CharField(max_length=8, choices=DeliveryKind)
     dialect = models.JSONField(default=dict, blank=True, help_text="CSV options that differ from the default")
+    columns = ArrayField(
+        models.TextField(), null=True, blank=True, help_text="Selected columns, in their order. Empty: all columns."
+    )
     reuse = models.CharField(max_length=12, choices=Reuse, default=Reuse.IF_PRESENT)
     allow_degraded = models.BooleanField(default=True)
     filters = models.JSONField(
@@ -195,7 +200,12 @@ class Job(models.Model):
 
     @property
     def shape(self) -> Shape:
-        return Shape(format=self.format, compression=self.compression, dialect=Dialect(**self.dialect))
+        return Shape(
+            format=self.format,
+            compression=self.compression,
+            dialect=Dialect(**self.dialect),
+            columns=tuple(self.columns or ()),
+        )
 
     @property
     def milliseconds(self) -> float:

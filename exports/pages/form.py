@@ -1,5 +1,7 @@
 """The form of an export. It builds the body of the API request, and the API's serializer validates it."""
 
+import csv
+import io
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -41,6 +43,7 @@ FORMAT_CHOICES = [
     ("csv", "CSV"),
     ("jsonl", "JSON Lines: one object per row"),
     ("json", "JSON: with column names and types"),
+    ("parquet", "Parquet: typed columns, for DuckDB, Spark or pandas"),
 ]
 DELIVERIES = [
     ("auto", "Automatic: a file for one chunk, a zip for several"),
@@ -106,7 +109,16 @@ class ExportForm(forms.Form):
     bom = forms.BooleanField(label="Add a byte order mark, so that Excel detects UTF-8", required=False)
     guard = forms.BooleanField(label="Escape formulas: prefix text that starts with = + - or @ with '", required=False)
     compression = forms.ChoiceField(
-        label="Compression", choices=[("none", "None"), ("gzip", "gzip (.gz files)")], initial="none"
+        label="Compression",
+        choices=[("none", "None"), ("gzip", "gzip (.gz files)"), ("zstd", "Zstandard (.zst files)")],
+        initial="none",
+        help_text="Parquet files are always compressed inside.",
+    )
+    columns = forms.CharField(
+        label="Columns",
+        required=False,
+        widget=forms.TextInput(attrs={"spellcheck": "false", "autocapitalize": "none", "placeholder": "All columns"}),
+        help_text="Names separated by commas, in the order of the file. Empty: all columns of the dataset.",
     )
     delivery = forms.ChoiceField(label="Delivery", choices=DELIVERIES, initial="auto")
     keep_for = forms.TypedChoiceField(
@@ -168,7 +180,15 @@ class ExportForm(forms.Form):
 
     def as_body(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the equivalent body of `POST /exports`."""
-        shape = {"format": data["format"], "compression": data["compression"], "delivery": data["delivery"]}
+        shape: dict[str, Any] = {
+            "format": data["format"],
+            "compression": data["compression"],
+            "delivery": data["delivery"],
+        }
+        if columns := column_names(data["columns"]):
+            shape["columns"] = columns
+        if data["format"] == "parquet":
+            del shape["compression"]
         if data["format"] == "csv":
             shape["csv"] = dialect(data).as_json()
         return {
@@ -226,7 +246,9 @@ FIELDS = {
     "/compression": "compression",
     "/delivery": "delivery",
     "/deliveryTtlSeconds": "keep_for",
+    "/columns": "columns",
 }
+NUMBERED = re.compile(r"/(?:filters/)?(key|column)s/(\d+)")
 INVALID_DATE = "Enter a date such as 2024-02-29."
 FORM_TEXTS = {
     "Must not be empty.": "Enter at least one key and date.",
@@ -237,15 +259,28 @@ FORM_TEXTS = {
 
 
 def field_and_text(error: InputError) -> tuple[str | None, str]:
-    """Return the field and the text of an error. Errors of a key name its position among the keys."""
+    """Return the field and the text of an error. Errors of a key or a column name its position."""
     name = next((field for start, field in FIELDS.items() if within(error.pointer, start)), None)
     text = FORM_TEXTS.get(error.detail, error.detail)
-    number = re.fullmatch(r"/filters/keys/(\d+)", error.pointer)
-    return name, f"Key {int(number[1]) + 1}: {text}" if number else text
+    place = NUMBERED.fullmatch(error.pointer)
+    return name, f"{place[1].capitalize()} {int(place[2]) + 1}: {text}" if place else text
 
 
 def within(pointer: str, start: str) -> bool:
     return pointer == start or pointer.startswith(f"{start}/")
+
+
+def column_names(text: str) -> list[str]:
+    """Return the names in a line of CSV: names that contain commas are in quotes."""
+    names = next(csv.reader([text], skipinitialspace=True), [])
+    return [name.strip() for name in names if name.strip()]
+
+
+def columns_text(names: Iterable[str]) -> str:
+    """Return a line that `column_names` reads."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def dialect(data: dict[str, Any]) -> Dialect:
@@ -276,6 +311,7 @@ def initial_like(job: Job) -> dict[str, Any]:
         "bom": written.bom,
         "guard": written.formula_policy == "escape",
         "compression": job.compression,
+        "columns": columns_text(job.columns or ()),
         "delivery": job.delivery,
         "reuse": job.reuse == "if-present",
         "allow_degraded": job.allow_degraded,

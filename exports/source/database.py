@@ -172,12 +172,13 @@ class SourceSession:
         """Return the columns of the function without calling it: LIMIT 0 runs no scan."""
         with translated():
             connection = self._open()
-            described = connection.execute(
+            cursor = connection.execute(
                 sql.SQL("SELECT * FROM {} LIMIT 0").format(call_of(function, sql.NULL, sql.NULL))
-            ).description
-            oids = {column.name: column.type_code for column in described or []}
+            )
+            oids = {column.name: column.type_code for column in cursor.description or []}
+            modifiers = {name: cursor.pgresult.fmod(n) if cursor.pgresult else -1 for n, name in enumerate(oids)}
             types = types_of(connection, list(oids.values()))
-        return [Column(name, *types[oid]) for name, oid in oids.items()]
+        return [Column(name, *types[oid], modifiers[name]) for name, oid in oids.items()]
 
     def stream(self, statement: sql.Composed) -> "CopyStream":
         """Prepare a COPY … TO STDOUT, which starts with the first block. Its end is the end of the transaction."""
@@ -242,15 +243,20 @@ def connect(backend: str) -> psycopg.Connection:
     return connection
 
 
-def function_error(function: tuple[str, str]) -> str:
-    """Return why a dataset cannot use this function, or "" if it can."""
+def describe(function: tuple[str, str]) -> list["Column"]:
+    """Return the columns of a function, by a connection of its own. Raises ExportError."""
+    with SourceSession() as session:
+        return session.describe(function)
+
+
+def examine(function: tuple[str, str]) -> tuple[list["Column"], str]:
+    """Return the columns of a function, and why a dataset cannot use it, or "" if it can."""
     name = ".".join(function)
     try:
-        with SourceSession() as session:
-            columns = session.describe(function)
+        columns = describe(function)
     except ExportError as error:
-        return f"{name}(key text, effective_date date) cannot be called: {error.code} {error.detail}".strip()
-    return "" if columns else f"{name} returns no columns. It must return a table."
+        return [], f"{name}(key text, effective_date date) cannot be called: {error.code} {error.detail}".strip()
+    return columns, "" if columns else f"{name} returns no columns. It must return a table."
 
 
 def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:
@@ -265,6 +271,12 @@ class Column(NamedTuple):
     type: str
     element: str | None  # the type of an array's elements; the base type if that is a domain
     is_text: bool
+    modifier: int = -1  # of the type, or of an array's elements: precision and scale of a numeric; -1 without one
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array like `integer[]`. Types such as `int2vector` have elements too."""
+        return self.type.endswith("[]")
 
 
 # Postgres describes a column of a domain by the domain's base type, but not an array of a domain. Categories S and E

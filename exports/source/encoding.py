@@ -7,16 +7,21 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Protocol
 
 import orjson
+import zstandard
 from psycopg import sql
 
 from exports.core.errors import PermanentSourceError
-from exports.core.planning import Dialect, Pair, Shape
+from exports.core.planning import Pair, Shape
 from exports.source.database import Column, CopyStream, call_of
 
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson", "json": "application/json"}
+PARQUET_TYPE = "application/vnd.apache.parquet"
+COMPRESSED_TYPES = {"gzip": "application/gzip", "zstd": "application/zstd"}
 GZIP_LEVEL = 4
+ZSTD_LEVEL = 3
 BOM = b"\xef\xbb\xbf"
 
 # Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one. Spreadsheets
@@ -36,21 +41,36 @@ JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")
 
 
 def content_type(shape: Shape) -> str:
-    return "application/gzip" if shape.compression == "gzip" else CONTENT_TYPES[shape.format]
+    if shape.format == "parquet":
+        return PARQUET_TYPE
+    return COMPRESSED_TYPES.get(shape.compression) or CONTENT_TYPES[shape.format]
 
 
 def needs_columns(shape: Shape) -> bool:
-    """Return whether the COPY has to list the columns. The default CSV selects all of them by `*`."""
+    """Return whether the COPY depends on the types of the columns."""
     return shape.format != "csv" or shape.dialect.formula_policy == "escape"
+
+
+def selected(columns: list[Column], shape: Shape) -> list[Column]:
+    """Return the columns of the file. Raises PermanentSourceError if the function has lost a selected one."""
+    if not shape.columns:
+        return columns
+    by_name = {column.name: column for column in columns}
+    if not by_name.keys() >= set(shape.columns):
+        raise PermanentSourceError("SQLSTATE 42703")  # as from Postgres: undefined column
+    return [by_name[name] for name in shape.columns]
 
 
 def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns: list[Column]) -> sql.Composed:
     """Return the statement that reads a chunk, with identifiers and values quoted."""
     call = call_of(function, sql.Literal(pair.key), sql.Literal(pair.effective_date))
     if shape.format == "csv":
-        cells = csv_cells(shape.dialect, columns)
+        cells = csv_cells(shape, columns)
         options = sql.SQL("(FORMAT csv, HEADER, DELIMITER {})").format(shape.dialect.delimiter)
         return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT {}").format(cells, call, options)
+    if shape.format == "parquet":
+        cells = sql.SQL(", ").join(parquet_cell(column) for column in columns)
+        return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(cells, call)
     cells = sql.SQL(", ").join(json_cell(column) for column in columns)
     rows = sql.SQL("SELECT {} FROM {}").format(cells, call)
     # Values of type json keep their white space, which is the only source of raw line ends. `line.*` is the whole row
@@ -59,9 +79,9 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
     return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
 
-def csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
-    if dialect.formula_policy == "none":
-        return sql.SQL("*")
+def csv_cells(shape: Shape, columns: list[Column]) -> sql.Composable:
+    if shape.dialect.formula_policy == "none":
+        return sql.SQL(", ").join(map(sql.Identifier, shape.columns)) if shape.columns else sql.SQL("*")
     return sql.SQL(", ").join(escape_formulas(column) for column in columns)
 
 
@@ -115,11 +135,38 @@ def json_cell(column: Column) -> sql.Composable:
     return sql.SQL("{} AS {}").format(sql.SQL(form).format(name), name)
 
 
+def parquet_cell(column: Column) -> sql.Composable:
+    """Return the text that `exports.source.parquet` reads: arrays as JSON arrays of texts, bytes in hex."""
+    name = sql.Identifier(column.name)
+    if column.is_array:
+        return sql.SQL("to_json({}::text[])").format(name)
+    return sql.SQL("encode({}, 'hex')").format(name) if column.type == "bytea" else name
+
+
+class Content(Protocol):
+    """The bytes of one file in blocks. After the last block, `rows` and `header_bytes` are known."""
+
+    header_bytes: int
+
+    @property
+    def rows(self) -> int: ...
+
+    def __iter__(self) -> Iterator[bytes | bytearray]: ...
+
+
+def content_of(stream: CopyStream, shape: Shape, columns: list[Column], *, envelope: tuple[bytes, bytes]) -> Content:
+    if shape.format == "parquet":
+        from exports.source import parquet
+
+        return parquet.Content(stream, columns, shape.compression)
+    return Encoding(stream, shape, envelope=envelope)
+
+
 class Encoding:
     """The bytes of one file in blocks: a head, the lines of the stream and a tail, compressed if requested.
 
-    After the last block `rows` and `header_bytes` are known. The header is a separate gzip member. So files, compressed
-    or not, can be concatenated later without the first `header_bytes` of all but the first.
+    After the last block `rows` and `header_bytes` are known. The header is a separate gzip member or zstd frame. So
+    files, compressed or not, can be concatenated later without the first `header_bytes` of all but the first.
     """
 
     def __init__(self, stream: CopyStream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
@@ -140,8 +187,9 @@ class Encoding:
         body: Iterator[bytes | bytearray] = chain([first[cut:]], blocks)
         if self._shape.format == "json":
             body = chain(comma_separated(body), [self._tail])
-        if self._shape.compression == "gzip":
-            header, body = b"".join(gzip([header])) if header else b"", gzip(body)
+        if self._shape.compression != "none":
+            header = compressed(header, self._shape) if header else b""
+            body = COMPRESSORS[self._shape.compression](body)
         self.header_bytes = len(header)
         return chain([header], body)
 
@@ -181,3 +229,29 @@ def gzip(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
         if packed := member.compress(block):
             yield packed
     yield member.flush()
+
+
+def zstd(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
+    """Compress the blocks into one zstd frame."""
+    frame = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
+    for block in blocks:
+        if packed := frame.compress(block):
+            yield packed
+    yield frame.flush()
+
+
+COMPRESSORS = {"gzip": gzip, "zstd": zstd}
+
+
+def compressed(text: bytes, shape: Shape) -> bytes:
+    """Return a whole text as the files of this shape have it."""
+    return text if shape.compression == "none" else b"".join(COMPRESSORS[shape.compression]([text]))
+
+
+def decompressed(content: bytes, shape: Shape) -> bytes:
+    """Return the text of one gzip member or zstd frame."""
+    if not content or shape.compression == "none":
+        return content
+    if shape.compression == "gzip":
+        return zlib.decompress(content, wbits=31)
+    return zstandard.ZstdDecompressor().decompressobj().decompress(content)

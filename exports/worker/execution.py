@@ -200,11 +200,14 @@ def reuse(claim: Claim) -> ChunkResult | None:
 def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[], None]) -> ChunkResult:
     """Call the function once and stream its rows into the object. An upload that is not committed leaves no object."""
     session.begin(timeout=claim.statement_timeout, allow_writes=claim.allow_writes)
-    columns = session.columns(claim.function) if encoding.needs_columns(claim.shape) else []
+    columns = (
+        encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
+    )
     statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
-    content = encoding.Encoding(
+    content = encoding.content_of(
         session.stream(statement),
         claim.shape,
+        columns,
         envelope=encoding.envelope(
             claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version
         ),

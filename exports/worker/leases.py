@@ -184,7 +184,7 @@ DESCRIBE = (
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
        d.name AS dataset, coalesce(nullif(j.function, ''), d.function) AS function,
        coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
-       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect,
+       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns,
        j.reuse = 'if-present' AS may_adopt,
        j.reuse = 'if-present' AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
@@ -291,7 +291,10 @@ def as_claim(row: sql.Row) -> Claim:
         function=(schema, name),
         pair=Pair(row["key"], row["effective_date"]),
         shape=Shape(
-            format=row["format"], compression=row["compression"], dialect=Dialect(**orjson.loads(row["dialect"]))
+            format=row["format"],
+            compression=row["compression"],
+            dialect=Dialect(**orjson.loads(row["dialect"])),
+            columns=tuple(row["columns"] or ()),
         ),
         claimed_at=row["started_at"],
         known_file=KnownFile(**{field: row[field] for field in FILE_FIELDS}) if row["etag"] else None,

@@ -19,9 +19,18 @@ from tests.integration.factories import make_job, result_of
 MANY = 1_000
 
 
+COLUMNS = {
+    "day": "date", "origin": "text", "flight": "integer", "carrier": "character varying", "tail_number": "text",
+    "departed_at": "timestamp with time zone", "seats": "smallint",
+}  # fmt: skip
+
+
 def dataset(name: str = "flights") -> Dataset:
     Slot.objects.provide(count=8)
-    made, _ = Dataset.objects.get_or_create(name=name, function=f"data.{name}", base_path=name)
+    columns = [{"name": each, "type": kind} for each, kind in COLUMNS.items()]
+    made, _ = Dataset.objects.get_or_create(
+        name=name, function=f"data.{name}", base_path=name, defaults={"columns": columns}
+    )
     return made
 
 

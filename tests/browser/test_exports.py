@@ -17,6 +17,7 @@ from django.utils import timezone
 from playwright.sync_api import BrowserContext, Page, expect
 
 from exports.jobs import actions
+from exports.jobs.columns import columns_of
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.browser import scenes_exports
 from tests.browser.conftest import HOST, PageMonitor, download, fits_width
@@ -177,6 +178,21 @@ def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
     press("Enter")
     expect(heading(page)).to_contain_text("Pending")
     assert (job_of(page).total, (job_of(page).filters or {})["keys"]) == (6, ["JFK", "LGA"])
+
+
+def test_columns_are_added_by_their_buttons(dataset: Dataset, page: Page) -> None:
+    """A32: by keyboard too; the preview, which is loaded again, keeps the focus."""
+    columns_of(dataset)
+    page.goto("/app/exports/new")
+    page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-29")
+    page.get_by_role("button", name="n integer").click()
+    expect(page.get_by_role("textbox", name="Columns")).to_have_value("n")
+    with page.expect_response("**/new/preview"):
+        page.get_by_role("button", name="d date").press("Enter")
+    expect(page.get_by_role("button", name="d date")).to_be_focused()
+    page.get_by_role("button", name="Create export", exact=True).click()
+    expect(heading(page)).to_contain_text("Pending")
+    assert job_of(page).columns == ["n", "d"]
 
 
 def test_csv_options_are_shown_for_csv_only(dataset: Dataset, page: Page) -> None:

@@ -69,11 +69,11 @@ def test_chunks_can_be_read_from_csv_columns_by_name(dataset: Dataset, sluice: C
 def test_every_option_reaches_the_server(dataset: Dataset, sluice: Cli) -> None:
     options = ["--format", "csv", "--compression", "gzip", "--delivery", "manifest", "--delimiter", "tab", "--bom",
                "--formula-policy", "escape", "--reuse", "never", "--no-allow-degraded",
-               "--delivery-ttl", "3600"]  # fmt: skip
+               "--delivery-ttl", "3600", "--columns", "d, n"]  # fmt: skip
     job = Job.objects.get(pk=sluice("export", "submit", "things", *FEBRUARY, *options).word)
     assert (job.format, job.compression, job.delivery, job.reuse) == ("csv", "gzip", "manifest", "never")
     assert job.dialect == {"delimiter": "\t", "bom": True, "formula_policy": "escape"}
-    assert (job.allow_degraded, job.ttl) == (False, 3600)
+    assert (job.allow_degraded, job.ttl, job.columns) == (False, 3600, ["d", "n"])
     assert job.total == 58
 
 
@@ -216,6 +216,8 @@ def test_lists_follow_pagination(dataset: Dataset, alice: User, bob: User, sluic
     assert "--status: Must be one of" in sluice("export", "list", "--status", "x", code=5).err
     assert "things" in sluice("export", "datasets").text
     assert sluice("export", "datasets", "--json").json["results"][0]["name"] == "things"
+    assert sluice("export", "dataset", "things", "--json").json["columns"][0] == {"name": "k", "type": "text"}
+    assert "k       text\nn       integer\nd       date" in sluice("export", "dataset", "things").text
 
 
 def test_more_chunks_than_a_page_are_listed(dataset: Dataset, alice: User, sluice: Cli) -> None:

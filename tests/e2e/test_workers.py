@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from config.dev.stack import process_tree
 from config.platform import storage
+from exports.core.planning import Shape
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
 from tests.broker import lose_messages
 from tests.e2e.conftest import Workers
@@ -213,6 +214,8 @@ def test_logs_hold_no_rows_tokens_or_paths(
         assert secret not in logs, secret
 
 
+CSV = Shape()
+PARQUET = Shape(format="parquet", compression="zstd")
 # VmHWM and not ru_maxrss, which starts with the peak of the parent process.
 PEAK = """
 import re, django
@@ -223,12 +226,14 @@ print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
-def peak_kib(rows: int, dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers) -> int:
+def peak_kib(
+    rows: int, dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers, *, shape: Shape = CSV
+) -> int:
     source_db.execute(f"""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE sql AS $$ SELECT repeat(key, 30), n, effective_date FROM generate_series(1, {rows}) n $$
     """)
-    make_job(dataset, alice, 1, reuse="never")
+    make_job(dataset, alice, 1, reuse="never", shape=shape)
     done = subprocess.run(
         [sys.executable, "-c", PEAK], env=workers.environment(), check=True, capture_output=True, text=True
     )
@@ -245,3 +250,14 @@ def test_memory_does_not_grow_with_the_rows(
     large = peak_kib(2_000_000, dataset, alice, source_db, workers)
     assert large < small * 1.1
     assert large < 200 * 1024
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_rows_of_parquet(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A15, A30: both files are uploaded in several parts, whose buffers take 32 MB."""
+    small = peak_kib(4_000_000, dataset, alice, source_db, workers, shape=PARQUET)
+    large = peak_kib(10_000_000, dataset, alice, source_db, workers, shape=PARQUET)
+    assert large < small * 1.1
+    assert large < 300 * 1024

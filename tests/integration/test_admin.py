@@ -277,7 +277,7 @@ def test_it_offers_all_formats_for_a_new_dataset(pages: Client) -> None:
     text = text_of(pages.get(reverse("admin:exports_dataset_add")))
 
     boxes = re.findall(r'<input type="checkbox" name="formats" value="(\w+)"[^>]* checked', text)
-    assert boxes == ["csv", "jsonl", "json"]
+    assert boxes == ["csv", "jsonl", "json", "parquet"]
 
 
 def test_it_saves_a_dataset(pages: Client, dataset: Dataset) -> None:

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import zstandard
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connection
@@ -98,12 +99,19 @@ def test_a_zip_contains_every_file_and_the_manifest(dataset: Dataset, alice: Use
         assert file["dataAsOf"].endswith("Z")
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    "gzip": gzip.decompress,
+    "zstd": lambda data: zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read(),
+}
+
+
+@pytest.mark.parametrize("compression", UNPACK)
 def test_single_csv_has_one_header(dataset: Dataset, alice: User, compression: str) -> None:
-    """A21."""
+    """A21, A31."""
     shape = Shape(compression=compression, dialect=Dialect(bom=True))
     data = delivered(finish(make_job(dataset, alice, 12, delivery="single", shape=shape)))
-    text = (gzip.decompress(data) if compression == "gzip" else data).decode("utf-8-sig")
+    text = UNPACK[compression](data).decode("utf-8-sig")
 
     rows = list(csv.reader(io.StringIO(text)))
     assert rows[0] == ["k", "n", "d"]
@@ -112,12 +120,22 @@ def test_single_csv_has_one_header(dataset: Dataset, alice: User, compression: s
     assert "\ufeff" not in text
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("compression", UNPACK)
 def test_single_json_is_one_array(dataset: Dataset, alice: User, compression: str) -> None:
+    """A31."""
     shape = Shape(format="json", compression=compression)
     data = delivered(finish(make_job(dataset, alice, 3, delivery="single", shape=shape)))
-    documents = json.loads(gzip.decompress(data) if compression == "gzip" else data)
+    documents = json.loads(UNPACK[compression](data))
     assert [len(document["rows"]) for document in documents] == [3, 3, 3]
+
+
+def test_a_zip_stores_compressed_files_as_they_are(dataset: Dataset, alice: User) -> None:
+    """A31."""
+    receipt = finish(make_job(dataset, alice, 2, delivery="zip", shape=Shape(format="jsonl", compression="zstd")))
+    archive = zipfile.ZipFile(io.BytesIO(delivered(receipt)))
+    file = archive.getinfo("2024/02/28/JFK_20240228.jsonl.zst")
+    assert file.compress_type == zipfile.ZIP_STORED
+    assert [json.loads(line)["n"] for line in UNPACK["zstd"](archive.read(file)).splitlines()] == [1, 2, 3]
 
 
 def test_a_manifest_lists_only_the_files(dataset: Dataset, alice: User) -> None:

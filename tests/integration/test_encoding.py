@@ -12,6 +12,7 @@ import pytest
 
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
+from exports.source.encoding import decompressed
 
 PAIR = Pair("JFK", date(2024, 2, 29))
 FUNCTION = ("data", "hostile")
@@ -102,6 +103,16 @@ def test_it_counts_rows_of_any_number_of_blocks(source_db: psycopg.Connection) -
 
     assert data == oracle(source_db, "data.many('JFK', '2024-02-29')")
     assert content.rows == 200_000
+
+
+def test_zstd_files_have_a_frame_for_the_header(hostile: psycopg.Connection) -> None:
+    """A31."""
+    plain, _ = encoded(Shape())
+    packed, content = encoded(Shape(compression="zstd"))
+    again, _ = encoded(Shape(compression="zstd"))
+    assert packed == again
+    assert decompressed(packed[: content.header_bytes], Shape(compression="zstd")) == plain.split(b"\n", 1)[0] + b"\n"
+    assert decompressed(packed[content.header_bytes :], Shape(compression="zstd")) == plain.split(b"\n", 1)[1]
 
 
 def test_gzip_output_is_deterministic(hostile: psycopg.Connection) -> None:

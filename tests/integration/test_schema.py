@@ -40,6 +40,7 @@ EXAMPLES = {
     "task_id": 17,
     "rule_id": 3,
     "page": 1,
+    "name": "flights",
 }
 
 

@@ -16,6 +16,7 @@ from config.platform import storage
 from config.platform.ui.account import tokens_of
 from etl.models import Task
 from etl.pipeline import page_images
+from exports.jobs.columns import columns_of
 from exports.models import Dataset, Delivery
 from exports.webhooks import subscriptions
 from exports.webhooks.models import EventType
@@ -52,6 +53,7 @@ def _patient(settings: LazySettings) -> Iterator[None]:
 @pytest.fixture
 def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     """Alice's things by the names that paths have for them. A route with another parameter needs its object here."""
+    columns_of(dataset)  # as at its registration
     job = make_job(dataset, alice, chunks=2, delivery="manifest")
     execution.drain()
     completion.complete(job.pk)
@@ -67,6 +69,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     chunk = job.chunks.order_by("seq")[0]
     return {
         "job_id": job.pk,
+        "name": dataset.name,
         "key": chunk.key,
         "effective_date": chunk.effective_date,
         "day": chunk.effective_date,

@@ -18,6 +18,8 @@ from tests.security.routes import OWNED, SAFE, STAFFS, UNSAFE, Route
 
 # Any client that has a link can use it: without its token there is nothing.
 BY_LINK = "exports/<uuid:job_id>/download"
+# Datasets belong to no user.
+SHARED = {"exports/datasets/<slug:name>"}
 # They are there for strangers too: signing in and out, and what draws the page of it.
 OPEN_TO_ALL = {"admin/login/", "admin/logout/"}
 
@@ -52,7 +54,7 @@ def test_objects_of_other_users_return_404_on_every_route(
     asking = client_of(bob) if how == "token" else browser_of(bob)
     before = state()
     for route in OWNED:
-        if route.path != BY_LINK and not (how == "token" and route.is_page):
+        if route.path not in {BY_LINK, *SHARED} and not (how == "token" and route.is_page):
             for method in (*SAFE, *UNSAFE):
                 answer = ask(asking, method, route, belongings)
                 expected = {404} if method in route.methods else {404, 405}

@@ -11,8 +11,8 @@ from exports.core.planning import Dialect, Pair, Shape
 pairs = st.builds(Pair, st.sampled_from(["A", "B", "C"]), st.dates())
 shapes = st.builds(
     Shape,
-    format=st.sampled_from(["csv", "jsonl", "json"]),
-    compression=st.sampled_from(["none", "gzip"]),
+    format=st.sampled_from(["csv", "jsonl", "json", "parquet"]),
+    compression=st.sampled_from(["none", "gzip", "zstd"]),
     dialect=st.builds(
         Dialect,
         bom=st.booleans(),

@@ -4,6 +4,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
+from exports.jobs.columns import as_stored
 from exports.models import Dataset
 from exports.source import database
 
@@ -16,7 +17,7 @@ class Command(BaseCommand):
         parser.add_argument("--function", required=True, metavar="SCHEMA.NAME", help="used exactly as written")
         parser.add_argument("--base-path", required=True, metavar="PATH", help="prefix in S3_BUCKET")
         parser.add_argument("--key-pattern", metavar="REGEX")
-        parser.add_argument("--formats", metavar="LIST", help="such as csv,jsonl")
+        parser.add_argument("--formats", metavar="LIST", help="such as csv,parquet")
         for name, unit in NUMBERS.items():
             parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar=unit)
 
@@ -40,8 +41,10 @@ class Command(BaseCommand):
             raise CommandError(
                 "\n".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
             ) from None
-        if reason := database.function_error(dataset.schema_and_name):
+        columns, reason = database.examine(dataset.schema_and_name)
+        if reason:
             raise CommandError(reason)
+        dataset.columns = as_stored(columns)
         dataset.save()
         self.stdout.write(f"dataset {name}: {dataset.function} to {dataset.base_path}/")
 

@@ -65,6 +65,16 @@ document.addEventListener("drop", (event) => {
   take(event.dataTransfer.files[0], form);
 });
 
+// ---- Columns of the dataset are added to the field of the form by a click ----------------------------------------------
+document.addEventListener("click", (event) => {
+  const name = event.target.closest("[data-column]")?.dataset.column;
+  if (name === undefined) return;
+  const field = document.getElementById("id_columns");
+  const quoted = /^\s|[",\n]|\s$/.test(name) ? `"${name.replaceAll('"', '""')}"` : name;
+  field.value = [field.value.replace(/[\s,]+$/, ""), quoted].filter(Boolean).join(", ");
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+});
+
 // ---- Countdown --------------------------------------------------------------------------------------------------
 // Counts down the seconds from the server, so that a wrong local clock does not matter.
 const ends = new WeakMap();

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -137,3 +138,21 @@ def datasets(session: Session) -> None:
         return
     rows = ((each["name"], ", ".join(each["formats"]), each["keyPattern"]) for each in response["results"])
     session.terminal.table(("DATASET", "FORMATS", "KEYS"), rows)
+
+
+@command(app, "dataset")
+def dataset(session: Session, name: Annotated[str, typer.Argument(metavar="DATASET")]) -> None:
+    """Show a dataset with its columns."""
+    response = session.api.get(f"/exports/datasets/{quote(name, safe='')}")
+    if session.terminal.as_json:
+        session.terminal.json(response)
+        return
+    session.terminal.pairs(
+        [
+            ("Dataset", f"{response['name']}, schema version {response['schemaVersion']}"),
+            ("Formats", ", ".join(response["formats"])),
+            ("Keys", response["keyPattern"]),
+        ]
+    )
+    session.terminal.put("")
+    session.terminal.table(("COLUMN", "TYPE"), ((each["name"], each["type"]) for each in response["columns"]))

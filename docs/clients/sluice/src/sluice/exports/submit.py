@@ -1,6 +1,7 @@
 """`sluice export submit`: create an export from arguments, a CSV file or filters."""
 
 import uuid
+from csv import reader
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +32,12 @@ def submit(
     ] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="YYYY-MM-DD")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="YYYY-MM-DD, inclusive")] = None,
-    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json")] = None,
-    compression: Annotated[str | None, typer.Option(metavar="none|gzip")] = None,
+    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json|parquet")] = None,
+    compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Only these columns, in this order. See `sluice export dataset`."),
+    ] = None,
     delivery: Annotated[str | None, typer.Option(metavar="auto|single|zip|manifest")] = None,
     delimiter: Annotated[str | None, typer.Option(metavar="CHAR", help=", ; | or tab")] = None,
     bom: Annotated[
@@ -65,7 +70,7 @@ def submit(
     options = given(
         dataset=dataset, format=file_format, compression=compression, delivery=delivery, csv=given(**dialect) or None,
         reuse=reuse, allowDegraded=allow_degraded, filters=filters_of(keys, first, last),
-        deliveryTtlSeconds=delivery_ttl,
+        deliveryTtlSeconds=delivery_ttl, columns=columns_of(columns),
     )  # fmt: skip
     if download:
         check_target(download, force=force)
@@ -92,6 +97,11 @@ def filters_of(keys: str | None, first: str | None, last: str | None) -> dict[st
     if keys is None or first is None or last is None:
         raise CliError("--keys, --from and --to must be used together.", code=Exit.USAGE)
     return {"keys": [key.strip() for key in keys.split(",") if key.strip()], "dateFrom": first, "dateTo": last}
+
+
+def columns_of(names: str | None) -> list[str] | None:
+    """Return the names in a line of CSV: names that contain commas are in quotes."""
+    return None if names is None else [name.strip() for name in next(reader([names], skipinitialspace=True), [])]
 
 
 def body_of(options: dict[str, Any], chunks: list[str], csv: str | None) -> items.Body:

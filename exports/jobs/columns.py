@@ -1,0 +1,42 @@
+"""The columns of datasets: stored at registration, so that requests are checked without the source database."""
+
+from typing import TypedDict
+
+from config.platform.http.problems import Problem
+from exports.core.errors import ExportError
+from exports.models import Dataset
+from exports.source import database
+
+
+class DatasetColumn(TypedDict):
+    name: str
+    type: str
+
+
+class ColumnsUnknown(Problem):
+    status = 503
+    code = "source_unavailable"
+    detail = "The columns of this dataset are not known yet, and the source database cannot be asked at the moment."
+
+
+def as_stored(columns: list[database.Column]) -> list[DatasetColumn]:
+    return [{"name": column.name, "type": column.type} for column in columns]
+
+
+def columns_of(dataset: Dataset) -> list[DatasetColumn]:
+    """Return the columns of the dataset as of its latest registration.
+
+    A dataset that was registered when nothing stored them, or when its function did not exist, is described and stored
+    now. Raises ColumnsUnknown.
+    """
+    if dataset.columns is None:
+        try:
+            dataset.columns = as_stored(database.describe(dataset.schema_and_name))
+        except ExportError:
+            raise ColumnsUnknown from None
+        # Not over those of a registration in between.
+        Dataset.objects.filter(pk=dataset.pk, function=dataset.function, columns__isnull=True).update(
+            columns=dataset.columns
+        )
+    stored: list[DatasetColumn] = dataset.columns
+    return stored
