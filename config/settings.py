@@ -174,12 +174,14 @@ LOOSER_POLICIES = {
 }
 CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
+DATA_UPLOAD_MAX_NUMBER_FILES = env.etl_max_batch + 1  # paths for single files have a limit of their own
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body of any path; uploaded files do not count
 # The sizes of bodies that are refused before they are read, by path. A form encodes most characters of JSON in three.
 BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a time
 BODY_LIMITS = {
     r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
     r"/app/exports/new(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
+    r"/api/v1/etl/batches": 64 * 1024 + 256 * env.etl_max_batch,  # a file key and its quotes have less than 256 bytes
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
     r"/app/rules/(new|check|\d+)": 1024 * 1024,
     r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
@@ -315,6 +317,7 @@ SPECTACULAR_SETTINGS = {
         "WebhookEvent": "exports.webhooks.models.EventType",
         "DeliveryStatus": "exports.webhooks.models.Delivery.Status",
         "TaskStatus": "etl.core.states.Status",
+        "BatchStatus": "etl.core.states.BatchStatus",
         "Stage": "etl.core.states.Stage",
         "TaskErrorCode": "etl.api.schemas.ERROR_CODES",
     },

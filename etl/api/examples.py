@@ -27,8 +27,10 @@ LIMITS = {
     },
     "rule_versions_per_day": {"limit": 500, "used": 4, "remaining": 496, "resets_at": "2026-03-02T00:00:00Z"},
     "rule_tests_per_day": {"limit": 500, "used": 12, "remaining": 488, "resets_at": "2026-03-02T00:00:00Z"},
-    "open_tasks": {"limit": 500, "used": 3, "remaining": 497},
+    "open_tasks": {"limit": 1000, "used": 3, "remaining": 997},
     "max_file_bytes": 52428800,
+    "max_batch": 1000,
+    "max_batch_bytes": 104857600,
     "max_pages": 500,
     "rate": "1200/min",
 }
@@ -48,6 +50,7 @@ LAYOUT: dict[str, Any] = {
 }
 RUNNING: dict[str, Any] = {
     "task_id": 17,
+    "batch_id": None,
     "status": "llm_processing",
     "phase": "postprocess",
     "progress": 60,
@@ -108,6 +111,31 @@ FAILED = {
     },
 }
 SUMMARY = {name: value for name, value in RUNNING.items() if name not in ("result", "previous_result")}
+REFUSED = [{"filename": "2026/photo.heic", "code": "unsupported_format"}]
+ACCEPTED_BATCH = {"batch_id": 5, "status_url": "/api/v1/etl/batches/5", "total": 240, "refused": REFUSED}
+BATCH = {
+    "batch_id": 5,
+    "name": "Invoices of March",
+    "status": "running",
+    "total": 240,
+    "completed": 180,
+    "failed": 2,
+    "cancelled": 0,
+    "deleted": 0,
+    "rule_id": 3,
+    "rule_version": 2,
+    "created_at": "2026-03-01T09:00:00.000000Z",
+    "updated_at": "2026-03-01T09:00:00.000000Z",
+}
+RESULT_LINES = (
+    '{"task_id":17,"filename":"invoice.pdf","status":"completed","error":null,'
+    '"data":{"number":"2026-0042","total":118.50}}\n'
+    '{"task_id":18,"filename":"scan.pdf","status":"failed","error":"file_encrypted","data":null}\n'
+)
+RESULT_CSV = (
+    "task_id,filename,status,error,number,total\n17,invoice.pdf,completed,,2026-0042,118.50\n"
+    "18,scan.pdf,failed,file_encrypted,,\n"
+)
 UPLOAD = {"filename": "invoice.pdf", "content_type": "application/pdf", "size": 48213}
 UPLOAD_URL = {
     "file_key": FILE_KEY,

@@ -8,10 +8,12 @@ from config.platform.http.quotas import left
 from etl.api import schemas
 from etl.core.states import Status
 from etl.ingest.uploads import UploadTarget
+from etl.models import DocumentBatch
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
 PATH = "/api/v1/etl/tasks"
+BATCHES = "/api/v1/etl/batches"
 
 
 def path_of(task_id: int) -> str:
@@ -32,6 +34,7 @@ def summary(state: RunState) -> schemas.TaskSummary:
     """Return a task as lists show it: without its result, which may be large."""
     return {
         "task_id": state.task_id,
+        "batch_id": state.batch_id,
         **progress(state),
         "filename": state.filename,
         "rule_id": state.rule_id,
@@ -62,6 +65,37 @@ def error(state: RunState) -> schemas.TaskFailure | None:
     return cast("schemas.TaskFailure", state.error) if state.status == Status.FAILED else None
 
 
+def batch_path(batch_id: int) -> str:
+    return f"{BATCHES}/{batch_id}"
+
+
+def accepted_batch(batch: DocumentBatch) -> schemas.AcceptedBatch:
+    return {
+        "batch_id": batch.pk,
+        "status_url": batch_path(batch.pk),
+        "total": batch.total,
+        "refused": batch.refused,
+    }
+
+
+def batch(row: Any) -> schemas.BatchSummary:
+    """Return a batch that was read with its counts (`DocumentBatchQuerySet.with_counts`)."""
+    return {
+        "batch_id": row.pk,
+        "name": row.name,
+        "status": row.status,
+        "total": row.total,
+        "completed": row.completed,
+        "failed": row.failed,
+        "cancelled": row.cancelled,
+        "deleted": row.deleted,
+        "rule_id": row.rule_id,
+        "rule_version": row.rule_version,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
 def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
     env = settings.SLUICE
     versions = part(env.etl_daily_rule_versions, rule_versions)
@@ -72,6 +106,8 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
         "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
         "open_tasks": part(quota.max_open, quota.open),
         "max_file_bytes": env.etl_max_file_bytes,
+        "max_batch": env.etl_max_batch,
+        "max_batch_bytes": env.etl_max_batch_bytes,
         "max_pages": env.etl_max_pages,
         "rate": env.etl_rate,
     }

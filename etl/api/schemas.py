@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from config.platform.http.openapi.response_schemas import Path, Url, choices, serializer_of
 from etl.core import errors
-from etl.core.states import Stage, Status
+from etl.core.states import BatchStatus, Stage, Status
 from etl.postprocessors.citations.levels import LEVELS
 from etl.providers.base import BLOCK_KINDS
 
@@ -165,6 +165,7 @@ class TaskStatus(TaskProgress):
 
 class TaskId(TypedDict):
     task_id: int
+    batch_id: Annotated[int | None, "The batch that the document was submitted with."]
 
 
 class TaskDetails(TypedDict):
@@ -213,6 +214,44 @@ class Layout(TypedDict):
     pages: Annotated[list[LayoutPage], "Empty if the provider does not know the places of text."]
 
 
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+class RefusedFile(TypedDict):
+    filename: Annotated[str, "In a ZIP file with its folders. The `file_key` of an upload that does not exist."]
+    code: Annotated[str, "The code of the problem that a submission of this file alone would return."]
+
+
+class AcceptedBatch(TypedDict):
+    batch_id: int
+    status_url: Annotated[Path, "Path of the batch."]
+    total: Annotated[int, "Accepted documents."]
+    refused: Annotated[list[RefusedFile], "Files that are not part of the batch."]
+
+
+class BatchSummary(TypedDict):
+    batch_id: int
+    name: str
+    status: Annotated[
+        str,
+        choices(BatchStatus),
+        "`running` until all documents have ended. `cancelled` if the batch was cancelled before that.",
+    ]
+    total: Annotated[int, "Accepted documents."]
+    completed: int
+    failed: int
+    cancelled: int
+    deleted: Annotated[int, "Documents that were deleted since."]
+    rule_id: int
+    rule_version: Annotated[int, "Version of the rule at the time of the submission."]
+    created_at: datetime
+    updated_at: Annotated[datetime, "When it was created, retried, or ended."]
+
+
+class Batch(BatchSummary):
+    refused: list[RefusedFile]
+
+
 class CancelledTask(TypedDict):
     task_id: int
     status: Annotated[str, choices([Status.CANCELLED.value])]
@@ -251,6 +290,8 @@ class DocumentLimits(TypedDict):
     rule_tests_per_day: Annotated[DocumentDayLimit, "Tests of rules that call a language model."]
     open_tasks: Annotated[OpenLimit, "Tasks that have not ended, and upload URLs that can be used."]
     max_file_bytes: int
+    max_batch: Annotated[int, "Documents of a batch."]
+    max_batch_bytes: Annotated[int, "Bytes of a request with the documents of a batch."]
     max_pages: int
     rate: Annotated[str, "Rate limit for requests other than GET, such as `1200/min`."]
 

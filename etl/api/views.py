@@ -35,6 +35,7 @@ from etl.api.serializers import (
     SubmitKeySerializer,
     UploadRequestSerializer,
     read_flag,
+    read_id,
     read_seconds,
 )
 from etl.core.states import Status
@@ -210,6 +211,8 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         tasks, status = self.get_queryset(), chosen(request, "status", among=Status.values)
+        if "batch_id" in request.query_params:
+            tasks = tasks.filter(batch_id=read_id(request, "batch_id"))
         states = lookup.shown(self.paginate_queryset(lookup.with_status(tasks, status) if status else tasks) or [])
         # Omit tasks whose status has changed since the query.
         fitting = [state for state in states if status in (None, state.status)]

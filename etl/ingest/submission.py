@@ -58,12 +58,12 @@ def submit(
         return task, True
     rule = catalog.resolve(user=user, rule_id=rule_id)
     document.check()
-    queue_limit.check(user_id=user.pk, size=document.size, upload=document.upload)  # before storing it
+    queue_limit.check(user_id=user.pk, size=document.size, uploads=uploads_of(document))  # before storing it
     stored = document.store()
     try:
         task, replayed = create_task(
             stored, idempotency, user=user, rule=rule, keep_days=keep_days, request_id=request_id,
-            upload=document.upload,
+            uploads=uploads_of(document),
         )  # fmt: skip
     except Problem:
         # Only here is it certain that there is no row. After any other error the commit may have succeeded.
@@ -78,6 +78,10 @@ def submit(
     return task, False
 
 
+def uploads_of(*documents: IncomingDocument) -> list[str]:
+    return [document.upload for document in documents if document.upload]
+
+
 def create_task(
     stored: StoredDocument,
     idempotency: Idempotency | None,
@@ -86,12 +90,12 @@ def create_task(
     rule: RuleContent,
     keep_days: int | None,
     request_id: str,
-    upload: str,
+    uploads: list[str],
 ) -> tuple[Task, bool]:
     with transaction.atomic():
         if idempotency and (task := idempotency.claim(TASKS, user_id=user.pk)):
             return task, True
-        queue_limit.enter(user_id=user.pk, size=stored.size, upload=upload)
+        queue_limit.enter(user_id=user.pk, size=stored.size, uploads=uploads)
         task = Task.objects.accept(
             user=user,
             rank=turns.next_rank(user.pk),

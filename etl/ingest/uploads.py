@@ -7,7 +7,7 @@ under `etl/documents/`, which a presigned URL that is still valid cannot change.
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -59,6 +59,10 @@ class SentFile:
     def __init__(self, file: UploadedFile) -> None:
         self.file = file
 
+    @property
+    def name(self) -> str:
+        return self.file.name or ""
+
     def identity(self) -> dict[str, Any]:
         """Return the document's part of the request fingerprint: a hash of its bytes."""
         digest = hashlib.sha256()
@@ -73,7 +77,7 @@ class SentFile:
     @cached_property
     def kind(self) -> DocumentFormat:
         self.file.seek(0)
-        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.file.name or "", pointer="/file")
+        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.name, pointer="/file")
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
@@ -81,22 +85,23 @@ class SentFile:
 
     def store(self) -> StoredDocument:
         """Store the document. Raises StorageUnavailable."""
-        key = new_key(self.kind)
-        with (
-            storing(),
-            storage.Upload(
-                key,
-                content_type=self.kind.media_type,
-                metadata=identity.marker(),
-                if_match=None,
-                checkpoint=lambda: None,
-            ) as upload,
-        ):
-            for block in self.file.chunks():
-                upload.write(block)
-            upload.commit()
-        filename = shown_name(self.file.name or "", default=f"document.{self.kind.value}")
-        return StoredDocument(key=key, kind=self.kind, size=self.size, filename=filename)
+        filename = shown_name(self.name, default=f"document.{self.kind.value}")
+        return store_blocks(self.file.chunks(), kind=self.kind, size=self.size, filename=filename)
+
+
+def store_blocks(blocks: Iterable[bytes], *, kind: DocumentFormat, size: int, filename: str) -> StoredDocument:
+    """Store a document in memory of one part. Raises StorageUnavailable, and the errors of the blocks."""
+    key = new_key(kind)
+    with (
+        storing(),
+        storage.Upload(
+            key, content_type=kind.media_type, metadata=identity.marker(), if_match=None, checkpoint=lambda: None
+        ) as upload,
+    ):
+        for block in blocks:
+            upload.write(block)
+        upload.commit()
+    return StoredDocument(key=key, kind=kind, size=size, filename=filename)
 
 
 class EarlierUpload:

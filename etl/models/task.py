@@ -1,3 +1,4 @@
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 from uuid import uuid4
 
@@ -31,11 +32,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(status=Status.PENDING)
 
     def accept(self, **fields: Any) -> "Task":
-        """Insert a new task. Its first run has the number that follows from its UUID."""
-        task = self.model(**fields)
-        task.generation = task.run = task.ocr_run = task.journal_run = task.first_run
-        task.save(force_insert=True)
+        """Insert a new task."""
+        (task,) = self.accept_many([fields])
         return task
+
+    def accept_many(self, tasks: Iterable[Mapping[str, Any]]) -> list["Task"]:
+        """Insert new tasks. The first run of each has the number that follows from its UUID."""
+        return self.bulk_create([self.model(**fields).numbered() for fields in tasks])
 
 
 class Task(models.Model):
@@ -50,6 +53,10 @@ class Task(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="etl_tasks", db_index=False)
     rule = models.ForeignKey("rules.Rule", models.PROTECT, related_name="tasks")
     rule_version = models.PositiveIntegerField(help_text="The rule's at the time of the request")
+
+    batch = models.ForeignKey(
+        "etl.DocumentBatch", models.PROTECT, null=True, blank=True, related_name="tasks", db_index=False
+    )
 
     filename = models.CharField(max_length=255, blank=True, help_text="The client's name for it; only shown")
     kind = models.CharField(max_length=8, help_text="By its first bytes")
@@ -114,6 +121,7 @@ class Task(models.Model):
             models.Index(
                 fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)
             ),
+            models.Index(fields=["batch", "status"], name="etl_task_of_batch", condition=Q(batch__isnull=False)),
             models.Index(fields=["expires_at"], name="etl_task_expiry", condition=Q(expires_at__isnull=False)),
             # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
             models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
@@ -138,6 +146,11 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return str(self.task_id)
+
+    def numbered(self) -> Self:
+        """Number the first run of a new task."""
+        self.generation = self.run = self.ocr_run = self.journal_run = self.first_run
+        return self
 
     @property
     def first_run(self) -> int:

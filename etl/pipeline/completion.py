@@ -4,6 +4,7 @@ If the process dies between the two, recovery writes the row from the run-state.
 the two, recovery recreates it from the furthest artifact, and the task ends again in the same way.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from etl.core.errors import EtlError, Fenced, explain
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.core.states import Stage, Status
 from etl.models import ModelUsage, Task
-from etl.pipeline import artifacts
+from etl.pipeline import artifacts, batch_ends
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult
 
@@ -94,7 +95,22 @@ def write(state: RunState, result: dict[str, Any] | None) -> bool:
         is_written = update(state, result)
         if is_written:
             ModelUsage.objects.record_run(state)
+            batch_ends.settle(state.batch_id)
     return is_written
+
+
+def record_many(states: Iterable[RunState]) -> None:
+    """Write the ends of cancelled tasks into their rows, and then those of their batches, in one transaction.
+
+    In the order of the tasks, and the batches last: two such transactions cannot wait for each other. Rows that have
+    ended already are left to recovery.
+    """
+    with transaction.atomic():
+        written = [state for state in sorted(states, key=lambda each: each.task_id) if update(state, None)]
+        for state in written:
+            ModelUsage.objects.record_run(state)
+        for batch_id in {state.batch_id for state in written}:
+            batch_ends.settle(batch_id)
 
 
 def update(state: RunState, result: dict[str, Any] | None) -> bool:

@@ -27,7 +27,7 @@ TEXTS = (
 COLUMNS = (
     *("task_id", "user_id", "generation", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
     *("uuid", "filename", "kind", "size", "document_key", "request_id", "traceparent"),
-    *("error", "previous_run", "created_at", "updated_at"),
+    *("error", "previous_run", "batch_id", "created_at", "updated_at"),
 )
 
 
@@ -68,6 +68,7 @@ class RunState:
     result: dict[str, Any] | None = None
     # The run whose result is the last one, while this one has none; 0 if there is none.
     previous_run: int = 0
+    batch_id: int | None = None
     metadata: dict[str, Any]
     usage: dict[str, int] = field(default_factory=dict)
     started: bool = False
@@ -190,6 +191,7 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
         result=exact_json.loads(had.get("result") or "null"),
         result_is_elsewhere=had.get("result_is_elsewhere") == "1",
         previous_run=int(had.get("previous_run") or 0),
+        batch_id=int(had.get("batch_id") or 0) or None,
         started=had.get("started") == "1",
         metadata=whole_metadata(
             {
