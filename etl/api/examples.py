@@ -107,7 +107,14 @@ FAILED = {
         "ocr": {},
     },
 }
-SUMMARY = {name: value for name, value in RUNNING.items() if name not in ("result", "previous_result")}
+
+
+def without_result(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task as lists and webhooks contain it."""
+    return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
+
+
+SUMMARY = without_result(RUNNING)
 UPLOAD = {"filename": "invoice.pdf", "content_type": "application/pdf", "size": 48213}
 UPLOAD_URL = {
     "file_key": FILE_KEY,

@@ -1,4 +1,4 @@
-"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+"""Types of response and webhook bodies. `representation` builds them, and the OpenAPI document is derived from them."""
 
 from datetime import date, datetime
 from functools import partial
@@ -12,7 +12,9 @@ from etl.core import errors
 from etl.core.states import Stage, Status
 from etl.postprocessors.citations.levels import LEVELS
 from etl.providers.base import BLOCK_KINDS
+from webhooks.models import EventType
 
+EVENTS = [EventType.DOCUMENT_COMPLETED.value, EventType.DOCUMENT_FAILED.value]
 ERROR_CODES = sorted(errors.codes())
 OBJECT = {"type": "object", "additionalProperties": True}
 TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}}}
@@ -188,6 +190,14 @@ class Task(TaskSummary):
         ResultField,
         "The result of an earlier run, after a retry, until the task is `completed` again.",
     ]
+
+
+class DocumentEnd(TypedDict):
+    """Body of a webhook that reports the end of a task."""
+
+    type: Annotated[str, choices(EVENTS)]
+    timestamp: Annotated[datetime, "When the task ended."]
+    data: Annotated[TaskSummary, "The task without `result` and `previous_result`. `GET` it for its result."]
 
 
 class LayoutBlock(TypedDict):
