@@ -234,6 +234,7 @@ UNFOLD = {
                 "title": "Documents",
                 "items": [
                     page("Documents", "description", "etl.task"),
+                    page("Batches", "folder_zip", "etl.documentbatch"),
                     page("Rules", "rule", "rules.rule"),
                     page("Usage", "data_usage", "etl.usage"),
                     page("Quota overrides", "tune", "etl.allowance"),
@@ -289,7 +290,11 @@ SPECTACULAR_SETTINGS = {
     "TAGS": [
         {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
         {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
-        {"name": "webhooks", "description": "Notifications about finished exports, as an alternative to polling."},
+        {
+            "name": "webhooks",
+            "description": "Notifications about finished exports and documents, as an alternative to polling. "
+            "`/exports/webhooks` is the same resource.",
+        },
         {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
         {
             "name": "rules",
@@ -312,20 +317,27 @@ SPECTACULAR_SETTINGS = {
         "Reuse": "exports.models.job.Reuse",
         "ChunkSource": "exports.core.states.Source",
         "ReceiptState": "exports.jobs.schemas.RECEIPT_STATES",
-        "DeliveryType": "exports.webhooks.schemas.DELIVERY_TYPES",
+        "DeliveryType": "webhooks.schemas.DELIVERY_TYPES",
         "ExportErrorCode": "exports.core.errors.EXPLANATIONS",
-        "WebhookEvent": "exports.webhooks.models.EventType",
-        "DeliveryStatus": "exports.webhooks.models.Delivery.Status",
+        "DocumentEvent": "etl.pipeline.schemas.EVENTS",
+        "ExportEvent": "exports.jobs.schemas.EVENTS",
+        "WebhookEvent": "webhooks.models.EventType",
+        "DeliveryStatus": "webhooks.models.Delivery.Status",
         "TaskStatus": "etl.core.states.Status",
         "BatchStatus": "etl.core.states.BatchStatus",
         "Stage": "etl.core.states.Stage",
-        "TaskErrorCode": "etl.api.schemas.ERROR_CODES",
+        "TaskErrorCode": "etl.pipeline.schemas.ERROR_CODES",
     },
-    "WEBHOOKS": [f"exports.api.openapi_webhooks.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED", "TEST")],
+    "WEBHOOKS": [
+        *(f"exports.api.openapi_webhooks.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED")),
+        *(f"etl.api.openapi_webhooks.{name}" for name in ("COMPLETED", "FAILED", "BATCH_COMPLETED")),
+        "webhooks.openapi.TEST",
+    ],
+    "PREPROCESSING_HOOKS": ["webhooks.openapi.without_second_path"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.api.openapi_extensions.camel_case_parameters",
-        "exports.api.openapi_webhooks.add_headers",
+        "webhooks.openapi.add_headers",
         "config.platform.http.openapi.autoschema.add_shared",
     ],
 }

@@ -8,9 +8,9 @@ from django.conf import settings
 from exports.core import wakeups
 from exports.jobs import webhook_events
 from exports.maintenance import periodic
-from exports.webhooks import sender
-from exports.webhooks.wakeups import DELIVER
 from exports.worker import completion, execution
+from webhooks import sender
+from webhooks.wakeups import DELIVER
 
 
 @shared_task(name=wakeups.RUN_CHUNKS)

@@ -1,4 +1,4 @@
-from django.urls import path, register_converter
+from django.urls import include, path, register_converter
 
 from exports.api import downloads, event_stream, views, webhooks
 from exports.api.serializers import as_day
@@ -21,17 +21,22 @@ class DayConverter:
 
 register_converter(DayConverter, "day")
 
+WEBHOOKS = [
+    path("", webhooks.WebhookListView.as_view()),
+    path("/<uuid:webhook_id>", webhooks.WebhookView.as_view()),
+    path("/<uuid:webhook_id>/test", webhooks.TestWebhookView.as_view()),
+    path("/<uuid:webhook_id>/rotate-secret", webhooks.RotateSecretView.as_view()),
+    path("/<uuid:webhook_id>/deliveries", webhooks.DeliveryListView.as_view()),
+    path("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", webhooks.ResendView.as_view()),
+]
+
 urlpatterns = [
     path("exports", views.ExportListView.as_view()),
     path("exports/datasets", views.DatasetListView.as_view()),
     path("exports/limits", views.LimitsView.as_view()),
     path("exports/preview", views.PreviewView.as_view()),
-    path("exports/webhooks", webhooks.WebhookListView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>", webhooks.WebhookView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/test", webhooks.TestWebhookView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/rotate-secret", webhooks.RotateSecretView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/deliveries", webhooks.DeliveryListView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", webhooks.ResendView.as_view()),
+    path("api/v1/webhooks", include(WEBHOOKS)),
+    path("exports/webhooks", include(WEBHOOKS)),
     path("exports/<uuid:job_id>", views.ExportView.as_view()),
     path("exports/<uuid:job_id>/chunks", views.ChunkListView.as_view()),
     path("exports/<uuid:job_id>/events", event_stream.ExportEventsView.as_view()),

@@ -82,6 +82,7 @@ class TaskAdmin(StaffActionAdmin):
                     "filename",
                     ("kind", BYTES),
                     ("user", "of_rule"),
+                    "of_batch",
                     "related",
                 )
             },
@@ -157,8 +158,17 @@ class TaskAdmin(StaffActionAdmin):
                 list_of("etl_task", "Same owner", of_user),
                 list_of("etl_task", "Same rule", of_rule),
                 list_of("etl_task", "Same owner and rule", of_user | of_rule),
+                *(
+                    [list_of("etl_task", "Same batch", {"batch__batch_id__exact": task.batch_id})]
+                    if task.batch_id
+                    else []
+                ),
             ]
         )
+
+    @admin.display(description="batch")
+    def of_batch(self, task: Task) -> SafeString | str:
+        return page_of("etl_documentbatch", task.batch_id, task.batch_id) if task.batch_id else NOTHING
 
     @admin.display(description="runs")
     def runs(self, task: Task) -> SafeString:

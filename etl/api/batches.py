@@ -24,7 +24,7 @@ from config.platform.http.problems import (
 )
 from config.platform.http.request_context import request_id
 from config.platform.http.serializers import EmptyBody
-from etl.api import openapi, representation, schemas
+from etl.api import openapi
 from etl.api.serializers import BatchFilesSerializer, BatchInput, BatchKeysSerializer, CancelSerializer
 from etl.api.views import POLL_SECONDS, TaskAPIView
 from etl.core.formats import HEAD_BYTES
@@ -32,7 +32,7 @@ from etl.ingest import acceptance, archive, batches, multipart, uploads
 from etl.ingest.batches import Candidate
 from etl.models import DocumentBatch
 from etl.models.batch import DocumentBatchQuerySet
-from etl.pipeline import actions, batch_actions, queue_limit, quotas
+from etl.pipeline import actions, batch_actions, queue_limit, quotas, representation, schemas
 from rules.library import catalog
 
 SUBMIT_PROBLEMS = (
@@ -123,7 +123,7 @@ class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
         responses={202: openapi.ACCEPTED_BATCH, **problems(*SUBMIT_PROBLEMS)},
     )
     def post(self, request: Request) -> Response:
-        wanted, user = BatchInput(request), user_of(request)
+        wanted, user = BatchInput.of(request), user_of(request)
         batch, replayed = batches.submit(
             candidates_of(wanted, user_id=user.pk),
             user=user,

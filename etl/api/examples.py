@@ -110,7 +110,14 @@ FAILED = {
         "ocr": {},
     },
 }
-SUMMARY = {name: value for name, value in RUNNING.items() if name not in ("result", "previous_result")}
+
+
+def without_result(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task as lists and webhooks contain it."""
+    return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
+
+
+SUMMARY = without_result(RUNNING)
 REFUSED = [{"filename": "2026/photo.heic", "code": "unsupported_format"}]
 ACCEPTED_BATCH = {"batch_id": 5, "status_url": "/api/v1/etl/batches/5", "total": 240, "refused": REFUSED}
 BATCH = {
@@ -126,6 +133,12 @@ BATCH = {
     "rule_version": 2,
     "created_at": "2026-03-01T09:00:00.000000Z",
     "updated_at": "2026-03-01T09:00:00.000000Z",
+}
+ENDED_BATCH = {
+    **BATCH,
+    "status": "completed_with_errors",
+    "completed": 238,
+    "updated_at": "2026-03-01T09:10:00.000000Z",
 }
 RESULT_LINES = (
     '{"task_id":17,"filename":"invoice.pdf","status":"completed","error":null,'

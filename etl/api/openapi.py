@@ -23,8 +23,9 @@ from config.platform.http.openapi.responses import (
     retry_after,
 )
 from config.platform.http.problems import CONTENT_TYPE
-from etl.api import examples, schemas
+from etl.api import examples
 from etl.core.states import Status
+from etl.pipeline import schemas
 
 operation = partial(extend_schema, tags=["documents"])
 TASK = {"task_id": "$response.body#/task_id"}

@@ -1,7 +1,7 @@
 """Serializers that validate requests, strict about fields and types."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework import serializers
@@ -142,9 +142,12 @@ class SubmitInput:
 class BatchInput:
     """Validated input of a batch: files, an archive, or keys of earlier uploads, and the rule."""
 
-    def __init__(self, request: Request) -> None:
+    @classmethod
+    def of(cls, request: Request) -> Self:
         is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
-        fields = (BatchFilesSerializer if is_form else BatchKeysSerializer).read(request.data)
+        return cls((BatchFilesSerializer if is_form else BatchKeysSerializer).read(request.data))
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
         self.files: list[UploadedFile] = fields.get("file", [])
         self.file_keys: list[str] = fields.get("file_keys", [])
         self.options = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}

@@ -26,7 +26,7 @@ from config.platform.http.problems import (
 )
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
-from etl.api import lookup, openapi, representation, schemas
+from etl.api import lookup, openapi
 from etl.api.serializers import (
     CancelSerializer,
     RetrySerializer,
@@ -42,7 +42,7 @@ from etl.core.states import Status
 from etl.ingest import acceptance, multipart, submission, uploads
 from etl.models import Task
 from etl.models.task import TaskQuerySet
-from etl.pipeline import actions, deletion, queue_limit, quotas
+from etl.pipeline import actions, deletion, queue_limit, quotas, representation, schemas
 from etl.runstate import RunState
 from rules.api import rates
 from rules.library import catalog
@@ -153,7 +153,7 @@ class UploadView(TaskAPIView):
     )
     def post(self, request: Request) -> Response:
         target = uploads.offer(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
-        return Response(representation.upload_target(target), status=201, headers={"Cache-Control": "no-store"})
+        return Response(uploads.body_of(target), status=201, headers={"Cache-Control": "no-store"})
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------

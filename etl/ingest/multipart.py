@@ -33,7 +33,7 @@ FILES = {
     "/app/documents/batches/submit": Files(
         most=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
         problem=BatchTooLarge,
-        page="/app/documents/batches/new",
+        page="/app/documents/batches",
     ),
     # The form on the page. The view itself rejects slightly too large files, with an HTML page.
     "/app/documents/submit": Files(

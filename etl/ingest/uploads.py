@@ -24,7 +24,7 @@ from config.platform.db import clock, identity
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
-from etl.pipeline import queue_limit, quotas
+from etl.pipeline import queue_limit, quotas, schemas
 from etl.pipeline.artifacts import DOCUMENTS, UPLOADS, UUID
 
 UPLOAD_SECONDS = 15 * 60
@@ -205,6 +205,16 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
         metadata={"filename": packed(shown_name(filename, default=""))},
     )
     return UploadTarget(file_key=key, ticket=ticket, expires_at=expires_at)
+
+
+def body_of(target: UploadTarget) -> schemas.UploadPlace:
+    return {
+        "file_key": target.file_key,
+        "upload_url": target.ticket.url,
+        "method": "PUT",
+        "headers": target.ticket.headers,
+        "expires_at": target.expires_at,
+    }
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import QuerySet
+from django.urls import reverse
 from rest_framework.request import Request
 
 from config.platform.http.paging import chosen
@@ -48,6 +49,7 @@ class DocumentListPage(DocumentsPage):
             tabs=TABS,
             status=status,
             query=self.request.GET.urlencode(),
+            here=reverse("documents"),
             **self.form_context(context.pop("form", None)),
             **context,
         )

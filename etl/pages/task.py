@@ -5,13 +5,14 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
-from etl.api import lookup, representation
+from etl.api import lookup
 from etl.core import completeness
 from etl.core.states import Status
 from etl.models import Task
 from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
 from etl.pages.steps import steps_of
+from etl.pipeline import representation
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule

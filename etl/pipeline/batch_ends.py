@@ -1,16 +1,20 @@
-"""The end of a batch, and its new start by a retry. The rows of the documents decide.
+"""The end of a batch with its event, and its new start by a retry. The rows of the documents decide.
 
 A document's row is written before its batch is locked, in the same transaction. So of two documents that end at the
 same moment, the second one to lock the batch sees the first one's end, and ends the batch, once.
 """
 
 from collections import Counter
+from typing import Any
 
 import structlog
 
 from config.platform.db import clock
 from etl.core.states import BatchStatus, Status
 from etl.models import DocumentBatch, Task
+from etl.pipeline import representation
+from webhooks import outbox
+from webhooks.models import EventType
 
 log = structlog.get_logger(__name__)
 
@@ -29,8 +33,22 @@ def settle(batch_id: int | None) -> bool:
     batch.completions += 1
     batch.updated_at = clock.now()
     batch.save(update_fields=["status", "completions", "updated_at"])
+    publish(batch_id)
     log.info("batch_ended", batch_id=batch_id, status=batch.status, completions=batch.completions)
     return True
+
+
+def publish(batch_id: int) -> None:
+    """Add the event of a batch's end to the outbox. Its number is that of the completion."""
+    batch: Any = DocumentBatch.objects.with_counts().get(pk=batch_id)
+    outbox.publish(
+        EventType.BATCH_COMPLETED,
+        user_id=batch.user_id,
+        subject=f"batch:{batch_id}",
+        seq=batch.completions,
+        at=batch.updated_at,
+        data=representation.batch(batch),
+    )
 
 
 def status_of(batch: DocumentBatch) -> BatchStatus:

@@ -1,4 +1,5 @@
-"""The end of a stage. Redis decides, under the lease token; then the row is written, under the generation.
+"""The end of a stage. Redis decides, under the lease token; then the row is written, under the generation,
+with the event for webhooks.
 
 If the process dies between the two, recovery writes the row from the run-state. If Redis loses the run-state between
 the two, recovery recreates it from the furthest artifact, and the task ends again in the same way.
@@ -19,11 +20,15 @@ from etl.core.errors import EtlError, Fenced, explain
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.core.states import Stage, Status
 from etl.models import ModelUsage, Task
-from etl.pipeline import artifacts, batch_ends
+from etl.pipeline import artifacts, batch_ends, representation
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult
+from webhooks import outbox
+from webhooks.models import EventType
 
 log = structlog.get_logger(__name__)
+
+EVENTS = {Status.COMPLETED: EventType.DOCUMENT_COMPLETED, Status.FAILED: EventType.DOCUMENT_FAILED}
 
 
 def advance(state: RunState, stored: StoredOcr, move_id: str | None = None) -> None:
@@ -90,17 +95,18 @@ def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
 
 
 def write(state: RunState, result: dict[str, Any] | None) -> bool:
-    """Write the end, and what the run cost."""
+    """Write the end, what the run cost, and its event for webhooks."""
     with transaction.atomic():
         is_written = update(state, result)
         if is_written:
             ModelUsage.objects.record_run(state)
+            publish(state)
             batch_ends.settle(state.batch_id)
     return is_written
 
 
 def record_many(states: Iterable[RunState]) -> None:
-    """Write the ends of cancelled tasks into their rows, and then those of their batches, in one transaction.
+    """Write the ends of tasks without results into their rows, and then those of their batches, in one transaction.
 
     In the order of the tasks, and the batches last: two such transactions cannot wait for each other. Rows that have
     ended already are left to recovery.
@@ -109,8 +115,22 @@ def record_many(states: Iterable[RunState]) -> None:
         written = [state for state in sorted(states, key=lambda each: each.task_id) if update(state, None)]
         for state in written:
             ModelUsage.objects.record_run(state)
+            publish(state)
         for batch_id in {state.batch_id for state in written}:
             batch_ends.settle(batch_id)
+
+
+def publish(state: RunState) -> None:
+    """Add the event of a task's end to the outbox. Each generation ends once, so its number is that of the event."""
+    if event := EVENTS.get(state.status):
+        outbox.publish(
+            event,
+            user_id=state.user_id,
+            subject=f"document:{state.task_id}",
+            seq=state.generation,
+            at=state.updated_at,
+            data=representation.summary(state),
+        )
 
 
 def update(state: RunState, result: dict[str, Any] | None) -> bool:

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from config.platform.admin.lists import KnownValues
 from config.platform.ui.base import uuid_of
 from exports.core.errors import EXPLANATIONS
-from exports.webhooks.models import TEST, EventType
+from webhooks.models import TEST, EventType
 
 
 class OfJob(SimpleListFilter):

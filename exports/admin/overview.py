@@ -26,7 +26,7 @@ from config.platform.ui.templatetags.pages import age, duration
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
 from exports.models import Dataset
-from exports.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
+from webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 
 COLORS: dict[str, str] = {
     JobStatus.PENDING: "#94a3b8",

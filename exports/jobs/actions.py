@@ -13,7 +13,7 @@ from exports.core import events, metrics, planning, wakeups
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import quotas, submission, webhook_events
 from exports.models import Dataset, Job
-from exports.webhooks.wakeups import wake_senders
+from webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,9 @@ from exports.core.errors import EXPLANATIONS
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.models.dataset import FORMATS
 from exports.models.job import Compression, DeliveryKind
-from exports.webhooks.models import EventType
+from webhooks.models import EventType
 
+EVENTS = [EventType.SUCCEEDED.value, EventType.FAILED.value, EventType.CANCELLED.value]
 RECEIPT_STATES = ["active", "redeemed", "expired"]
 
 
@@ -180,6 +181,6 @@ class OneTimeLink(TypedDict):
 class ExportEnd(TypedDict):
     """Body of a webhook that reports the end of an export."""
 
-    type: Annotated[str, choices(EventType)]
+    type: Annotated[str, choices(EVENTS)]
     timestamp: Annotated[datetime, "When the export ended."]
     data: WebhookJob

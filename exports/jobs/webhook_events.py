@@ -13,9 +13,9 @@ from django.db.models.functions import Now
 from exports.core.states import JobStatus
 from exports.jobs import representation
 from exports.models import Event, Job, Webhook
-from exports.webhooks import outbox
-from exports.webhooks.models import EventType
-from exports.webhooks.wakeups import FEW, wake_senders
+from webhooks import outbox
+from webhooks.models import EventType
+from webhooks.wakeups import FEW, wake_senders
 
 EVENT_TYPES = {
     JobStatus.SUCCESS: EventType.SUCCEEDED,

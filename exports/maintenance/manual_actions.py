@@ -8,7 +8,7 @@ from exports.core.errors import ExportError
 from exports.core.states import ChunkStatus
 from exports.maintenance import lost_leases
 from exports.models import Chunk, File, Slot
-from exports.webhooks.wakeups import wake_senders
+from webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,8 @@ from config.platform.db import sql
 from exports.jobs import webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup, watermark
 from exports.models import Slot
-from exports.webhooks import outbox, sender
 from exports.worker import completion
+from webhooks import outbox, sender
 
 
 def reap() -> list[str]:

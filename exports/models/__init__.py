@@ -11,7 +11,7 @@ from exports.models.slot import Slot
 from exports.models.tick import Tick
 from exports.models.usage import Allowance, Usage
 from exports.models.watermark import Watermark
-from exports.webhooks.models import Attempt, Delivery, Webhook
+from webhooks.models import Attempt, Delivery, Webhook
 
 __all__ = [
     "Allowance", "Attempt", "Chunk", "Dataset", "Delivery", "Download", "Event", "File", "Job", "Link", "Receipt",

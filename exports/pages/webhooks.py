@@ -15,8 +15,8 @@ from exports.models import Delivery, Webhook
 from exports.pages import deliveries
 from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES
-from exports.webhooks import representation, subscriptions
-from exports.webhooks.models import EventType
+from webhooks import representation, subscriptions
+from webhooks.models import EventType
 
 FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows once
 STATUSES = {"": "All", "pending": "Pending", "delivered": "Delivered", "failed": "Failed"}

@@ -26,10 +26,10 @@ from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, receipts
 from exports.models import Job
-from exports.webhooks.wakeups import wake_senders
 from exports.worker import transitions
 from exports.worker.adoption import adopt
 from exports.worker.heartbeat import heartbeat
+from webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

@@ -30,13 +30,13 @@ from exports.core.errors import (
 )
 from exports.core.states import JobStatus, Source
 from exports.source import database, encoding
-from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt
 from exports.worker.batches import Batch, Ended, Pace
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.transitions import ChunkResult, JobProgress
+from webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

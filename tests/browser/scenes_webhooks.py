@@ -6,9 +6,9 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
 from exports.models import Attempt, Delivery, Webhook
-from exports.webhooks import subscriptions
-from exports.webhooks.models import TEST, EventType
 from tests.browser.scenes import Scene
+from webhooks import subscriptions
+from webhooks.models import TEST, EventType
 
 BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
 

@@ -11,13 +11,13 @@ from playwright.sync_api import Page, Route, expect
 from standardwebhooks import Webhook as Verifier
 
 from exports.models import Delivery, Webhook
-from exports.webhooks import subscriptions
-from exports.webhooks.models import EventType
 from tests.browser import scenes_webhooks
 from tests.browser.conftest import PageMonitor, fits_width
 from tests.e2e.conftest import Workers
 from tests.integration.receiver import OK, Receiver, answer, receiver
 from tests.integration.test_webhooks import allow
+from webhooks import subscriptions
+from webhooks.models import EventType
 
 Accessible = Callable[[Page], None]
 SUCCEEDED = EventType.SUCCEEDED.value

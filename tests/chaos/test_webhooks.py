@@ -15,11 +15,11 @@ import pytest
 from django.db.models.functions import Now
 
 from exports.models import Attempt, Delivery, Webhook
-from exports.webhooks import request, sender
 from tests.chaos.names import FOLDER, Names
 from tests.chaos.site import Site
 from tests.integration.receiver import OK, Reply, answer, receiver, trickle
 from tests.waiting import wait_until
+from webhooks import request, sender
 
 INSIDE, METADATA, PUBLIC = "127.0.0.2", "169.254.169.254", "93.184.215.14"
 # Private addresses, in other notations, too, and beside a public one.

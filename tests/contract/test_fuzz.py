@@ -16,12 +16,12 @@ from django.contrib.auth.models import User
 from config.dev.stack.processes import Web
 from config.settings import BASE_DIR
 from exports.models import Dataset
-from exports.webhooks import subscriptions
 from exports.worker import completion, execution
 from tests.e2e.conftest import Workers
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.factories import fail_chunk, make_job
+from webhooks import subscriptions
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "5")
 SEED = os.environ.get("FUZZ_SEED", "20130215")

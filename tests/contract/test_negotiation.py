@@ -9,11 +9,11 @@ from rest_framework.test import APIClient
 
 from config.platform.http.problems import CONTENT_TYPE
 from exports.models import Dataset
-from exports.webhooks import subscriptions
 from tests.contract.test_document import METHODS, document, operations
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.factories import make_job
 from tests.integration.test_schema import EXAMPLES
+from webhooks import subscriptions
 
 WRITES = ("POST", "PUT", "PATCH")
 ANY_FORM = {

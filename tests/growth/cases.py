@@ -27,11 +27,11 @@ from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Job
-from exports.webhooks import outbox, sender
 from exports.worker import completion, leases, transitions
 from tests.growth.rows import Rows
 from tests.integration.factories import result_of
 from tests.integration.staff import list_of
+from webhooks import outbox, sender
 
 PAGE_MS, CLAIM_MS, BATCH_MS = 200, 20, 300
 DAY_ONE = date(2024, 1, 1)

@@ -13,12 +13,12 @@ from config.platform.observability import gauges
 from config.platform.storage import writability
 from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
-from exports.webhooks import sender
 from exports.worker import execution
 from exports.worker.batches import Pace
 from tests.broker import lose_messages
 from tests.integration.etl_rehearsal import Change
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
+from webhooks import sender
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -14,7 +14,6 @@ from etl.pipeline.stages.definition import STAGES
 from etl.runstate import TransitionResult, Verdict
 from exports.delivery import bundles
 from exports.models import Chunk, Dataset
-from exports.webhooks import request
 from exports.worker import completion
 from exports.worker import execution as chunks
 from tests.broker import valkey
@@ -23,6 +22,7 @@ from tests.integration.etl_rehearsal import row_of, run, seen
 from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.unit.test_caught_errors import counted, fail
+from webhooks import request
 
 
 def errors(lines: list[Any], event: str) -> list[str]:
@@ -63,7 +63,7 @@ def test_an_unexpected_error_ends_an_attempt_of_a_completion(
 
 def test_an_unexpected_error_is_the_outcome_of_a_webhook_request(monkeypatch: pytest.MonkeyPatch) -> None:
     before = counted("webhook")
-    monkeypatch.setattr("exports.webhooks.url_guard.configured", fail)
+    monkeypatch.setattr("webhooks.url_guard.configured", fail)
     with capture_logs() as lines:
         response = request.post("https://shop.example", body=b"{}", headers={})
 

@@ -30,7 +30,6 @@ from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Webhook
-from exports.webhooks import sender
 from exports.worker import adoption, completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
@@ -39,6 +38,7 @@ from tests.integration.factories import result_of
 from tests.integration.million import LARGE, Million
 from tests.integration.plans import Plan, blocks_of, drawn, nodes, plans_of, rows_of
 from tests.integration.staff import list_of
+from webhooks import sender
 
 BIG = ("exports_chunk", "exports_delivery", "exports_event", "exports_file", "exports_jobs")
 LEASED = 8  # chunks

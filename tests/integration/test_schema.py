@@ -19,7 +19,6 @@ from etl import urls as etl_urls
 from exports import urls as exports_urls
 from exports.jobs import webhook_events
 from exports.models import Dataset, Job, Receipt
-from exports.webhooks import sender
 from exports.worker import completion, execution
 from rules import urls as rules_urls
 from tests.conftest import client_of
@@ -28,6 +27,7 @@ from tests.integration.faulty_s3 import Proxy, answer_500
 from tests.integration.receiver import receiver
 from tests.integration.test_storage import proxy  # noqa: F401 - a fixture
 from tests.integration.test_webhooks import allow
+from webhooks import sender
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -223,7 +223,7 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
     allow(settings, "127.0.0.0/8")
     with receiver() as there:
         body = {"url": there.url, "events": ["export.succeeded"]}
-        path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
+        path = f"/api/v1/webhooks/{checked.post('/api/v1/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
         webhook_events.fan_out()
         sender.drain()
@@ -233,14 +233,14 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
         assert checked.post(f"{path}/test").status_code == 202
         assert checked.post(f"{path}/test").status_code == 409
         assert checked.post(f"{path}/rotate-secret").status_code == 200
-        assert len(checked.get("/exports/webhooks").json()["results"]) == 1
+        assert len(checked.get("/api/v1/webhooks").json()["results"]) == 1
         assert checked.checked("patch", path, {"enabled": False}).json()["disabledReason"]
         assert checked.checked("patch", path, {"url": "https://127.1.1.1/x y"}).status_code == 400
         assert checked.get(path).status_code == 200
         assert checked.checked("delete", path).status_code == 204
         assert checked.get(path).status_code == 404
         body = there.received[0].json
-    assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
+    assert checked.post("/api/v1/webhooks", {**body, "events": []}).status_code == 400
     hook = schema["webhooks"]["export.succeeded"]
     check(body, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 

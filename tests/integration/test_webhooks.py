@@ -26,8 +26,6 @@ from exports.delivery import receipts
 from exports.jobs import actions, webhook_events
 from exports.maintenance import periodic
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Receipt, Webhook
-from exports.webhooks import request, sender, subscriptions, url_guard
-from exports.webhooks.request import WebhookResponse
 from exports.worker import execution
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
@@ -39,6 +37,8 @@ from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
 from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixture
 from tests.waiting import expect_within
+from webhooks import request, sender, subscriptions, url_guard
+from webhooks.request import WebhookResponse
 
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -123,6 +123,7 @@ def test_a_success_sends_the_job_as_in_the_api_without_its_link(
         "id": got.id,
         "type": "export.succeeded",
         "jobId": str(job.pk),
+        "subject": None,
         "status": "delivered",
         "attempts": 1,
         "createdAt": delivery["createdAt"],

@@ -13,13 +13,13 @@ from rest_framework.test import APIClient
 
 from exports.jobs import actions
 from exports.models import Dataset, Delivery, Webhook
-from exports.webhooks import sender, subscriptions
-from exports.webhooks.models import TEST
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
 from tests.integration.staff import confirm, form_in, list_of, messages_of, page_of, press, select, text_of
 from tests.integration.test_webhooks import subscribe, there, work  # noqa: F401 - a fixture
+from webhooks import sender, subscriptions
+from webhooks.models import TEST
 
 
 @pytest.fixture

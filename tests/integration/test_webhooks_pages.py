@@ -13,12 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from exports.models import Attempt, Delivery, Webhook
-from exports.webhooks import sender, subscriptions
-from exports.webhooks.models import TEST, EventType
 from tests.broker import lose_messages
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
 from tests.integration.test_webhooks import allow
+from webhooks import sender, subscriptions
+from webhooks.models import TEST, EventType
 
 SUCCEEDED = EventType.SUCCEEDED.value
 LIST = "/app/webhooks"

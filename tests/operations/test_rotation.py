@@ -38,7 +38,6 @@ from config.dev.stack.valkey import Valkey
 from config.ops.doctor import database, storage
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Job
-from exports.webhooks import sender, subscriptions
 from tests import servers
 from tests.broker import lose_messages
 from tests.integration import test_iam
@@ -48,6 +47,7 @@ from tests.integration.test_doctor import name_of, passes
 from tests.integration.test_iam import Administered, Keys
 from tests.serving import serving, variables
 from tests.waiting import wait_until
+from webhooks import sender, subscriptions
 
 pytestmark = pytest.mark.timeout(600)  # the tests start several web processes
 NEW = "a-new-key-for-tests-0123456789-0123456789-0123456789"

@@ -33,8 +33,6 @@ from exports.delivery import links
 from exports.jobs import actions, webhook_events
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
 from exports.source import database
-from exports.webhooks import sender, subscriptions
-from exports.webhooks.models import Attempt, Webhook
 from exports.worker import completion, execution, leases, transitions
 from tests import servers
 from tests.broker import lose_messages, queued
@@ -45,6 +43,8 @@ from tests.integration.factories import finish, make_job
 from tests.integration.receiver import receiver
 from tests.serving import serving, variables
 from tests.waiting import wait_until
+from webhooks import sender, subscriptions
+from webhooks.models import Attempt, Webhook
 
 pytestmark = pytest.mark.timeout(900)  # each command is a separate process
 PAGE = PROJECT / "docs" / "runbook.md"

@@ -17,8 +17,6 @@ from config.platform.ui.account import tokens_of
 from etl.models import Task
 from etl.pipeline import page_images
 from exports.models import Dataset, Delivery
-from exports.webhooks import subscriptions
-from exports.webhooks.models import EventType
 from exports.worker import completion, execution
 from rules.library import editing
 from tests.broker import lose_messages, valkey
@@ -26,6 +24,8 @@ from tests.browser import scenes_documents as scenes
 from tests.integration.factories import make_job
 from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
 from tests.serving import serving, token_of, variables
+from webhooks import subscriptions
+from webhooks.models import EventType
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}}
 SAYS = {

@@ -9,7 +9,7 @@ from config.dev.stack.orphan_watchdog import PROJECT
 PAGE = (PROJECT / "ARCHITECTURE.md").read_text()
 DECISIONS = "".join(path.read_text() for path in sorted((PROJECT / "docs/adr").glob("*.md")))
 LAYERS = (PROJECT / "docs/adr/0026-folders-are-layers.md").read_text()
-FOLDERS = "config|exports|etl|rules"
+FOLDERS = "config|exports|etl|rules|webhooks"
 MOST_LINES = 120
 MOST_TIERS = {"exports": 8, "etl": 8, "rules": 5}
 

@@ -26,7 +26,7 @@ from exports.admin.staff_actions import cancel_job, free_slot, release_chunk, re
 from exports.delivery import links, receipts
 from exports.maintenance import periodic, storage_cleanup
 from exports.models import Chunk, Job, Link, Receipt, Slot, Webhook
-from exports.webhooks import subscriptions
+from webhooks import subscriptions
 
 log = structlog.get_logger(__name__)
 

@@ -234,6 +234,13 @@ function followRows() {
   }, ROWS_MS);
 }
 
+// The progress of a batch is polled while its documents are open, except while it is hidden or an element in it is used.
+function followBatch(place) {
+  window.setInterval(() => {
+    if (!document.hidden && !place.contains(document.activeElement)) htmx.trigger(place, "refresh");
+  }, ROWS_MS);
+}
+
 // ---- Citations ------------------------------------------------------------------------------------------------------
 // A quote is Markdown and the page shows HTML, so only letters and digits are compared.
 const LETTER = /[\p{L}\p{N}]/u;
@@ -322,4 +329,6 @@ document.addEventListener("click", (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("form[data-upload]")) new Uploads(form);
   if (document.getElementById("several")) followRows();
+  const batch = document.querySelector("#batch[data-open]");
+  if (batch) followBatch(batch);
 });

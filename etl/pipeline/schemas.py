@@ -1,4 +1,4 @@
-"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+"""Types of response and webhook bodies. `representation` builds them, and the OpenAPI document is derived from them."""
 
 from datetime import date, datetime
 from functools import partial
@@ -12,7 +12,9 @@ from etl.core import errors
 from etl.core.states import BatchStatus, Stage, Status
 from etl.postprocessors.citations.levels import LEVELS
 from etl.providers.base import BLOCK_KINDS
+from webhooks.models import EventType
 
+EVENTS = [EventType.DOCUMENT_COMPLETED.value, EventType.DOCUMENT_FAILED.value]
 ERROR_CODES = sorted(errors.codes())
 OBJECT = {"type": "object", "additionalProperties": True}
 TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}}}
@@ -191,6 +193,14 @@ class Task(TaskSummary):
     ]
 
 
+class DocumentEnd(TypedDict):
+    """Body of a webhook that reports the end of a task."""
+
+    type: Annotated[str, choices(EVENTS)]
+    timestamp: Annotated[datetime, "When the task ended."]
+    data: Annotated[TaskSummary, "The task without `result` and `previous_result`. `GET` it for its result."]
+
+
 class LayoutBlock(TypedDict):
     id: Annotated[str, "Page and number, such as `1-3`. In reading order."]
     kind: Annotated[str, choices(BLOCK_KINDS)]
@@ -250,6 +260,14 @@ class BatchSummary(TypedDict):
 
 class Batch(BatchSummary):
     refused: list[RefusedFile]
+
+
+class BatchEnd(TypedDict):
+    """Body of a webhook that reports that all documents of a batch have ended."""
+
+    type: Annotated[str, choices([EventType.BATCH_COMPLETED.value])]
+    timestamp: Annotated[datetime, "When the batch ended."]
+    data: Annotated[BatchSummary, "The batch without `refused`."]
 
 
 class CancelledTask(TypedDict):

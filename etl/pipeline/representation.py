@@ -1,14 +1,14 @@
-"""Bodies of responses and events about tasks. One representation serves single tasks, lists, and event streams."""
+"""Bodies of responses and events about tasks. One representation serves single tasks, lists, event streams, and
+webhooks."""
 
 from typing import Any, cast
 
 from django.conf import settings
 
 from config.platform.http.quotas import left
-from etl.api import schemas
 from etl.core.states import Status
-from etl.ingest.uploads import UploadTarget
 from etl.models import DocumentBatch
+from etl.pipeline import schemas
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
@@ -31,7 +31,7 @@ def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.
 
 
 def summary(state: RunState) -> schemas.TaskSummary:
-    """Return a task as lists show it: without its result, which may be large."""
+    """Return a task as lists and webhooks show it: without its result, which may be large."""
     return {
         "task_id": state.task_id,
         "batch_id": state.batch_id,
@@ -115,13 +115,3 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
 
 def part(limit: int, used: int) -> schemas.OpenLimit:
     return {"limit": limit, "used": used, "remaining": left(limit, used)}
-
-
-def upload_target(target: UploadTarget) -> schemas.UploadPlace:
-    return {
-        "file_key": target.file_key,
-        "upload_url": target.ticket.url,
-        "method": "PUT",
-        "headers": target.ticket.headers,
-        "expires_at": target.expires_at,
-    }
