@@ -53,8 +53,8 @@ ACTIONS = (
         past="Retried",
         icon="replay",
         permission="etl.change_documentbatch",
-        explanation="Repeats each failed document from the stage at which it failed, with the same version of the rule. "
-        f"{MODEL_MAY_COST}",
+        explanation="Repeats each failed document from the stage at which it failed, with the same version of the "
+        f"rule. {MODEL_MAY_COST}",
         refusal=lambda batch: "" if batch.failed else batch_actions.NothingToRetry.detail,
         do=change(retry, "The failed documents are queued again."),
         revision=revision_of,

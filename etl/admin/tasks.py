@@ -158,11 +158,6 @@ class TaskAdmin(StaffActionAdmin):
                 list_of("etl_task", "Same owner", of_user),
                 list_of("etl_task", "Same rule", of_rule),
                 list_of("etl_task", "Same owner and rule", of_user | of_rule),
-                *(
-                    [list_of("etl_task", "Same batch", {"batch__batch_id__exact": task.batch_id})]
-                    if task.batch_id
-                    else []
-                ),
             ]
         )
 
