@@ -1,6 +1,7 @@
 """Pages of batches: the list with its form, and one batch with its progress, documents, and results."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -269,5 +270,6 @@ class BatchResultsDownload(DocumentsPage):
         batch = require_first(rows, NotFound(UNKNOWN))
         asked = api_request(request)
         layout = batch_results.layout_of(asked)
+        layout = replace(layout, rows=layout.rows or None)  # an empty field of the form
         what = "On the web page: downloaded the results."
         return batch_results.results(batch, layout, asked, user=self.user, what=what)

@@ -38,6 +38,7 @@ EXAMPLES = {
     "key": "JFK",
     "effectiveDate": "2024-02-29",
     "task_id": 17,
+    "batch_id": 5,
     "rule_id": 3,
     "page": 1,
 }

@@ -1,6 +1,6 @@
 """`sluice document …`"""
 
-from sluice.documents import change, finish, look, submit
+from sluice.documents import batch, change, finish, look, submit
 from sluice.documents.shared import app
 
-__all__ = ["app", "change", "finish", "look", "submit"]
+__all__ = ["app", "batch", "change", "finish", "look", "submit"]
