@@ -13,7 +13,6 @@ from etl.models import DocumentBatch, Task
 from tests.broker import valkey
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.etl_progress import begin, complete, fail
-from tests.integration.staff import staff  # noqa: F401 - a fixture
 from tests.integration.test_document_batches import body, fail_after_ocr, texts, zipped
 from tests.integration.test_documents_pages import signed_in
 from tests.integration.test_etl_submission import RTF, change
@@ -148,18 +147,16 @@ def test_other_users_find_no_page(alice: User, bob: User) -> None:
         assert response.status_code == 404
 
 
-def test_staff_manage_batches_in_the_admin(alice: User, staff: Client) -> None:  # noqa: F811
+def test_staff_manage_batches_in_the_admin(alice: User, pages: Client) -> None:
     """B36, C2."""
-    batch, tasks = make_batch(
-        alice, 2, name="March", refused=[{"filename": "secret.rtf", "code": "unsupported_format"}]
-    )
+    refused = [{"filename": "secret.rtf", "code": "unsupported_format"}]
+    batch, tasks = make_batch(alice, 2, name="March", refused=refused)
     fail(tasks[0])
-    listed = staff.get("/admin/etl/documentbatch/").content.decode()
+    listed = pages.get("/admin/etl/documentbatch/").content.decode()
     assert "1 of 2" in listed
-    shown = staff.get(f"/admin/etl/documentbatch/{batch.pk}/change/").content.decode()
+    shown = pages.get(f"/admin/etl/documentbatch/{batch.pk}/change/").content.decode()
     assert "unsupported_format" in shown
     assert "secret.rtf" not in shown
-    assert staff.get(f"/admin/etl/task/?batch__batch_id__exact={batch.pk}").status_code == 200
-    assert (
-        f"/admin/etl/documentbatch/{batch.pk}/" in staff.get(f"/admin/etl/task/{tasks[0].pk}/change/").content.decode()
-    )
+    assert pages.get(f"/admin/etl/task/?batch__batch_id__exact={batch.pk}").status_code == 200
+    task = pages.get(f"/admin/etl/task/{tasks[0].pk}/change/").content.decode()
+    assert f"/admin/etl/documentbatch/{batch.pk}/" in task
