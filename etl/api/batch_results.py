@@ -120,22 +120,24 @@ def turn() -> Iterator[None]:
         building.release()
 
 
-class FileBlocks:
-    """The blocks of a file, which is closed with the response."""
+class OpenFile:
+    """A file that is closed with the response."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
-
-    def __iter__(self) -> Iterator[bytes]:
-        while block := self.file.read(BLOCK):
-            yield block
 
     def close(self) -> None:
         self.file.close()
 
 
-class AsyncFileBlocks(FileBlocks):
-    """The same for ASGI, where threads read: Django would collect all blocks of a synchronous iterator first."""
+class FileBlocks(OpenFile):
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self.file.read(BLOCK):
+            yield block
+
+
+class AsyncFileBlocks(OpenFile):
+    """The blocks for ASGI, read by threads: Django would collect all blocks of a synchronous iterator first."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while block := await sync_to_async(self.file.read)(BLOCK):

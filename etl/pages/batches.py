@@ -137,8 +137,10 @@ class SubmittedBatch(BatchListPage):
 
 def submit(request: HttpRequest, user: User) -> DocumentBatch:
     """Create a batch from the form. Raises the Problems of `batches.submit`."""
-    texts = {name: request.POST[name] for name in ("name", "rule_id") if request.POST.get(name)}
-    wanted = BatchInput(validated(BatchFilesSerializer, {**texts, "file": request.FILES.getlist("file")}))
+    body: dict[str, Any] = {name: request.POST[name] for name in ("name", "rule_id") if request.POST.get(name)}
+    if files := request.FILES.getlist("file"):
+        body["file"] = files
+    wanted = BatchInput(validated(BatchFilesSerializer, body))
     batch, _replayed = batches.submit(
         candidates_of(wanted, user_id=user.pk),
         user=user,

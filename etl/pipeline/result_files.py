@@ -55,7 +55,7 @@ def build(batch: DocumentBatch, layout: ResultLayout) -> IO[bytes]:
     """Return the file, unnamed and at its begin. The caller closes it. Raises TooManyColumns and DiskFull."""
     with temporary() as lines:
         table = ResultTable(lines)
-        table.fill(batch, layout.rows)
+        table.fill(batch, layout)
         lines.seek(0)
         if layout.format == "jsonl":
             return kept(lines)
@@ -130,20 +130,25 @@ class ResultTable:
     columns: dict[str, ResultColumn] = field(default_factory=dict)
     own: tuple[str, ...] = ()
 
-    def fill(self, batch: DocumentBatch, rows: tuple[str, ...] | None) -> None:
+    def fill(self, batch: DocumentBatch, layout: ResultLayout) -> None:
+        rows = layout.rows
         self.own = ("task_id", "filename", *(("row",) if rows is not None else ("status", "error")))
         wanted = ("task_id", "filename", "status", "error", "run", "result", "last_result", "last_result_run")
         tasks = Task.objects.filter(batch_id=batch.pk).order_by("pk").only(*wanted)
         for task in tasks.iterator(chunk_size=READ_ROWS):
             for line in rows_of(task, rows):
                 self.lines.write(exact_json.dumps(line) + b"\n")
-                self.note(line["data"])
+                if layout.format != "jsonl":
+                    self.note(line["data"])
 
     def note(self, data: Any) -> None:
+        """Note the columns of a row. Raises TooManyColumns."""
         for name, value in self.fields_of(data).items():
             if name not in self.columns:
                 self.columns[name] = ResultColumn()
             self.columns[name].add(value)
+        if len(self.columns) > MAX_COLUMNS:
+            raise TooManyColumns
 
     def fields_of(self, data: Any) -> dict[str, Any]:
         """Return the columns of a row's data. Data that is not an object is one column."""
@@ -160,8 +165,6 @@ class ResultTable:
         return name
 
     def header(self) -> list[str]:
-        if len(self.columns) > MAX_COLUMNS:
-            raise TooManyColumns
         return [*self.own, *self.columns]
 
     def __iter__(self) -> Iterator[list[Any]]:

@@ -875,3 +875,25 @@ def test_a_process_builds_two_files_at_a_time(results: Any) -> None:
         response = results("format=csv")
     assert (response.status_code, response.json()["code"]) == (503, "too_many_downloads")
     assert body(results("format=csv"))
+
+
+def test_a_server_for_event_streams_sends_a_file_in_blocks(tmp_path: Path) -> None:
+    """Django would collect the blocks of a synchronous iterator first."""
+    from django.http import StreamingHttpResponse
+
+    from etl.api.batch_results import AsyncFileBlocks
+
+    file = (tmp_path / "x").open("wb+")
+    response = StreamingHttpResponse(AsyncFileBlocks(file))
+    assert response.is_async
+    response.close()
+    assert file.closed
+
+
+def test_a_table_of_too_many_fields_is_refused(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.pipeline.result_files.MAX_COLUMNS", 2)
+    batch, tasks = make_batch(api, 1, rule_id=make_rule(alice, mode="llm").pk)
+    end_well(begin_after_ocr(tasks[0]), {"metadata": {}, "data": {"a": 1, "b": 2, "c": 3}})
+    response = api.get(f"{BATCHES}/{batch.pk}/results?format=csv")
+    assert (response.status_code, response.json()["code"]) == (409, "too_many_columns")
+    assert body(api.get(f"{BATCHES}/{batch.pk}/results?format=jsonl"))
