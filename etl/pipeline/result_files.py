@@ -1,7 +1,7 @@
 """The results of a batch in one file: JSON lines, CSV, or Parquet.
 
-All results are read in one statement, into a temporary file of JSON lines. CSV and Parquet are written from that file:
-their columns are known only at its end. So memory does not grow with the batch, no database connection waits for a slow
+Results are read a few at a time, into a temporary file of JSON lines. CSV and Parquet are written from that file: their
+columns are known only at its end. So memory does not grow with the batch, no database connection waits for a slow
 client, and an error occurs before the response begins.
 """
 
@@ -133,9 +133,7 @@ class ResultTable:
     def fill(self, batch: DocumentBatch, layout: ResultLayout) -> None:
         rows = layout.rows
         self.own = ("task_id", "filename", *(("row",) if rows is not None else ("status", "error")))
-        wanted = ("task_id", "filename", "status", "error", "run", "result", "last_result", "last_result_run")
-        tasks = Task.objects.filter(batch_id=batch.pk).order_by("pk").only(*wanted)
-        for task in tasks.iterator(chunk_size=READ_ROWS):
+        for task in tasks_of(batch):
             for line in rows_of(task, rows):
                 self.lines.write(exact_json.dumps(line) + b"\n")
                 if layout.format != "jsonl":
@@ -173,6 +171,15 @@ class ResultTable:
             line = exact_json.loads(text)
             fields = self.fields_of(line["data"])
             yield [line[name] for name in self.own] + [fields.get(name) for name in self.columns]
+
+
+def tasks_of(batch: DocumentBatch) -> Iterator[Task]:
+    """Yield the documents of a batch. Not by a cursor: through a pooler, that would read all of them at once."""
+    wanted = ("task_id", "filename", "status", "error", "run", "result", "last_result", "last_result_run")
+    tasks, last = Task.objects.filter(batch_id=batch.pk).order_by("pk").only(*wanted), 0
+    while page := list(tasks.filter(pk__gt=last)[:READ_ROWS]):
+        yield from page
+        last = page[-1].pk
 
 
 def rows_of(task: Task, rows: tuple[str, ...] | None) -> Iterator[dict[str, Any]]:
