@@ -74,7 +74,7 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         head = file.read(HEAD_BYTES)
         file.seek(0)
         if archive.is_archive(head) and not acceptance.is_document(head, name=file.name or ""):
-            return [Candidate(document, "/file") for document in archive.documents_in(file.file)]
+            return [Candidate(document, "/file") for document in archive.documents_in(file)]
     check_number(len(wanted.files), "/file")
     return [Candidate(uploads.SentFile(file), f"/file/{number}") for number, file in enumerate(wanted.files)]
 

@@ -29,5 +29,5 @@ BATCH_COMPLETED = openapi.event(
     summary="Batch completed",
     body=BatchEnd,
     data=examples.ENDED_BATCH,
-    at=examples.ENDED_BATCH["updated_at"],
+    at=str(examples.ENDED_BATCH["updated_at"]),
 )

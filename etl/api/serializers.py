@@ -86,7 +86,7 @@ class BatchFilesSerializer(StrictSerializer):
     )
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
-        yield from repeated_fields(data, [str(name) for name in self.fields if name != "file"])
+        yield from repeated_fields(data, [name for name in map(str, self.fields) if name != "file"])
         yield from super().refused(data)
 
 
@@ -150,7 +150,7 @@ class BatchInput:
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.files: list[UploadedFile] = fields.get("file", [])
         self.file_keys: list[str] = fields.get("file_keys", [])
-        self.options = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
+        self.options: dict[str, Any] = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
 
 
 def read_seconds(request: Request, name: str, *, most: int) -> int:

@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from posixpath import basename
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
 
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
@@ -42,12 +43,12 @@ def refusal(code: str, detail: str) -> BadInput:
     return BadInput(InputError(pointer="/file", code=code, detail=detail))
 
 
-def documents_in(file: IO[bytes]) -> list["ArchivedDocument"]:
+def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
     """Return the documents of an archive in its order, without folders and the files of desktop systems.
 
     Raises BadInput if it is damaged, or exceeds a limit.
     """
-    zipped = open_archive(file)
+    zipped = open_archive(cast("IO[bytes]", file.file))
     lock = threading.Lock()
     entries = [entry for entry in zipped.infolist() if not IGNORED.search(entry.filename)]
     most = settings.SLUICE.etl_max_batch

@@ -114,7 +114,7 @@ class FilesInOne(FileUploadHandler):
     def file_complete(self, file_size: int) -> UploadedFile:
         with room():
             self.together.flush()
-        part = PartOfFile(self.together, begin=self.begin, size=file_size)
+        part: Any = PartOfFile(self.together, begin=self.begin, size=file_size)
         return UploadedFile(part, self.file_name, self.content_type, file_size, self.charset, self.content_type_extra)
 
 

@@ -38,7 +38,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def accept_many(self, tasks: Iterable[Mapping[str, Any]]) -> list["Task"]:
         """Insert new tasks. The first run of each has the number that follows from its UUID."""
-        return self.bulk_create([self.model(**fields).numbered() for fields in tasks])
+        return self.bulk_create([Task(**fields).numbered() for fields in tasks])
 
 
 class Task(models.Model):

@@ -81,7 +81,7 @@ def temporary() -> Iterator[IO[bytes]]:
 
 
 def kept(file: IO[bytes]) -> IO[bytes]:
-    return io.FileIO(os.dup(file.fileno()))  # type: ignore[return-value]
+    return io.FileIO(os.dup(file.fileno()))
 
 
 # ---- Rows -----------------------------------------------------------------------------------------------------------
