@@ -285,13 +285,13 @@ def test_a_batch_is_submitted_watched_retried_and_downloaded(alice: User, sluice
     ran = sluice("document", "batch", "submit", document, second, other, "--name", "March")
     batch = ran.word
     assert "Not accepted: other.rtf [unsupported_format]" in ran.err
-    tasks = list(Task.objects.filter(batch_id=batch).order_by("pk"))
+    tasks = list(Task.objects.filter(batch_id=int(batch)).order_by("pk"))
     complete(tasks[0])
     fail(tasks[1])
     ran = sluice("document", "batch", "wait", batch, code=7)
     assert f"sluice document batch retry {batch} --wait" in ran.err
-    assert "1 of 2 completed · 1 failed" in sluice("document", "batch", "show", batch).out
-    assert "completed_with_errors" in sluice("document", "batch", "list").out
+    assert "1 of 2 completed · 1 failed" in sluice("document", "batch", "show", batch).out.decode()
+    assert b"completed_with_errors" in sluice("document", "batch", "list").out
     sluice("document", "batch", "retry", batch)
     assert "cancelled" in sluice("document", "batch", "cancel", batch).err
     assert "nothing_to_retry" in sluice("document", "batch", "retry", batch, code=5).err

@@ -232,7 +232,8 @@ def test_more_files_than_a_batch_may_have_are_refused_in_numbers(api: APIClient,
 def test_the_files_of_a_form_take_one_file_descriptor(api: APIClient, settings: LazySettings, tmp_path: Path) -> None:
     """B36: a process may open a thousand files."""
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
-    before, during = set(Path("/proc/self/fd").iterdir()), []
+    before = set(Path("/proc/self/fd").iterdir())
+    during: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("etl.api.batches.candidates_of", counting_descriptors(during, before))
         response = send(api, *texts(*(f"{number}.txt" for number in range(300))))
