@@ -8,7 +8,7 @@ import stat
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from posixpath import basename
 from typing import IO, Any, cast
@@ -130,7 +130,7 @@ class ArchivedDocument:
         except ZIP_ERRORS:
             raise refusal("file_corrupt", "The file is damaged.") from None
 
-    def store(self) -> StoredDocument:
+    def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Store the document. Raises StorageUnavailable, and BadInput if it is damaged."""
         filename = shown_name(basename(self.name), default=f"document.{self.kind.value}")
-        return store_blocks(self.blocks(), kind=self.kind, size=self.size, filename=filename)
+        return store_blocks(self.blocks(), mark, kind=self.kind, size=self.size, filename=filename)

@@ -4,17 +4,18 @@ A batch is accepted or refused as a whole where a quota or the queue has no room
 would be harder to complete than a smaller batch is to send.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from config.platform.db import clock
+from config.platform.db import clock, identity
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import BadInput, InputError, Problem, StorageUnavailable
 from config.platform.observability import tracing
@@ -91,7 +92,7 @@ def submit(
         fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
         require_some(fitting, checks)
         queue_limit.check(user_id=user.pk, **cost(fitting))  # before storing them
-        stores = list(pool.map(store, fitting))
+        stores = list(pool.map(partial(store, mark=identity.marker()), fitting))
     refused = [outcome for outcome in checks if outcome.problem] + [outcome for outcome in stores if outcome.problem]
     stored = [outcome for outcome in stores if outcome.stored]
     try:
@@ -122,10 +123,10 @@ def check(candidate: Candidate) -> Outcome:
     return Outcome(candidate)
 
 
-def store(candidate: Candidate) -> Outcome:
+def store(candidate: Candidate, *, mark: Mapping[str, str]) -> Outcome:
     """Store a document, also in threads. If the storage fails, the caller drops the others."""
     try:
-        return Outcome(candidate, stored=candidate.document.store())
+        return Outcome(candidate, stored=candidate.document.store(mark))
     except Problem as problem:
         return Outcome(candidate, problem=problem)
 

@@ -1,5 +1,6 @@
 """Submission of documents: rule, stored document, row; then the run-state and a wake-up message."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from config.platform.db import clock
+from config.platform.db import clock, identity
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from config.platform.observability import tracing
@@ -25,7 +26,10 @@ TASKS = Task.objects.without_results()
 
 
 class IncomingDocument(Protocol):
-    """A submitted document. `upload`: the key under which it was uploaded before, or ""."""
+    """A submitted document. `upload`: the key under which it was uploaded before, or "".
+
+    `check` and `store` use no database: threads call them for batches. `store` gets the mark of this service's objects.
+    """
 
     @property
     def size(self) -> int: ...
@@ -35,7 +39,7 @@ class IncomingDocument(Protocol):
 
     def check(self) -> None: ...
 
-    def store(self) -> StoredDocument: ...
+    def store(self, mark: Mapping[str, str]) -> StoredDocument: ...
 
 
 def submit(
@@ -59,7 +63,7 @@ def submit(
     rule = catalog.resolve(user=user, rule_id=rule_id)
     document.check()
     queue_limit.check(user_id=user.pk, size=document.size, uploads=uploads_of(document))  # before storing it
-    stored = document.store()
+    stored = document.store(identity.marker())
     try:
         task, replayed = create_task(
             stored, idempotency, user=user, rule=rule, keep_days=keep_days, request_id=request_id,

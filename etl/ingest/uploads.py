@@ -7,7 +7,7 @@ under `etl/documents/`, which a presigned URL that is still valid cannot change.
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
 from config.platform import storage
-from config.platform.db import clock, identity
+from config.platform.db import clock
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
@@ -83,19 +83,21 @@ class SentFile:
         """Raise a problem if the document is not accepted."""
         _ = self.kind
 
-    def store(self) -> StoredDocument:
+    def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Store the document. Raises StorageUnavailable."""
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
-        return store_blocks(self.file.chunks(), kind=self.kind, size=self.size, filename=filename)
+        return store_blocks(self.file.chunks(), mark, kind=self.kind, size=self.size, filename=filename)
 
 
-def store_blocks(blocks: Iterable[bytes], *, kind: DocumentFormat, size: int, filename: str) -> StoredDocument:
-    """Store a document in memory of one part. Raises StorageUnavailable, and the errors of the blocks."""
+def store_blocks(
+    blocks: Iterable[bytes], mark: Mapping[str, str], *, kind: DocumentFormat, size: int, filename: str
+) -> StoredDocument:
+    """Store a document in memory of one part. `mark`: of this service (`config.platform.db.identity`). Raises StorageUnavailable, and the errors of the blocks."""
     key = new_key(kind)
     with (
         storing(),
         storage.Upload(
-            key, content_type=kind.media_type, metadata=identity.marker(), if_match=None, checkpoint=lambda: None
+            key, content_type=kind.media_type, metadata=mark, if_match=None, checkpoint=lambda: None
         ) as upload,
     ):
         for block in blocks:
@@ -143,7 +145,7 @@ class EarlierUpload:
         """Raise a problem if the document is not accepted. Another user's upload looks like a missing one."""
         _ = self.kind
 
-    def store(self) -> StoredDocument:
+    def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
         key = new_key(self.kind)
         with unchanged():
@@ -154,7 +156,7 @@ class EarlierUpload:
                 size=self.head.size,
                 content_type=self.kind.media_type,
                 sha256="",
-                metadata=identity.marker(),
+                metadata=mark,
             )
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
         return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename)
