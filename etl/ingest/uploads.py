@@ -92,7 +92,10 @@ class SentFile:
 def store_blocks(
     blocks: Iterable[bytes], mark: Mapping[str, str], *, kind: DocumentFormat, size: int, filename: str
 ) -> StoredDocument:
-    """Store a document in memory of one part. `mark`: of this service (`config.platform.db.identity`). Raises StorageUnavailable, and the errors of the blocks."""
+    """Store a document in memory of one part. `mark`: of this service (`config.platform.db.identity`).
+
+    Raises StorageUnavailable, and the errors of the blocks.
+    """
     key = new_key(kind)
     with (
         storing(),
