@@ -263,7 +263,7 @@ def type_of(column: ResultColumn) -> Any:
 
 
 def fitted(values: tuple[Any, ...], kind: Any) -> list[Any]:
-    """Return the values as pyarrow converts them without a loss."""
+    """Return the values in types that are converted without a loss."""
     import pyarrow as pa
 
     if pa.types.is_decimal(kind):

@@ -1,6 +1,7 @@
 """B36: documents that are submitted together, and the end of their batch."""
 
 import io
+import json
 import os
 import struct
 import threading
@@ -37,6 +38,8 @@ from tests.integration.etl_progress import begin, complete, end_well, fail, read
 from tests.integration.etl_rehearsal import row_of
 from tests.integration.test_leases import in_threads, waits_for_a_lock
 from tests.waiting import wait_until
+from webhooks import subscriptions
+from webhooks.models import Delivery
 
 BATCHES = "/api/v1/etl/batches"
 
@@ -507,6 +510,30 @@ def test_recovery_ends_a_batch_whose_documents_an_earlier_release_has_ended(
     recovery.recover_all()
     batch.refresh_from_db()
     assert (batch.status, batch.completions) == ("completed", 1)
+
+
+def test_the_event_of_a_batch_is_written_once_for_each_end(api: APIClient, alice: User) -> None:
+    """B36: after those of its documents, with the numbers of its end."""
+    events = ["batch.completed", "document.failed"]
+    subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=events)
+    batch, tasks = make_batch(api)
+    complete(tasks[0])
+    assert not Delivery.objects.exists()
+    fail(tasks[1])
+    first, second = Delivery.objects.order_by("created_at", "type")
+    assert {first.subject, second.subject} == {f"batch:{batch.pk}", f"document:{tasks[1].pk}"}
+    event = Delivery.objects.get(subject=f"batch:{batch.pk}")
+    sent, now = json.loads(event.body), shown(api, batch)
+    assert now.pop("refused") == []
+    assert (event.seq, sent["type"], sent["data"]) == (1, "batch.completed", now)
+    assert sent["timestamp"] == now["updated_at"]
+    batch_actions.retry(batch)
+    complete(row_of(tasks[1]))
+    recovery.recover_all()
+    ends = Delivery.objects.filter(subject=f"batch:{batch.pk}").order_by("seq")
+    assert [(end.seq, json.loads(end.body)["data"]["status"]) for end in ends] == [
+        (1, "completed_with_errors"), (2, "completed"),
+    ]  # fmt: skip
 
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
