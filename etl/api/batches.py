@@ -151,7 +151,9 @@ class BatchView(TaskAPIView):
     def get(self, request: Request, batch_id: int) -> Response:
         batch = seen(request, batch_id)
         headers = {} if batch.has_ended else {"Retry-After": str(POLL_SECONDS)}
-        return Response({**representation.batch(batch), "refused": batch.refused}, headers=headers)
+        return Response(
+            {**representation.batch(batch), "refused": representation.refused_files(batch)}, headers=headers
+        )
 
 
 class CancelBatchView(TaskAPIView):

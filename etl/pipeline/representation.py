@@ -74,8 +74,13 @@ def accepted_batch(batch: DocumentBatch) -> schemas.AcceptedBatch:
         "batch_id": batch.pk,
         "status_url": batch_path(batch.pk),
         "total": batch.total,
-        "refused": batch.refused,
+        "refused": refused_files(batch),
     }
+
+
+def refused_files(batch: DocumentBatch) -> list[schemas.RefusedFile]:
+    """Return the files in the order of the request, and their fields in that of the first response: `jsonb` sorts."""
+    return [{"filename": each["filename"], "code": each["code"]} for each in batch.refused]
 
 
 def batch(row: Any) -> schemas.BatchSummary:

@@ -414,6 +414,8 @@ def test_without_a_broker_recovery_starts_the_documents(
     _, tasks = make_batch(api)
     monkeypatch.undo()
     assert queued("etl-ocr") == 0
+    for task in tasks:  # time passes
+        valkey().hset(runstate.key_of(task.pk), "hinted_at", 0)
     recovery.recover_all()
     assert queued("etl-ocr") == len(tasks)
 
