@@ -55,9 +55,7 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
         if not cancelled:
             running.update(cancelled_at=None)
     if not cancelled:
-        raise NothingToCancel(
-            f"The last {len(waiting):,} documents of this batch are being processed. With `force`, they are cancelled."
-        )
+        raise NothingToCancel(f"Being processed: {len(waiting):,} documents. With `force`, they are cancelled too.")
     log.info("batch_cancelled", batch_id=batch.pk, documents=len(cancelled), forced=is_forced)
     return len(cancelled)
 

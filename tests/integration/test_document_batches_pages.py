@@ -113,7 +113,7 @@ def test_a_batch_is_retried_and_cancelled_by_buttons(client: Client, alice: User
     shown = client.post(f"{LIST}/{batch.pk}/retry", follow=True).content.decode()
     assert "2 documents queued again." in shown
     assert "2 documents cancelled." in client.post(f"{LIST}/{batch.pk}/cancel", follow=True).content.decode()
-    assert "is being processed" in client.post(f"{LIST}/{batch.pk}/cancel", follow=True).content.decode()
+    assert "Being processed: 1" in client.post(f"{LIST}/{batch.pk}/cancel", follow=True).content.decode()
     shown = client.post(f"{LIST}/{batch.pk}/cancel", {"force": "1"}, follow=True).content.decode()
     assert "1 document cancelled." in shown
     assert (
