@@ -35,6 +35,7 @@ from etl.runstate.transitions import (
     forget,
     mark_unsent,
     most_attempts,
+    note_digest,
     note_progress,
     note_provider_task,
     note_usage,
@@ -47,7 +48,7 @@ from etl.runstate.transitions import (
 __all__ = [
     "HALF", "RESULT_BYTES", "RunState", "TransitionResult", "Unavailable", "Verdict", "Waiting", "advance",
     "attempts_of", "cancel", "complete", "create", "enqueued", "fail", "find_due", "find_free", "find_running",
-    "forget", "get_shared", "key_of", "mark_unsent", "most_attempts", "new_id", "note_progress", "note_provider_task",
-    "note_usage", "once", "put_shared", "read", "read_many", "release", "renew", "scan_all", "scan_open", "start",
-    "wait", "whole_metadata",
+    "forget", "get_shared", "key_of", "mark_unsent", "most_attempts", "new_id", "note_digest", "note_progress",
+    "note_provider_task", "note_usage", "once", "put_shared", "read", "read_many", "release", "renew", "scan_all",
+    "scan_open", "start", "wait", "whole_metadata",
 ]  # fmt: skip

@@ -76,6 +76,7 @@ def create(
         **{f"attempts_{stage}": count for stage, count in known.attempts.items()},
         **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
         "previous_run": known.previous_run,
+        "duplicate_of": known.duplicate_of or 0,
         "status": status or task.status,
         "fence": task.generation,
         "phase": stage,
@@ -183,6 +184,12 @@ def note_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
 def note_provider_task(state: RunState, provider_task_id: str) -> Verdict:
     """Record the provider's job id. Raises Unavailable."""
     return move(state.task_id, **held(state), set={"provider_task_id": provider_task_id}, visible=True).verdict
+
+
+def note_digest(state: RunState, sha256: str, *, duplicate_of: int | None) -> Verdict:
+    """Record the document's SHA-256, and the earlier task with the same bytes. Raises Unavailable."""
+    facts = {"sha256": sha256, "duplicate_of": str(duplicate_of or 0)}
+    return move(state.task_id, **held(state), set=facts, visible=True).verdict
 
 
 def note_usage(state: RunState, usage: Usage) -> None:
