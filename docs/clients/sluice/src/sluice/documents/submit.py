@@ -51,6 +51,8 @@ def submit(
         accepted.append(submit_one(session, file, rule_id, direct=direct, key=idempotency_key or str(uuid.uuid4())))
         if not session.terminal.as_json:
             session.terminal.put(str(accepted[-1]["task_id"]))
+            if earlier := accepted[-1].get("duplicate_of"):
+                session.terminal.info(f"{file} is the same file as document {earlier}.")
         elif not wait:
             session.terminal.line(accepted[-1])
     if wait:
