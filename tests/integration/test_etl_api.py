@@ -75,7 +75,8 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     shown = get(api, task)
     assert shown == {
         "task_id": task.pk, "status": "pending", "phase": "ocr", "progress": 0, "filename": "hello.txt",
-        "rule_id": task.rule_id, "rule_version": 1, "duplicate_of": None, "result": None, "previous_result": None, "error": None,
+        "rule_id": task.rule_id, "rule_version": 1, "duplicate_of": None,
+        "result": None, "previous_result": None, "error": None,
         "waiting": True,
         "metadata": {
             "attempts": {"ocr": 0, "postprocess": 0}, "artifact_mineru_markdown_key": None, "provider": None,

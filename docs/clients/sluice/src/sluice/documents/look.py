@@ -25,14 +25,10 @@ def list_documents(
         str | None,
         typer.Option(help="pending, mineru_parsing, llm_processing, completed, failed or cancelled"),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Part of the file name; its beginning if under 3 characters.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Part of the file name, or 1 or 2 first letters.")] = None,
     rule: Rule = None,
-    first: Annotated[
-        str | None, typer.Option("--from", metavar="DATE", help="First day of submission, in UTC.")
-    ] = None,
-    last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last day of submission, in UTC.")] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="First day, in UTC.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last day, in UTC.")] = None,
     limit: Limit = 50,
 ) -> None:
     """List your documents, newest first. --json prints one line each."""
