@@ -12,7 +12,7 @@ from etl.core.states import Stage
 FOLDER = "etl/tasks/17-0b6f2a54-7d1c-4c8e-9a53-2f4f1f6f7c10"
 MARKDOWN_KEY = f"{FOLDER}/ocr-1/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.md"
 FILE_KEY = "etl/uploads/4/0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
-ACCEPTED = {"task_id": 17, "status": "pending", "status_url": "/api/v1/etl/tasks/17"}
+ACCEPTED = {"task_id": 17, "status": "pending", "status_url": "/api/v1/etl/tasks/17", "duplicate_of": None}
 CITATIONS = [
     {"pointer": "/number", "page": 1, "bbox": None, "quote": "Invoice 2026-0042", "match": "exact"},
     {"pointer": "/total", "page": 2, "bbox": None, "quote": "Total: 118.50", "match": "normalized"},
@@ -58,6 +58,7 @@ RUNNING: dict[str, Any] = {
     "filename": "invoice.pdf",
     "rule_id": 3,
     "rule_version": 2,
+    "duplicate_of": None,
     "result": None,
     "previous_result": None,
     "error": None,

@@ -35,6 +35,19 @@ SAME_TASK = {"task_id": "$request.path.task_id"}
 # ---- Parameters and headers -----------------------------------------------------------------------------------------
 
 TASK_STATUS = OpenApiParameter("status", enum=Status.values, description="Return only tasks with this status.")
+TASK_NAME = OpenApiParameter(
+    "q",
+    {"type": "string", "maxLength": 255},
+    description="Part of the file name, in upper or lower case. Less than three characters are compared with its "
+    "beginning.",
+)
+TASK_RULE = OpenApiParameter(
+    "rule_id",
+    {"type": "integer", "minimum": 1},
+    description="Return only tasks with this rule. An unknown id returns an empty list.",
+)
+TASK_FROM = OpenApiParameter("from", OpenApiTypes.DATE, description="First day of the submission, in UTC.")
+TASK_TO = OpenApiParameter("to", OpenApiTypes.DATE, description="Last day of the submission, in UTC.")
 WAIT = OpenApiParameter(
     "wait",
     {"type": "integer", "minimum": 0, "maximum": 60, "default": 0},
@@ -91,6 +104,8 @@ The request counts towards the rate limit and your quota, and takes a place in t
 processed in turns between users. 429 `quota_exceeded`: see `GET /api/v1/etl/limits`. 503 `queue_full`: wait for
 `Retry-After`. A refused file is not stored and not counted. Problems that only parsing finds end the task with an
 `error`.
+
+If you submitted the same bytes before, `duplicate_of` is the newest of these tasks. The document is processed anyway.
 
 **Send an `Idempotency-Key`** so that you can safely repeat the request after a network error or 5xx: it creates one
 task and returns the same response.""",
@@ -253,9 +268,9 @@ can read every task.""",
 }
 LIST: dict[str, Any] = {
     "summary": "List tasks",
-    "description": "Returns your tasks, newest first, without their results. With `status` a page can have fewer than "
-    "`limit` tasks, because some changed while the page was read. Follow `next`.",
-    "parameters": [TASK_STATUS, BATCH_ID],
+    "description": "Returns your tasks, newest first, without their results, and with all of the given filters. With "
+    "`status` a page can have fewer than `limit` tasks, because some changed while the page was read. Follow `next`.",
+    "parameters": [TASK_NAME, TASK_RULE, TASK_STATUS, TASK_FROM, TASK_TO, BATCH_ID],
     "examples": [response_example("Running", examples.SUMMARY)],
 }
 MARKDOWN: dict[str, Any] = {

@@ -166,14 +166,6 @@ def read_flag(request: Request, name: str) -> bool:
     return text == "true"
 
 
-def read_id(request: Request, name: str) -> int:
-    """Return a query parameter that is the number of an object. Raises ValidationError at `/name`."""
-    number = whole_number(request.query_params.get(name, ""), most=MOST)
-    if not number:
-        raise ValidationError({name: [ErrorDetail("Must be a whole number from 1.")]})
-    return number
-
-
 def read_number(request: Request, name: str, *, least: int, most: int, default: int, unit: str) -> int:
     """Return a query parameter as a whole number. Raises ValidationError at `/name`."""
     text = request.query_params.get(name, str(default))

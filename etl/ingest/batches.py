@@ -180,13 +180,23 @@ def create(
             "request_id": request.request_id,
             "traceparent": tracing.traceparent(),
         }
-        ranked = enumerate(stored, turns.next_rank(user.pk))
-        rows = [{**shared, "rank": rank, **columns_of(outcome.stored)} for rank, outcome in ranked if outcome.stored]
+        files = [outcome.stored for outcome in stored if outcome.stored]
+        earlier = Task.objects.newest_duplicates(user_id=user.pk, digests=(file.sha256 for file in files))
+        ranked = enumerate(files, turns.next_rank(user.pk))
+        rows = [{**shared, "rank": rank, **columns_of(file, earlier)} for rank, file in ranked]
         return batch, Task.objects.accept_many(rows)
 
 
-def columns_of(stored: StoredDocument) -> dict[str, Any]:
-    return {"filename": stored.filename, "kind": stored.kind, "size": stored.size, "document_key": stored.key}
+def columns_of(file: StoredDocument, earlier: Mapping[str, int]) -> dict[str, Any]:
+    """Return the columns of a document. `earlier`: the tasks with the same bytes, by their SHA-256."""
+    return {
+        "filename": file.filename,
+        "kind": file.kind,
+        "size": file.size,
+        "document_key": file.key,
+        "sha256": file.sha256,
+        "duplicate_of": earlier.get(file.sha256),
+    }
 
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------

@@ -109,6 +109,8 @@ def create_task(
             kind=stored.kind,
             size=stored.size,
             document_key=stored.key,
+            sha256=stored.sha256,
+            duplicate_of=Task.objects.newest_duplicate(user_id=user.pk, sha256=stored.sha256),
             expires_at=clock.now() + timedelta(days=keep_days) if keep_days else None,
             request_id=request_id,
             traceparent=tracing.traceparent(),

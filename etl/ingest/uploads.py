@@ -40,6 +40,7 @@ class StoredDocument:
     kind: DocumentFormat
     size: int
     filename: str
+    sha256: str  # "" if it is not known yet
 
     def drop(self) -> None:
         """Delete the object if no task was created. If that fails, the hourly sweep deletes it."""
@@ -65,10 +66,14 @@ class SentFile:
 
     def identity(self) -> dict[str, Any]:
         """Return the document's part of the request fingerprint: a hash of its bytes."""
+        return {"file": self.sha256}
+
+    @cached_property
+    def sha256(self) -> str:
         digest = hashlib.sha256()
         for block in self.file.chunks():
             digest.update(block)
-        return {"file": digest.hexdigest()}
+        return digest.hexdigest()
 
     @cached_property
     def size(self) -> int:
@@ -105,8 +110,8 @@ def store_blocks(
     ):
         for block in blocks:
             upload.write(block)
-        upload.commit()
-    return StoredDocument(key=key, kind=kind, size=size, filename=filename)
+        stored = upload.commit()
+    return StoredDocument(key=key, kind=kind, size=size, filename=filename, sha256=stored.sha256)
 
 
 class EarlierUpload:
@@ -162,7 +167,7 @@ class EarlierUpload:
                 metadata=mark,
             )
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
-        return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename)
+        return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename, sha256="")
 
 
 def unknown_file() -> BadInput:

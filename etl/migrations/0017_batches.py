@@ -13,7 +13,7 @@ from config.platform.db import repeatable
 class Migration(repeatable.Migration):
 
     dependencies = [
-        ("etl", "0015_index_of_expiry"),
+        ("etl", "0016_search_and_duplicates"),
         ("rules", "0003_require_complete"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]

@@ -3,14 +3,17 @@ from typing import Any, Self
 from uuid import uuid4
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Upper
 
 from config.platform.db import clock
 from config.platform.http import staff
 from etl.core.states import ENDED, PROCESSED, Stage, Status
 from etl.models.exact_fields import ExactJSON, ExactJSONB
 
+TRIGRAM = 3
 STORED = sorted({Status.PENDING, *ENDED})
 
 
@@ -26,6 +29,22 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def without_results(self) -> Self:
         """Return the tasks without their results, which may be large."""
         return self.defer("result", "last_result")
+
+    def with_name(self, text: str) -> Self:
+        """Filter by a part of the file name, or by its beginning if the text is short."""
+        return self.filter(Task.name_matches(text))
+
+    def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
+        """Return the ids of the user's newest tasks with these SHA-256, as far as there are any."""
+        found = self.filter(user_id=user_id, sha256__in=set(digests) - {""}).exclude(sha256="")
+        return dict(found.order_by("sha256", "-task_id").distinct("sha256").values_list("sha256", "task_id"))
+
+    def newest_duplicate(self, *, user_id: int, sha256: str) -> int | None:
+        """Return the id of the user's newest task with these bytes, or None."""
+        if not sha256:
+            return None
+        found = self.filter(user_id=user_id, sha256=sha256).exclude(sha256="").order_by("-task_id")  # as the index
+        return found.values_list("task_id", flat=True).first()
 
     def open(self) -> Self:
         """Return the tasks that wait or run. Redis has the exact status."""
@@ -62,6 +81,12 @@ class Task(models.Model):
     kind = models.CharField(max_length=8, help_text="By its first bytes")
     size = models.BigIntegerField(help_text="Bytes")
     document_key = models.CharField(max_length=200, help_text="Of our own copy in object storage")
+    # "" until it is known: the first worker that reads a document of a presigned upload calculates it.
+    sha256 = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
+    # No foreign key: the earlier task may be deleted, and responses to repeated requests stay the same.
+    duplicate_of = models.BigIntegerField(
+        null=True, blank=True, help_text="The owner's newest earlier task with the same bytes"
+    )
 
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
     phase = models.CharField(max_length=12, choices=Stage, default=Stage.OCR)
@@ -112,6 +137,11 @@ class Task(models.Model):
                 name="etl_task_not_completed",
                 condition=Q(status__in=[Status.CANCELLED, Status.FAILED]),
             ),
+            models.Index(fields=["user", "rule", "-created_at", "-task_id"], name="etl_task_of_rule"),
+            # For the search for a part of a file name, as `with_name` compares it.
+            GinIndex(OpClass(Upper("filename"), name="gin_trgm_ops"), name="etl_task_filename"),
+            # For the newest earlier task with the same bytes.
+            models.Index(fields=["user", "sha256", "-task_id"], name="etl_task_same_bytes", condition=~Q(sha256="")),
             # For the sweep, which looks for every stored document.
             models.Index(fields=["document_key"], name="etl_task_document_key"),
             # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
@@ -151,6 +181,12 @@ class Task(models.Model):
         """Number the first run of a new task."""
         self.generation = self.run = self.ocr_run = self.journal_run = self.first_run
         return self
+
+    @staticmethod
+    def name_matches(text: str) -> Q:
+        """Return the condition of `with_name`. The index has groups of three characters, of which a name's beginning
+        has shorter ones too."""
+        return Q(**{"filename__icontains" if len(text) >= TRIGRAM else "filename__istartswith": text})
 
     @property
     def first_run(self) -> int:

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import QuerySet
 from django.urls import reverse
-from rest_framework.request import Request
 
-from config.platform.http.paging import chosen
+from config.platform.http.paging import CURSOR
 from config.platform.ui.base import Listing
 from etl.api import lookup
+from etl.api.search import TaskFilter
 from etl.core import completeness
 from etl.core.states import Stage, Status
 from etl.models import Task
+from etl.models.task import TaskQuerySet
 from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
@@ -39,15 +39,17 @@ class DocumentListPage(DocumentsPage):
     title = "Documents"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        status = chosen(Request(self.request), "status", among=Status.values) or ""
-        listing = Listing(self.request, self.tasks(status), ordering=ORDER)
-        rows = rows_of(listing.rows or [], status)
+        wanted = self.wanted()
+        listing = Listing(self.request, wanted.apply(self.tasks()), ordering=ORDER)
+        rows = rows_of(listing.rows or [], wanted.status)
         return super().get_context_data(
             listing=listing,
             rows=rows,
             is_open=any(not row["state"].has_ended for row in rows),
-            tabs=TABS,
-            status=status,
+            tabs=[(label, self.query_with(name), name == wanted.status) for name, label in TABS.items()],
+            wanted=wanted,
+            wanted_rule=str(wanted.rule_id or ""),
+            is_filtered=wanted != TaskFilter(),
             query=self.request.GET.urlencode(),
             here=reverse("documents"),
             **self.form_context(context.pop("form", None)),
@@ -62,9 +64,21 @@ class DocumentListPage(DocumentsPage):
         quota = quota_left(self.user.pk)
         return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
-    def tasks(self, status: str) -> QuerySet[Task]:
-        tasks = Task.objects.filter(user=self.user).select_related("rule").without_results().defer(*RULE)
-        return lookup.with_status(tasks, status) if status else tasks
+    def wanted(self) -> TaskFilter:
+        """Return the filters. A form sends empty fields for those that are not used."""
+        return TaskFilter.read({name: value for name, value in self.request.GET.items() if value.strip()})
+
+    def query_with(self, status: str) -> str:
+        """Return the query of the first page with the same filters and another status."""
+        query = self.request.GET.copy()
+        for name in ("status", CURSOR):
+            query.pop(name, None)
+        if status:
+            query["status"] = status
+        return f"?{query.urlencode()}" if query else ""
+
+    def tasks(self) -> TaskQuerySet:
+        return Task.objects.filter(user=self.user).select_related("rule").without_results().defer(*RULE)
 
 
 def rows_of(tasks: Iterable[Task], status: str) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ class DocumentPage(TaskPage):
             incomplete=completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
             is_running=not (state.has_ended or state.is_cancellable),
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
+            earlier=earlier_of(state),
             events=f"{representation.path_of(state.task_id)}/events",
             **(self.ended(state) if state.has_ended else {}),
             **context,
@@ -64,6 +65,13 @@ class DocumentPage(TaskPage):
             "markdown": results.markdown_pane(state, self.request),
             "json": results.json_pane(state, self.request),
         }
+
+
+def earlier_of(state: RunState) -> Task | None:
+    """Return the earlier task with the same bytes, if it was not deleted."""
+    if state.duplicate_of is None:
+        return None
+    return Task.objects.filter(pk=state.duplicate_of, user_id=state.user_id).only("filename", "created_at").first()
 
 
 def pinned_rule(state: RunState) -> tuple[str, str]:

@@ -135,7 +135,11 @@ def publish(state: RunState) -> None:
 
 def update(state: RunState, result: dict[str, Any] | None) -> bool:
     """Write the end into the row, if it is this document's. A failure keeps the last result."""
-    kept = {"last_result": result, "last_result_run": state.run} if state.status == Status.COMPLETED else {}
+    kept: dict[str, Any] = {}
+    if state.status == Status.COMPLETED:
+        kept |= {"last_result": result, "last_result_run": state.run}
+    if state.sha256:
+        kept |= {"sha256": state.sha256, "duplicate_of": state.duplicate_of}
     return bool(
         Task.objects.open()
         .filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)
@@ -170,8 +174,9 @@ def correct(task_id: int) -> None:
 
 # ---- Shapes ---------------------------------------------------------------------------------------------------------
 def facts_of(stored: StoredOcr) -> dict[str, str]:
-    """Return the run-state fields of a stored OCR result."""
+    """Return the run-state fields of a stored OCR result. One of an earlier release has no digest."""
     return {
+        **({"sha256": digest} if (digest := stored.facts.get("sha256")) else {}),
         "markdown_key": stored.markdown_key,
         "provider": stored.facts["provider"],
         "provider_task_id": stored.facts["provider_task_id"],

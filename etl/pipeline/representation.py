@@ -20,8 +20,13 @@ def path_of(task_id: int) -> str:
     return f"{PATH}/{task_id}"
 
 
-def accepted(task_id: int) -> schemas.AcceptedTask:
-    return {"task_id": task_id, "status": Status.PENDING, "status_url": path_of(task_id)}
+def accepted(task_id: int, *, duplicate_of: int | None) -> schemas.AcceptedTask:
+    return {
+        "task_id": task_id,
+        "status": Status.PENDING,
+        "status_url": path_of(task_id),
+        "duplicate_of": duplicate_of,
+    }
 
 
 def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.Task:
@@ -39,6 +44,7 @@ def summary(state: RunState) -> schemas.TaskSummary:
         "filename": state.filename,
         "rule_id": state.rule_id,
         "rule_version": state.rule_version,
+        "duplicate_of": state.duplicate_of,
         "error": error(state),
         "metadata": cast("schemas.TaskMetadata", state.metadata),
         "created_at": state.created_at,

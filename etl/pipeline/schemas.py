@@ -112,6 +112,10 @@ class AcceptedTask(TypedDict):
     task_id: int
     status: Annotated[str, choices([Status.PENDING.value])]
     status_url: Annotated[Path, "Path of the task."]
+    duplicate_of: Annotated[
+        int | None,
+        "Your newest earlier task with the same bytes. Null for a `file_key`: its bytes are read later.",
+    ]
 
 
 class UploadPlace(TypedDict):
@@ -174,6 +178,9 @@ class TaskDetails(TypedDict):
     filename: str
     rule_id: int
     rule_version: Annotated[int, "Version of the rule that the task is pinned to."]
+    duplicate_of: Annotated[
+        int | None, "The owner's newest earlier task with the same bytes. It may have been deleted since."
+    ]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
     metadata: TaskMetadata
     created_at: datetime

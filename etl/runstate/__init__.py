@@ -39,6 +39,7 @@ from etl.runstate.transitions import (
     forget_many,
     mark_unsent,
     most_attempts,
+    note_digest,
     note_progress,
     note_provider_task,
     note_usage,
@@ -52,6 +53,6 @@ __all__ = [
     "HALF", "RESULT_BYTES", "RunState", "TransitionResult", "Unavailable", "Verdict", "Waiting", "advance",
     "attempts_of", "cancel", "cancel_many", "complete", "create", "create_many", "enqueued", "enqueued_many", "fail",
     "find_due", "find_free", "find_running", "forget", "forget_many", "get_shared", "key_of", "mark_unsent",
-    "most_attempts", "new_id", "note_progress", "note_provider_task", "note_usage", "once", "put_shared", "read",
-    "read_many", "release", "renew", "scan_all", "scan_open", "start", "wait", "whole_metadata",
+    "most_attempts", "new_id", "note_digest", "note_progress", "note_provider_task", "note_usage", "once", "put_shared",
+    "read", "read_many", "release", "renew", "scan_all", "scan_open", "start", "wait", "whole_metadata",
 ]  # fmt: skip

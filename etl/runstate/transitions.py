@@ -93,6 +93,7 @@ def creation(task: Task, *, stage: Stage, again: bool, more: Mapping[str, Any]) 
         **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
         "previous_run": known.previous_run,
         "batch_id": known.batch_id or "",
+        "duplicate_of": known.duplicate_of or 0,
         "fence": task.generation,
         "phase": stage,
         "ocr": json.dumps(known.metadata["ocr"]),
@@ -207,6 +208,12 @@ def note_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
 def note_provider_task(state: RunState, provider_task_id: str) -> Verdict:
     """Record the provider's job id. Raises Unavailable."""
     return move(state.task_id, **held(state), set={"provider_task_id": provider_task_id}, visible=True).verdict
+
+
+def note_digest(state: RunState, sha256: str, *, duplicate_of: int | None) -> Verdict:
+    """Record the document's SHA-256, and the earlier task with the same bytes. Raises Unavailable."""
+    facts = {"sha256": sha256, "duplicate_of": str(duplicate_of or 0)}
+    return move(state.task_id, **held(state), set=facts, visible=True).verdict
 
 
 def note_usage(state: RunState, usage: Usage) -> None:

@@ -278,6 +278,9 @@ SCENES = [
     Scene(name="batch-ended", path=newest_batch, prepare=batch_ended),
     Scene(name="documents-empty", path=lambda _: "/app/documents"),
     Scene(name="documents-busy", path=lambda _: "/app/documents", prepare=busy),
+    Scene(
+        name="documents-found", path=lambda _: "/app/documents?q=invoice&status=completed&from=2020-01-01", prepare=busy
+    ),
     Scene(name="document-waiting", path=newest, prepare=waiting),
     Scene(name="document-reading", path=newest, prepare=running),
     Scene(name="document-extracting", path=newest, prepare=extracting),

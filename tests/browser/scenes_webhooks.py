@@ -12,6 +12,8 @@ from webhooks.models import TEST, EventType
 
 BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
 
+KINDS = [(EventType.SUCCEEDED, ""), (EventType.DOCUMENT_COMPLETED, "document:17")]
+
 
 def make(user: User, number: int = 0, **changes: object) -> Webhook:
     webhook = subscriptions.create(
@@ -31,7 +33,8 @@ def sent(user: User, *, count: int = 1000) -> None:
     states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no response in time")]
     made = Delivery.objects.bulk_create(
         Delivery(
-            webhook=webhook, type=EventType.SUCCEEDED, body=BODY, status=states[n % 3][0], attempts=n % 10 + 1,
+            webhook=webhook, type=KINDS[n % 2][0], subject=KINDS[n % 2][1], body=BODY,
+            status=states[n % 3][0], attempts=n % 10 + 1,
             seq=n, available_at=Now() + timedelta(hours=1), created_at=Now() - timedelta(minutes=n),
             finished_at=Now() if n % 3 < 2 else None,
         )

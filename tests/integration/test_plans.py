@@ -238,7 +238,12 @@ def of_webhooks() -> dict[str, Case]:
         ),
         "take a delivery": Case(
             work=lambda _: sender.claim(),
-            by=("exports_delivery_due", "exports_delivery_webhook_id", "exports_delivery_once"),
+            by=(
+                "exports_delivery_due",
+                "exports_delivery_webhook_id",
+                "exports_delivery_once",
+                "exports_delivery_of_subject",
+            ),
             most=600,
         ),
         "give deliveries up": Case(

@@ -17,7 +17,7 @@ from etl.core import workspace
 from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
-from etl.pipeline import artifacts, engines
+from etl.pipeline import artifacts, duplicates, engines
 from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.providers.base import Document, OCRResult, without_markers
 from etl.runstate import RunState
@@ -38,11 +38,13 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
+        duplicates.note(state, document.sha256)
         result = engines.provider().convert(document, context=context)
     refuse_empty(result)
     return artifacts.keep_ocr(
         state,
         result,
+        sha256=document.sha256,
         warnings=[warning.as_dict() for warning in context.warnings],
         attempts=state.attempts[state.phase],
         check=context.check,

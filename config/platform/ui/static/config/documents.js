@@ -67,6 +67,7 @@ class Upload {
       link.href = `${this.queue.page}/${answer.task_id}`;
       link.textContent = "Uploaded. View progress";
       this.message.append(link);
+      if (answer.duplicate_of) this.message.append(`. Same file as task ${answer.duplicate_of}.`);
       this.queue.ended(this, true);
       return;
     }
