@@ -295,6 +295,7 @@ def test_a_batch_is_submitted_watched_retried_and_downloaded(alice: User, sluice
     assert f"sluice document batch retry {batch} --wait" in ran.err
     assert "1 of 2 completed · 1 failed" in sluice("document", "batch", "show", batch).out.decode()
     assert b"completed_with_errors" in sluice("document", "batch", "list").out
+    assert "second.txt" in sluice("document", "list", "--batch", batch, "--status", "failed").out.decode()
     sluice("document", "batch", "retry", batch)
     assert "cancelled" in sluice("document", "batch", "cancel", batch).err
     assert "nothing_to_retry" in sluice("document", "batch", "retry", batch, code=5).err

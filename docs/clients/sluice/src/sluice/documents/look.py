@@ -27,13 +27,14 @@ def list_documents(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Part of the file name, or 1 or 2 first letters.")] = None,
     rule: Rule = None,
+    batch: Annotated[int | None, typer.Option(metavar="BATCH", min=1, help="Only documents of this batch.")] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="First day, in UTC.")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last day, in UTC.")] = None,
     limit: Limit = 50,
 ) -> None:
     """List your documents, newest first. --json prints one line each."""
     rule_id = rule_id_of(session, rule)
-    filters = {"status": status, "q": name, "rule_id": rule_id, "from": first, "to": last}
+    filters = {"status": status, "q": name, "rule_id": rule_id, "batch_id": batch, "from": first, "to": last}
     params = {"limit": min(limit, MOST), **{key: value for key, value in filters.items() if value is not None}}
     rows = session.api.pages(f"{ROOT}/tasks", params, limit=limit)
     print_list(session, ("TASK", "FILE", "STATUS", "RULE", "CREATED", "ERROR"), rows, summary)
