@@ -57,7 +57,9 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def accept_many(self, tasks: Iterable[Mapping[str, Any]]) -> list["Task"]:
         """Insert new tasks. The first run of each has the number that follows from its UUID."""
-        return self.bulk_create([Task(**fields).numbered() for fields in tasks])
+        new: list[Any] = [Task(**fields).numbered() for fields in tasks]
+        made: list[Any] = self.bulk_create(new)
+        return made
 
 
 class Task(models.Model):
