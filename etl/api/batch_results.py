@@ -58,27 +58,20 @@ class BatchResultsView(TaskAPIView):
         },
     )
     def get(self, request: Request, batch_id: int) -> HttpResponseBase:
-        layout = layout_of(request)
         user = user_of(request)
         batch = require_first(DocumentBatch.objects.owned_by(user).filter(pk=batch_id), NoSuchBatch)
+        layout = layout_of(request)
         return results(batch, layout, request, user=user, what="Over the API: downloaded the results.")
 
 
 def layout_of(request: Request) -> ResultLayout:
     """Read the query. Raises ValidationError at the parameter."""
     return ResultLayout(
-        format=required("format", chosen(request, "format", among=FORMATS)),
+        format=chosen(request, "format", among=FORMATS) or "jsonl",
         rows=pointer_of(request.query_params.get("rows")),
         escapes_formulas=chosen(request, "formula_policy", among=("none", "escape")) == "escape",
         bom=read_flag(request, "bom"),
     )
-
-
-def required(name: str, value: str | None) -> str:
-    if value is None:
-        detail = f"Must be one of: {', '.join(sorted(FORMATS))}."
-        raise ValidationError({name: [ErrorDetail(detail, code="required")]})
-    return value
 
 
 def pointer_of(text: str | None) -> tuple[str, ...] | None:

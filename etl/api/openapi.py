@@ -181,7 +181,7 @@ paths that lead out of the archive, and files that are compressed more than 200 
 }
 LIST_BATCHES: dict[str, Any] = {
     "summary": "List batches",
-    "description": "Returns your batches, newest first.",
+    "description": "Returns your batches, newest first, with the numbers of their documents.",
     "examples": [response_example("Running", examples.BATCH)],
 }
 GET_BATCH: dict[str, Any] = {
@@ -211,7 +211,7 @@ RETRY_BATCH: dict[str, Any] = {
     "examples": [response_example("Running", {**examples.BATCH, "failed": 0}, status=202)],
 }
 RESULTS_FORMAT = OpenApiParameter(
-    "format", enum=["jsonl", "csv", "parquet"], required=True, description="Format of the file."
+    "format", enum=["jsonl", "csv", "parquet"], default="jsonl", description="Format of the file."
 )
 RESULTS_ROWS = OpenApiParameter(
     "rows",
@@ -240,6 +240,7 @@ numbers that need more than 38 digits are text.""",
     "examples": [
         response_example("Lines", examples.RESULT_LINES, media_type="application/x-ndjson"),
         response_example("Table", examples.RESULT_CSV, media_type="text/csv"),
+        response_example("Columns", "PAR1…PAR1", media_type="application/vnd.apache.parquet"),
     ],
 }
 

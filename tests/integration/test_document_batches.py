@@ -880,7 +880,7 @@ def test_numbers_that_parquet_cannot_hold_are_text(api: APIClient, alice: User) 
 
 @pytest.mark.parametrize(
     ("query", "pointer"),
-    [("", "/format"), ("format=xlsx", "/format"), ("format=csv&rows=items", "/rows"),
+    [("format=xlsx", "/format"), ("format=csv&rows=items", "/rows"),
      ("format=csv&formula_policy=x", "/formula_policy"), ("format=csv&bom=1", "/bom")],
 )  # fmt: skip
 def test_bad_parameters_of_results_are_reported(results: Any, query: str, pointer: str) -> None:

@@ -65,7 +65,7 @@ def test_a_batch_matches_from_submission_to_end(checked: Api) -> None:  # noqa: 
     assert checked.post(f"{at}/cancel", {}).status_code == 409
     assert checked.post(f"{at}/retry", {}).status_code == 202
     assert checked.post(f"{at}/cancel", {}).json()["status"] == "cancelled"
-    assert checked.get(f"{at}/results").status_code == 400
+    assert checked.get(f"{at}/results?format=xlsx").status_code == 400
     assert checked.get(f"{BATCHES}/999999").status_code == 404
     assert checked.post(BATCHES, {"file_keys": []}).status_code == 400
 
