@@ -188,7 +188,7 @@ def create(
 
 
 def columns_of(file: StoredDocument, earlier: Mapping[str, int]) -> dict[str, Any]:
-    """Return the columns of a document. `earlier`: the tasks with the same bytes, by their SHA-256."""
+    """Return the columns of a document. `earlier`: tasks with the same bytes, by SHA-256."""
     return {
         "filename": file.filename,
         "kind": file.kind,
