@@ -235,7 +235,7 @@ class Environment(BaseSettings):
         Field("etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"))
     )
     etl_queue_size: int = Field(1_000, ge=1)
-    etl_max_open_per_user: int = Field(500, ge=0)
+    etl_max_open_per_user: int = Field(1_000, ge=0)
     etl_daily_documents: int = Field(5_000, ge=0)
     etl_daily_bytes: int = Field(5 * 1024**3, ge=0)
     etl_daily_rule_versions: int = Field(500, ge=0)
@@ -257,6 +257,8 @@ class Environment(BaseSettings):
 
     # Document ETL: documents and OCR
     etl_max_file_bytes: int = Field(50 * 1024**2, ge=1)
+    etl_max_batch: int = Field(1_000, ge=1, le=10_000)
+    etl_max_batch_bytes: int = Field(100 * 1024**2, ge=1)
     etl_max_pages: int = Field(500, ge=1)
     etl_max_pixels: int = Field(50_000_000, ge=1)
     etl_require_sandbox: bool = False

@@ -174,6 +174,7 @@ LOOSER_POLICIES = {
 }
 CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
+DATA_UPLOAD_MAX_NUMBER_FILES = env.etl_max_batch + 1  # paths for single files have a limit of their own
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body of any path; uploaded files do not count
 DATA_UPLOAD_MAX_NUMBER_FIELDS = (
     5_000  # the form of a result has a field for each value, also for those that are missing
@@ -183,6 +184,7 @@ BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a ti
 BODY_LIMITS = {
     r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
     r"/app/exports/new(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
+    r"/api/v1/etl/batches": 64 * 1024 + 256 * env.etl_max_batch,  # a file key and its quotes have less than 256 bytes
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
     r"/app/rules/(new|check|\d+)": 1024 * 1024,
     r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
@@ -236,6 +238,7 @@ UNFOLD = {
                 "title": "Documents",
                 "items": [
                     page("Documents", "description", "etl.task"),
+                    page("Batches", "folder_zip", "etl.documentbatch"),
                     page("Rules", "rule", "rules.rule"),
                     page("Usage", "data_usage", "etl.usage"),
                     page("Quota overrides", "tune", "etl.allowance"),
@@ -291,7 +294,11 @@ SPECTACULAR_SETTINGS = {
     "TAGS": [
         {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
         {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
-        {"name": "webhooks", "description": "Notifications about finished exports, as an alternative to polling."},
+        {
+            "name": "webhooks",
+            "description": "Notifications about finished exports and documents, as an alternative to polling. "
+            "`/exports/webhooks` is the same resource.",
+        },
         {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
         {
             "name": "rules",
@@ -314,19 +321,27 @@ SPECTACULAR_SETTINGS = {
         "Reuse": "exports.models.job.Reuse",
         "ChunkSource": "exports.core.states.Source",
         "ReceiptState": "exports.jobs.schemas.RECEIPT_STATES",
-        "DeliveryType": "exports.webhooks.schemas.DELIVERY_TYPES",
+        "DeliveryType": "config.platform.webhooks.schemas.DELIVERY_TYPES",
         "ExportErrorCode": "exports.core.errors.EXPLANATIONS",
-        "WebhookEvent": "exports.webhooks.models.EventType",
-        "DeliveryStatus": "exports.webhooks.models.Delivery.Status",
+        "DocumentEvent": "etl.pipeline.schemas.EVENTS",
+        "ExportEvent": "exports.jobs.schemas.EVENTS",
+        "WebhookEvent": "config.platform.webhooks.models.EventType",
+        "DeliveryStatus": "config.platform.webhooks.models.Delivery.Status",
         "TaskStatus": "etl.core.states.Status",
+        "BatchStatus": "etl.core.states.BatchStatus",
         "Stage": "etl.core.states.Stage",
-        "TaskErrorCode": "etl.api.schemas.ERROR_CODES",
+        "TaskErrorCode": "etl.pipeline.schemas.ERROR_CODES",
     },
-    "WEBHOOKS": [f"exports.api.openapi_webhooks.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED", "TEST")],
+    "WEBHOOKS": [
+        *(f"exports.api.openapi_webhooks.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED")),
+        *(f"etl.api.openapi_webhooks.{name}" for name in ("COMPLETED", "FAILED", "BATCH_COMPLETED")),
+        "config.platform.webhooks.openapi.TEST",
+    ],
+    "PREPROCESSING_HOOKS": ["config.platform.webhooks.openapi.without_second_path"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.api.openapi_extensions.camel_case_parameters",
-        "exports.api.openapi_webhooks.add_headers",
+        "config.platform.webhooks.openapi.add_headers",
         "config.platform.http.openapi.autoschema.add_shared",
     ],
 }

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from etl.api import event_stream, layout, markdown, results, rule_trial, usage, views
+from etl.api import batch_results, batches, event_stream, layout, markdown, results, rule_trial, usage, views
 
 urlpatterns = [
     path("api/v1/etl/submit", views.SubmitView.as_view()),
@@ -16,6 +16,11 @@ urlpatterns = [
     path("api/v1/etl/tasks/<int:task_id>/events", event_stream.TaskEventsView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/cancel", views.CancelTaskView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/retry", views.RetryTaskView.as_view()),
+    path("api/v1/etl/batches", batches.BatchListView.as_view()),
+    path("api/v1/etl/batches/<int:batch_id>", batches.BatchView.as_view()),
+    path("api/v1/etl/batches/<int:batch_id>/cancel", batches.CancelBatchView.as_view()),
+    path("api/v1/etl/batches/<int:batch_id>/retry", batches.RetryBatchView.as_view()),
+    path("api/v1/etl/batches/<int:batch_id>/results", batch_results.BatchResultsView.as_view()),
     path("api/v1/etl/limits", usage.LimitsView.as_view()),
     path("api/v1/etl/usage", usage.UsageView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/test", rule_trial.RuleTrialView.as_view()),

@@ -5,11 +5,11 @@ from uuid import UUID
 from celery import shared_task
 from django.conf import settings
 
+from config.platform.webhooks import sender
+from config.platform.webhooks.wakeups import DELIVER
 from exports.core import wakeups
 from exports.jobs import webhook_events
 from exports.maintenance import periodic
-from exports.webhooks import sender
-from exports.webhooks.wakeups import DELIVER
 from exports.worker import completion, execution
 
 

@@ -21,18 +21,24 @@ class DayConverter:
 
 register_converter(DayConverter, "day")
 
+# The same resource: the second path is older, from before documents had webhooks.
+WEBHOOK_PATHS = ("api/v1/webhooks", "exports/webhooks")
+WEBHOOK_VIEWS = {
+    "": webhooks.WebhookListView,
+    "/<uuid:webhook_id>": webhooks.WebhookView,
+    "/<uuid:webhook_id>/test": webhooks.TestWebhookView,
+    "/<uuid:webhook_id>/rotate-secret": webhooks.RotateSecretView,
+    "/<uuid:webhook_id>/deliveries": webhooks.DeliveryListView,
+    "/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver": webhooks.ResendView,
+}
+
 urlpatterns = [
     path("exports", views.ExportListView.as_view()),
     path("exports/datasets", views.DatasetListView.as_view()),
     path("exports/datasets/<slug:name>", views.DatasetView.as_view()),
     path("exports/limits", views.LimitsView.as_view()),
     path("exports/preview", views.PreviewView.as_view()),
-    path("exports/webhooks", webhooks.WebhookListView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>", webhooks.WebhookView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/test", webhooks.TestWebhookView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/rotate-secret", webhooks.RotateSecretView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/deliveries", webhooks.DeliveryListView.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", webhooks.ResendView.as_view()),
+    *(path(root + rest, view.as_view()) for root in WEBHOOK_PATHS for rest, view in WEBHOOK_VIEWS.items()),
     path("exports/<uuid:job_id>", views.ExportView.as_view()),
     path("exports/<uuid:job_id>/chunks", views.ChunkListView.as_view()),
     path("exports/<uuid:job_id>/events", event_stream.ExportEventsView.as_view()),

@@ -5,7 +5,8 @@ mkdir -p /tmp/proxy
 cd /tmp/proxy
 
 # A form may have twice the maximum file size, so that the page can report the error: etl/ingest/multipart.py.
-echo "client_max_body_size $((${ETL_MAX_FILE_BYTES:-52428800} * 2 + 1048576));" >size.conf
+# A batch has many files. This is above both limits; the error of web is more specific.
+echo "client_max_body_size $((${ETL_MAX_FILE_BYTES:-52428800} * 2 + ${ETL_MAX_BATCH_BYTES:-104857600} + 1048576));" >size.conf
 
 # Networks of other proxies. X-Forwarded-For and -Proto of other clients are ignored.
 {

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from config.platform.admin.lists import KnownValues
 from etl.core import errors
 from etl.core.formats import DocumentFormat
-from etl.core.states import Status
+from etl.core.states import BatchStatus, Status
 from etl.models.task import STORED
 
 
@@ -50,3 +50,11 @@ class ByKind(KnownValues):
     title = "kind"
     parameter_name = "kind"
     options = {str(kind): str(kind) for kind in DocumentFormat}
+
+
+class ByBatchStatus(KnownValues):
+    """Filter by status."""
+
+    title = "status"
+    parameter_name = "status"
+    options = {str(status): str(status.label).capitalize() for status in BatchStatus}

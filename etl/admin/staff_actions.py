@@ -1,14 +1,25 @@
 """Staff actions on documents. They call the same functions as the API."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from config.platform.admin.confirmed_actions import StaffAction, blaming_owners_quota, change, each, only_if_status
+from config.platform.admin.confirmed_actions import (
+    Confirmation,
+    RowResult,
+    StaffAction,
+    blaming_owners_quota,
+    change,
+    each,
+    only_if_status,
+)
+from config.platform.http.problems import Problem
 from etl.core.states import ENDED, Stage, Status
 from etl.maintenance import manual
 from etl.models import Task
-from etl.pipeline import actions
+from etl.pipeline import actions, deletion
 from etl.runstate import RunState
 
+DELETE = "delete_with_objects"
 MODEL_MAY_COST = "Language model calls are paid again, except for responses stored by a failed run."
 
 
@@ -31,6 +42,15 @@ def cancel_refusal(task: Any) -> str:
 def retry(task: Task, stage: Stage) -> None:
     with blaming_owners_quota():
         actions.retry(task=task, from_stage=stage)
+
+
+def delete(tasks: Sequence[Any], by: Confirmation) -> Iterator[RowResult]:
+    for task in tasks:
+        try:
+            deletion.delete(task, user=by.user, message="In the admin: deleted.", is_forced=True)
+            yield RowResult(task, done="The document, its text, and its result are gone.", is_logged=True)
+        except Problem as refusal:
+            yield RowResult(task, refusal=refusal.detail)
 
 
 retry_refusal = only_if_status(ENDED, actions.NotEnded.detail)
@@ -105,5 +125,18 @@ TASKS = (
         refusal=wake_refusal,
         do=each(manual.wake),
         revision=generation_of,
+    ),
+    StaffAction(
+        name=DELETE,
+        label="Delete",
+        past="Deleted",
+        icon="delete",
+        permission="etl.delete_task",
+        explanation="Deletes the documents with their texts, images, and results. Those that wait or are processed are "
+        "cancelled first. This cannot be undone. The audit log and the usage of quotas stay.",
+        refusal=lambda _task: "",
+        do=delete,
+        revision=generation_of,
+        is_danger=True,
     ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -73,7 +74,7 @@ class TaskAdmin(StaffActionAdmin):
     list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
     unindexed = frozenset({"phase", "error_code", "kind", "updated_at", "review"})
     search_fields = ("task_id", "user__username")
-    search_help_text = "Document ID or exact username"
+    search_help_text = "Document ID, exact username, or part of the file name"
     ordering = ("-created_at", "-task_id")
     fieldsets = (
         (
@@ -83,8 +84,9 @@ class TaskAdmin(StaffActionAdmin):
                     ("state", "phase_now"),
                     "progress_now",
                     "filename",
-                    ("kind", BYTES),
+                    ("kind", BYTES, "same_bytes"),
                     ("user", "of_rule"),
+                    "of_batch",
                     "related",
                 )
             },
@@ -123,10 +125,18 @@ class TaskAdmin(StaffActionAdmin):
         fieldsets = list(super().get_fieldsets(request, obj))
         return [fieldsets[0], EXPLAINED, *fieldsets[1:]] if obj and obj.error else fieldsets
 
+    def return_url(self, request: HttpRequest) -> str:
+        """Return to the list from a document that was deleted."""
+        back = super().return_url(request)
+        is_gone = request.path.endswith(f"/{staff_actions.DELETE}/") and back.endswith("/change/")
+        return self.url_of("changelist") if is_gone else back
+
     def equal_to(self, term: str) -> Q:
         if (task_id := whole_number(term)) is not None:
             return Q(pk=task_id)
-        return self.text_equal_to("user__username", term)
+        # A user or a file name: an OR of both could use neither index.
+        users = list(User.objects.filter(username=term).values_list("pk", flat=True))
+        return Q(user__in=users) if users else Task.name_matches(term)
 
     def name_of(self, row: Any) -> str:
         return f"Document {row.pk} of {row.user}, {staff_actions.current_state(row).status}"
@@ -153,6 +163,11 @@ class TaskAdmin(StaffActionAdmin):
     def of_rule(self, task: Task) -> SafeString:
         return page_of("rules_rule", task.rule_id, f"{task.rule}, version {task.rule_version}")
 
+    @admin.display(description="same file as")
+    def same_bytes(self, task: Any) -> Any:
+        earlier = staff_actions.current_state(task).duplicate_of
+        return page_of("etl_task", earlier, f"document {earlier}") if earlier else NOTHING
+
     @admin.display(description="other documents")
     def related(self, task: Task) -> SafeString:
         of_rule, of_user = {"rule__rule_id__exact": task.rule_id}, {"user__id__exact": task.user_id}
@@ -163,6 +178,10 @@ class TaskAdmin(StaffActionAdmin):
                 list_of("etl_task", "Same owner and rule", of_user | of_rule),
             ]
         )
+
+    @admin.display(description="batch")
+    def of_batch(self, task: Task) -> SafeString | str:
+        return page_of("etl_documentbatch", task.batch_id, task.batch_id) if task.batch_id else NOTHING
 
     @admin.display(description="runs")
     def runs(self, task: Task) -> SafeString:

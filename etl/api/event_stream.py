@@ -19,10 +19,11 @@ from config.platform.http.auth import credential_of, user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import whole_number
-from etl.api import lookup, openapi, representation
+from etl.api import lookup, openapi
 from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.core import metrics
 from etl.models import Task
+from etl.pipeline import representation
 from etl.runstate import RunState
 
 

@@ -12,7 +12,7 @@ from etl.core.states import Stage
 FOLDER = "etl/tasks/17-0b6f2a54-7d1c-4c8e-9a53-2f4f1f6f7c10"
 MARKDOWN_KEY = f"{FOLDER}/ocr-1/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.md"
 FILE_KEY = "etl/uploads/4/0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
-ACCEPTED = {"task_id": 17, "status": "pending", "status_url": "/api/v1/etl/tasks/17"}
+ACCEPTED = {"task_id": 17, "status": "pending", "status_url": "/api/v1/etl/tasks/17", "duplicate_of": None}
 CITATIONS = [
     {"pointer": "/number", "page": 1, "bbox": None, "quote": "Invoice 2026-0042", "match": "exact"},
     {"pointer": "/total", "page": 2, "bbox": None, "quote": "Total: 118.50", "match": "normalized"},
@@ -27,8 +27,10 @@ LIMITS = {
     },
     "rule_versions_per_day": {"limit": 500, "used": 4, "remaining": 496, "resets_at": "2026-03-02T00:00:00Z"},
     "rule_tests_per_day": {"limit": 500, "used": 12, "remaining": 488, "resets_at": "2026-03-02T00:00:00Z"},
-    "open_tasks": {"limit": 500, "used": 3, "remaining": 497},
+    "open_tasks": {"limit": 1000, "used": 3, "remaining": 997},
     "max_file_bytes": 52428800,
+    "max_batch": 1000,
+    "max_batch_bytes": 104857600,
     "max_pages": 500,
     "rate": "1200/min",
 }
@@ -48,6 +50,7 @@ LAYOUT: dict[str, Any] = {
 }
 RUNNING: dict[str, Any] = {
     "task_id": 17,
+    "batch_id": None,
     "status": "llm_processing",
     "phase": "postprocess",
     "progress": 60,
@@ -58,6 +61,7 @@ RUNNING: dict[str, Any] = {
     "approved_at": None,
     "approved_by": None,
     "corrected": False,
+    "duplicate_of": None,
     "result": None,
     "previous_result": None,
     "error": None,
@@ -136,7 +140,45 @@ CORRECTION = {
     "pointer": "/total",
     "change": {"before": 11.85, "after": 118.50},
 }
-SUMMARY = {name: value for name, value in RUNNING.items() if name not in ("result", "previous_result")}
+
+
+def without_result(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task as lists and webhooks contain it."""
+    return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
+
+
+SUMMARY = without_result(RUNNING)
+REFUSED = [{"filename": "2026/photo.heic", "code": "unsupported_format"}]
+ACCEPTED_BATCH = {"batch_id": 5, "status_url": "/api/v1/etl/batches/5", "total": 240, "refused": REFUSED}
+BATCH = {
+    "batch_id": 5,
+    "name": "Invoices of March",
+    "status": "running",
+    "total": 240,
+    "completed": 180,
+    "failed": 2,
+    "cancelled": 0,
+    "deleted": 0,
+    "rule_id": 3,
+    "rule_version": 2,
+    "created_at": "2026-03-01T09:00:00.000000Z",
+    "updated_at": "2026-03-01T09:00:00.000000Z",
+}
+ENDED_BATCH = {
+    **BATCH,
+    "status": "completed_with_errors",
+    "completed": 238,
+    "updated_at": "2026-03-01T09:10:00.000000Z",
+}
+RESULT_LINES = (
+    '{"task_id":17,"filename":"invoice.pdf","status":"completed","error":null,'
+    '"data":{"number":"2026-0042","total":118.50}}\n'
+    '{"task_id":18,"filename":"scan.pdf","status":"failed","error":"file_encrypted","data":null}\n'
+)
+RESULT_CSV = (
+    "task_id,filename,status,error,number,total\n17,invoice.pdf,completed,,2026-0042,118.50\n"
+    "18,scan.pdf,failed,file_encrypted,,\n"
+)
 UPLOAD = {"filename": "invoice.pdf", "content_type": "application/pdf", "size": 48213}
 UPLOAD_URL = {
     "file_key": FILE_KEY,

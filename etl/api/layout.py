@@ -14,13 +14,13 @@ from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, NotFound, Problem, StorageUnavailable
-from etl.api import lookup, openapi, schemas
+from etl.api import lookup, openapi
 from etl.api.markdown import NotReady, unless_unchanged
 from etl.api.serializers import read_number
 from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
-from etl.pipeline import actions, artifacts, page_images
+from etl.pipeline import actions, artifacts, page_images, schemas
 from etl.runstate import RunState
 
 DEFAULT_WIDTH, MIN_WIDTH, MAX_WIDTH = 1240, 200, 2000

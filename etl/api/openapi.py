@@ -23,8 +23,9 @@ from config.platform.http.openapi.responses import (
     retry_after,
 )
 from config.platform.http.problems import CONTENT_TYPE
-from etl.api import examples, schemas
+from etl.api import examples
 from etl.core.states import Status
+from etl.pipeline import schemas
 
 operation = partial(extend_schema, tags=["documents"])
 TASK = {"task_id": "$response.body#/task_id"}
@@ -36,6 +37,19 @@ SAME_TASK = {"task_id": "$request.path.task_id"}
 TASK_STATUS = OpenApiParameter("status", enum=Status.values, description="Return only tasks with this status.")
 APPROVED = OpenApiParameter("approved", bool, description="Return only tasks whose result is approved, or is not.")
 CORRECTED = OpenApiParameter("corrected", bool, description="Return only tasks whose result was corrected, or was not.")
+TASK_NAME = OpenApiParameter(
+    "q",
+    {"type": "string", "maxLength": 255},
+    description="Part of the file name, in upper or lower case. Less than three characters are compared with its "
+    "beginning.",
+)
+TASK_RULE = OpenApiParameter(
+    "rule_id",
+    {"type": "integer", "minimum": 1},
+    description="Return only tasks with this rule. An unknown id returns an empty list.",
+)
+TASK_FROM = OpenApiParameter("from", OpenApiTypes.DATE, description="First day of the submission, in UTC.")
+TASK_TO = OpenApiParameter("to", OpenApiTypes.DATE, description="Last day of the submission, in UTC.")
 WAIT = OpenApiParameter(
     "wait",
     {"type": "integer", "minimum": 0, "maximum": 60, "default": 0},
@@ -107,6 +121,8 @@ processed in turns between users. 429 `quota_exceeded`: see `GET /api/v1/etl/lim
 `Retry-After`. A refused file is not stored and not counted. Problems that only parsing finds end the task with an
 `error`.
 
+If you submitted the same bytes before, `duplicate_of` is the newest of these tasks. The document is processed anyway.
+
 **Send an `Idempotency-Key`** so that you can safely repeat the request after a network error or 5xx: it creates one
 task and returns the same response.""",
     "parameters": [
@@ -137,6 +153,114 @@ within two hours after the URL expires.""",
 }
 
 
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+BATCH = {"batch_id": "$response.body#/batch_id"}
+SAME_BATCH = {"batch_id": "$request.path.batch_id"}
+ACCEPTED_BATCH = LinkedResponse(
+    schemas.AcceptedBatch,
+    "The documents are stored durably, and their tasks survive process crashes.",
+    batch=link_to("getBatch", "Its status and the numbers of its documents.", **BATCH),
+    results=link_to("getBatchResults", "The results of its documents in one file.", **BATCH),
+    cancel=link_to("cancelBatch", "Cancel its open documents.", **BATCH),
+    retry=link_to("retryBatch", "Run its failed documents again.", **BATCH),
+)
+BATCH_KEY = idempotency_key("valid for as long as the batch exists. A repeated request returns the first response.")
+BATCH_ID = OpenApiParameter(
+    "batch_id", {"type": "integer", "minimum": 1}, description="Return only the documents of this batch."
+)
+SUBMIT_BATCH: dict[str, Any] = {
+    "summary": "Submit a batch of documents",
+    "description": """Creates a task for each of up to `max_batch` documents (`GET /api/v1/etl/limits`), all under one
+rule. Send the keys of documents that you uploaded before, or a form with several `file` parts, or with one ZIP file.
+
+A file that cannot be accepted is left out and listed in `refused`, with the code that a submission of it alone would
+return. If no file can be accepted, the response is 400. The batch as a whole counts towards your quota and takes places
+in the queue: if it does not fit, nothing is created, and the response states the numbers.
+
+Folders in a ZIP file are allowed, and so are the files that macOS and Windows add, which are ignored. Encrypted files,
+paths that lead out of the archive, and files that are compressed more than 200 times are refused.""",
+    "parameters": [
+        BATCH_KEY,
+        location(202, "The batch."),
+        retry_after(202, "batch", required=True),
+        IDEMPOTENCY_REPLAYED,
+    ],
+    "examples": [
+        request_example(
+            "Uploaded before",
+            {"name": "Invoices of March", "rule_id": 3, "file_keys": [examples.FILE_KEY]},
+            media_type="application/json",
+        ),
+        response_example("Accepted", examples.ACCEPTED_BATCH, status=202),
+    ],
+}
+LIST_BATCHES: dict[str, Any] = {
+    "summary": "List batches",
+    "description": "Returns your batches, newest first, with the numbers of their documents.",
+    "examples": [response_example("Running", examples.BATCH)],
+}
+GET_BATCH: dict[str, Any] = {
+    "summary": "Get a batch",
+    "description": """Returns the status of a batch and the numbers of its documents, all of the same moment. The
+documents that are in none of these numbers are open. `GET /api/v1/etl/tasks?batch_id=5` returns the documents.
+
+`updated_at` is when the batch ended. A retry of a document makes the batch `running` again, and it ends again. A batch
+is deleted with its last document.""",
+    "parameters": [retry_after(200, "batch")],
+    "examples": [response_example("Running", {**examples.BATCH, "refused": examples.REFUSED})],
+}
+CANCEL_BATCH: dict[str, Any] = {
+    "summary": "Cancel a batch",
+    "description": "Cancels the documents that have not started, or that wait for post-processing; with `force` also "
+    "those that are being processed. Completed documents keep their results. 409 if no document can be cancelled.",
+    "examples": [
+        request_example("Also running documents", {"force": True}),
+        response_example("Cancelled", {**examples.BATCH, "status": "cancelled", "cancelled": 58}),
+    ],
+}
+RETRY_BATCH: dict[str, Any] = {
+    "summary": "Retry the failed documents of a batch",
+    "description": "Runs each failed document again, from the stage at which it failed, with its rule in the same "
+    "version. All of them are charged as documents without bytes, or none. 409 if no document has failed.",
+    "parameters": [location(202, "The batch."), retry_after(202, "batch", required=True)],
+    "examples": [response_example("Running", {**examples.BATCH, "failed": 0}, status=202)],
+}
+RESULTS_FORMAT = OpenApiParameter(
+    "format", enum=["jsonl", "csv", "parquet"], default="jsonl", description="Format of the file."
+)
+RESULTS_ROWS = OpenApiParameter(
+    "rows",
+    str,
+    description="JSON Pointer to an array in `data`, such as `/items`: one row for each of its items, with its number "
+    "as `row`, from 1. By default, one row for each document.",
+)
+RESULTS_FORMULAS = OpenApiParameter(
+    "formula_policy",
+    enum=["none", "escape"],
+    default="none",
+    description="For `csv`. `escape`: text that a spreadsheet would run as a formula starts with an apostrophe. "
+    "Numbers stay as they are.",
+)
+RESULTS_BOM = OpenApiParameter("bom", bool, description="For `csv`: start with a byte order mark, as Excel expects.")
+BATCH_RESULTS: dict[str, Any] = {
+    "summary": "Download the results of a batch",
+    "description": """Returns the documents of the batch in one file, in the order of their submission, also while the
+batch is running: `status` states which have ended, and `error` has the code of a failed one.
+
+`jsonl` has the data as it is. `csv` and `parquet` have a column for each top-level field of the data; objects and
+arrays are JSON in it. A field that has the name of one of our columns gets the prefix `data.`. Numbers keep their
+digits: in `parquet`, whole numbers are `int64`, other numbers `decimal128` with the scale of the longest fraction, and
+numbers that need more than 38 digits are text.""",
+    "parameters": [RESULTS_FORMAT, RESULTS_ROWS, RESULTS_FORMULAS, RESULTS_BOM],
+    "examples": [
+        response_example("Lines", examples.RESULT_LINES, media_type="application/x-ndjson"),
+        response_example("Table", examples.RESULT_CSV, media_type="text/csv"),
+        response_example("Columns", "PAR1…PAR1", media_type="application/vnd.apache.parquet"),
+    ],
+}
+
+
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
 SINGLE_TASK = LinkedResponse(
@@ -161,9 +285,9 @@ can read every task.""",
 }
 LIST: dict[str, Any] = {
     "summary": "List tasks",
-    "description": "Returns your tasks, newest first, without their results. With `status` a page can have fewer than "
-    "`limit` tasks, because some changed while the page was read. Follow `next`.",
-    "parameters": [TASK_STATUS, APPROVED, CORRECTED],
+    "description": "Returns your tasks, newest first, without their results, and with all of the given filters. With "
+    "`status` a page can have fewer than `limit` tasks, because some changed while the page was read. Follow `next`.",
+    "parameters": [TASK_NAME, TASK_RULE, TASK_STATUS, TASK_FROM, TASK_TO, BATCH_ID, APPROVED, CORRECTED],
     "examples": [response_example("Running", examples.SUMMARY)],
 }
 MARKDOWN: dict[str, Any] = {

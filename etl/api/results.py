@@ -17,13 +17,13 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import ExactJSONParser
 from config.platform.http.problems import BadInput, NotPermitted
 from config.platform.http.serializers import EmptyBody
-from etl.api import lookup, openapi, representation, schemas
+from etl.api import lookup, openapi
 from etl.api.serializers import CorrectionSerializer, read_flag
 from etl.api.views import NoSuchTask, TaskAPIView, owned, seen
 from etl.core.json_changes import merge_patch
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
-from etl.pipeline import actions, review
+from etl.pipeline import actions, representation, review, schemas
 from etl.runstate import RunState
 
 

@@ -11,9 +11,9 @@ from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, BodyTooLarge
 from config.platform.http.renderers import ExactJSONRenderer
-from etl.api import openapi, schemas
+from etl.api import openapi
 from etl.api.serializers import TrialSerializer
-from etl.pipeline import quotas, trial
+from etl.pipeline import quotas, schemas, trial
 from rules.api import openapi as rules_openapi
 from rules.api import rates
 from rules.library import access, catalog

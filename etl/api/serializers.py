@@ -1,7 +1,7 @@
 """Serializers that validate requests, strict about fields and types."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework import serializers
@@ -42,10 +42,51 @@ class SubmitFileSerializer(StrictSerializer):
     keep_days = serializers.IntegerField(**KEEP_DAYS)
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
-        many = getattr(data, "getlist", None)
-        for name in map(str, self.fields):
-            if many and len(many(name)) > 1:
-                yield name, [ErrorDetail("Must be given only once.", code="repeated")]
+        yield from repeated_fields(data, map(str, self.fields))
+        yield from super().refused(data)
+
+
+REPEATED = ErrorDetail("Must be given only once.", code="repeated")
+
+
+def repeated_fields(data: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+    """Yield the errors of fields that a form has several times."""
+    many = getattr(data, "getlist", None)
+    for name in names:
+        if many and len(many(name)) > 1:
+            yield name, [REPEATED]
+
+
+BATCH_NAME: dict[str, Any] = {"max_length": 200, "allow_blank": True, "default": "", "help_text": "Shown in lists."}
+
+
+class BatchKeysSerializer(StrictSerializer):
+    """Submission of documents that were uploaded before, by their `file_key`."""
+
+    name = Text(**BATCH_NAME)
+    rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
+    keep_days = WholeNumber(**KEEP_DAYS)
+    file_keys = serializers.ListField(child=Text(max_length=200), min_length=1)
+
+    def validate_file_keys(self, keys: list[str]) -> list[str]:
+        repeated = {index: [REPEATED] for index, key in enumerate(keys) if keys.index(key) < index}
+        if repeated:
+            raise ValidationError(repeated)  # type: ignore[arg-type]
+        return keys
+
+
+class BatchFilesSerializer(StrictSerializer):
+    """Submission of several documents, or of one ZIP file with documents, as part of the request."""
+
+    name = Text(**BATCH_NAME)
+    rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False)  # a form has no null
+    keep_days = serializers.IntegerField(**KEEP_DAYS)
+    file = serializers.ListField(
+        child=serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
+    )
+
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+        yield from repeated_fields(data, [name for name in map(str, self.fields) if name != "file"])
         yield from super().refused(data)
 
 
@@ -109,6 +150,20 @@ class SubmitInput:
     def identity(self) -> dict[str, Any]:
         """Return what a repeated request must have in common with the first one, besides its document."""
         return {"rule_id": self.rule_id} | ({"keep_days": self.keep_days} if self.keep_days else {})
+
+
+class BatchInput:
+    """Validated input of a batch: files, an archive, or keys of earlier uploads, and the rule."""
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
+        return cls((BatchFilesSerializer if is_form else BatchKeysSerializer).read(request.data))
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.files: list[UploadedFile] = fields.get("file", [])
+        self.file_keys: list[str] = fields.get("file_keys", [])
+        self.options: dict[str, Any] = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
 
 
 def read_seconds(request: Request, name: str, *, most: int) -> int:

@@ -9,11 +9,11 @@ from config.platform.db import clock
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
-from etl.api import openapi, representation, schemas
+from etl.api import openapi
 from etl.api.serializers import read_number
 from etl.api.views import TaskAPIView
 from etl.models import ModelUsage
-from etl.pipeline import quotas
+from etl.pipeline import quotas, representation, schemas
 from rules.library import quotas as rule_quotas
 
 DAYS, MOST_DAYS = 30, 366

@@ -14,7 +14,6 @@ from config.platform.http import staff
 from config.platform.http.auth import credential_of, user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
-from config.platform.http.paging import chosen
 from config.platform.http.parsers import JSONParser
 from config.platform.http.problems import (
     BadInput,
@@ -26,7 +25,8 @@ from config.platform.http.problems import (
 )
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
-from etl.api import lookup, openapi, representation, schemas
+from etl.api import lookup, openapi
+from etl.api.search import TaskFilter
 from etl.api.serializers import (
     CancelSerializer,
     RetrySerializer,
@@ -42,7 +42,7 @@ from etl.core.states import Status
 from etl.ingest import acceptance, multipart, submission, uploads
 from etl.models import Task
 from etl.models.task import TaskQuerySet
-from etl.pipeline import actions, deletion, queue_limit, quotas
+from etl.pipeline import actions, deletion, queue_limit, quotas, representation, schemas
 from etl.runstate import RunState
 from rules.api import rates
 from rules.library import catalog
@@ -122,15 +122,18 @@ class SubmitView(TaskAPIView):
             request_id=request_id(request._request),
             idempotency=idempotency,
         )
-        return accepted(task.pk, replayed=replayed)
+        # A repeated request gets the first response, although the task of an upload may have its digest by now.
+        duplicate_of = task.duplicate_of if wanted.file is not None else None
+        return accepted(task.pk, duplicate_of=duplicate_of, replayed=replayed)
 
 
-def accepted(task_id: int, *, replayed: bool = False) -> Response:
+def accepted(task_id: int, *, duplicate_of: int | None, replayed: bool = False) -> Response:
     """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
     headers = {"Location": representation.path_of(task_id), "Retry-After": str(POLL_SECONDS)}
     if replayed:
         headers[REPLAYED] = "true"
-    return Response(representation.accepted(task_id), status=202, headers=headers)
+    body = representation.accepted(task_id, duplicate_of=duplicate_of)
+    return Response(body, status=202, headers=headers)
 
 
 class UploadView(TaskAPIView):
@@ -153,7 +156,7 @@ class UploadView(TaskAPIView):
     )
     def post(self, request: Request) -> Response:
         target = uploads.offer(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
-        return Response(representation.upload_target(target), status=201, headers={"Cache-Control": "no-store"})
+        return Response(uploads.body_of(target), status=201, headers={"Cache-Control": "no-store"})
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class TaskView(TaskAPIView):
     )
 )
 class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
-    """`GET /tasks`: the user's tasks, newest first."""
+    """`GET /tasks`: the user's tasks, newest first, and the search for some of them."""
 
     ordering = ("-created_at", "-task_id")
 
@@ -210,11 +213,12 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
         return Task.objects.filter(user=user_of(self.request)).without_results().prefetch_related("approved_by")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        wanted = TaskFilter.read(request.query_params)
         conditions = {name: read_choice(request, name) for name in ("approved", "corrected")}
-        tasks, status = self.get_queryset().reviewed(**conditions), chosen(request, "status", among=Status.values)
-        states = lookup.shown(self.paginate_queryset(lookup.with_status(tasks, status) if status else tasks) or [])
+        tasks = self.get_queryset().reviewed(**conditions)
+        states = lookup.shown(self.paginate_queryset(wanted.apply(tasks)) or [])
         # Omit tasks whose status has changed since the query.
-        fitting = [state for state in states if status in (None, state.status)]
+        fitting = [state for state in states if wanted.status in ("", state.status)]
         return self.get_paginated_response([representation.summary(state) for state in fitting])
 
 
@@ -269,4 +273,4 @@ class RetryTaskView(TaskAPIView):
         rule = actions.rule_of(task, fields.get("rule_id"), user=user_of(request))
         with staff.recorded(request.user, task, f"Over the API: retried from {fields['from_stage']}."):
             actions.retry(task=task, from_stage=fields["from_stage"], rule_content=rule)
-        return accepted(task_id)
+        return accepted(task_id, duplicate_of=task.duplicate_of)

@@ -17,5 +17,14 @@ class Stage(TextChoices):
     POSTPROCESS = "postprocess"
 
 
+class BatchStatus(TextChoices):
+    """The states of a batch. It is running while any of its documents is open."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    COMPLETED_WITH_ERRORS = "completed_with_errors"
+    CANCELLED = "cancelled"
+
+
 ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 PROCESSED = [Status.COMPLETED, Status.FAILED]  # the ends that a worker reached

@@ -56,6 +56,18 @@ class UploadTooLarge(Problem):
         )
 
 
+class BatchTooLarge(Problem):
+    status = 413
+    code = "batch_too_large"
+    detail = "The files of the batch are larger than the limit of a request."
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The request exceeds {settings.SLUICE.etl_max_batch_bytes:,} bytes. Send a ZIP file, or upload the files "
+            "one by one and submit their `file_keys`."
+        )
+
+
 class TooManyPages(Problem):
     status = 413
     code = "too_many_pages"
@@ -139,3 +151,13 @@ def check_type(content_type: str) -> None:
     kind = OTHER_NAMES.get(bare) or next((kind for kind in DocumentFormat if kind.media_type == bare), None)
     if bare != ANYTHING and kind not in engines.provider().formats:
         raise FormatNotAccepted(kind)
+
+
+def is_document(head: bytes, *, name: str) -> bool:
+    """Return whether a file is a document, and not an archive of documents."""
+    return sniff(head, name) is not None
+
+
+def most_in_batch() -> int:
+    most: int = settings.SLUICE.etl_max_batch
+    return most

@@ -1,5 +1,6 @@
 """Submission of documents: rule, stored document, row; then the run-state and a wake-up message."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from config.platform.db import clock
+from config.platform.db import clock, identity
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from config.platform.observability import tracing
@@ -25,7 +26,10 @@ TASKS = Task.objects.without_results()
 
 
 class IncomingDocument(Protocol):
-    """A submitted document. `upload`: the key under which it was uploaded before, or ""."""
+    """A submitted document. `upload`: the key under which it was uploaded before, or "".
+
+    `check` and `store` use no database: threads call them for batches. `store` gets the mark of this service's objects.
+    """
 
     @property
     def size(self) -> int: ...
@@ -35,7 +39,7 @@ class IncomingDocument(Protocol):
 
     def check(self) -> None: ...
 
-    def store(self) -> StoredDocument: ...
+    def store(self, mark: Mapping[str, str]) -> StoredDocument: ...
 
 
 def submit(
@@ -58,12 +62,12 @@ def submit(
         return task, True
     rule = catalog.resolve(user=user, rule_id=rule_id)
     document.check()
-    queue_limit.check(user_id=user.pk, size=document.size, upload=document.upload)  # before storing it
-    stored = document.store()
+    queue_limit.check(user_id=user.pk, size=document.size, uploads=uploads_of(document))  # before storing it
+    stored = document.store(identity.marker())
     try:
         task, replayed = create_task(
             stored, idempotency, user=user, rule=rule, keep_days=keep_days, request_id=request_id,
-            upload=document.upload,
+            uploads=uploads_of(document),
         )  # fmt: skip
     except Problem:
         # Only here is it certain that there is no row. After any other error the commit may have succeeded.
@@ -78,6 +82,10 @@ def submit(
     return task, False
 
 
+def uploads_of(*documents: IncomingDocument) -> list[str]:
+    return [document.upload for document in documents if document.upload]
+
+
 def create_task(
     stored: StoredDocument,
     idempotency: Idempotency | None,
@@ -86,12 +94,12 @@ def create_task(
     rule: RuleContent,
     keep_days: int | None,
     request_id: str,
-    upload: str,
+    uploads: list[str],
 ) -> tuple[Task, bool]:
     with transaction.atomic():
         if idempotency and (task := idempotency.claim(TASKS, user_id=user.pk)):
             return task, True
-        queue_limit.enter(user_id=user.pk, size=stored.size, upload=upload)
+        queue_limit.enter(user_id=user.pk, size=stored.size, uploads=uploads)
         task = Task.objects.accept(
             user=user,
             rank=turns.next_rank(user.pk),
@@ -101,6 +109,8 @@ def create_task(
             kind=stored.kind,
             size=stored.size,
             document_key=stored.key,
+            sha256=stored.sha256,
+            duplicate_of=Task.objects.newest_duplicate(user_id=user.pk, sha256=stored.sha256),
             expires_at=clock.now() + timedelta(days=keep_days) if keep_days else None,
             request_id=request_id,
             traceparent=tracing.traceparent(),

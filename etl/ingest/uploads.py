@@ -7,7 +7,7 @@ under `etl/documents/`, which a presigned URL that is still valid cannot change.
 import hashlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,11 +20,11 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
 from config.platform import storage
-from config.platform.db import clock, identity
+from config.platform.db import clock
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
-from etl.pipeline import queue_limit, quotas
+from etl.pipeline import queue_limit, quotas, schemas
 from etl.pipeline.artifacts import DOCUMENTS, UPLOADS, UUID
 
 UPLOAD_SECONDS = 15 * 60
@@ -40,6 +40,7 @@ class StoredDocument:
     kind: DocumentFormat
     size: int
     filename: str
+    sha256: str  # "" if it is not known yet
 
     def drop(self) -> None:
         """Delete the object if no task was created. If that fails, the hourly sweep deletes it."""
@@ -59,12 +60,20 @@ class SentFile:
     def __init__(self, file: UploadedFile) -> None:
         self.file = file
 
+    @property
+    def name(self) -> str:
+        return self.file.name or ""
+
     def identity(self) -> dict[str, Any]:
         """Return the document's part of the request fingerprint: a hash of its bytes."""
+        return {"file": self.sha256}
+
+    @cached_property
+    def sha256(self) -> str:
         digest = hashlib.sha256()
         for block in self.file.chunks():
             digest.update(block)
-        return {"file": digest.hexdigest()}
+        return digest.hexdigest()
 
     @cached_property
     def size(self) -> int:
@@ -73,30 +82,36 @@ class SentFile:
     @cached_property
     def kind(self) -> DocumentFormat:
         self.file.seek(0)
-        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.file.name or "", pointer="/file")
+        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.name, pointer="/file")
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
         _ = self.kind
 
-    def store(self) -> StoredDocument:
+    def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Store the document. Raises StorageUnavailable."""
-        key = new_key(self.kind)
-        with (
-            storing(),
-            storage.Upload(
-                key,
-                content_type=self.kind.media_type,
-                metadata=identity.marker(),
-                if_match=None,
-                checkpoint=lambda: None,
-            ) as upload,
-        ):
-            for block in self.file.chunks():
-                upload.write(block)
-            upload.commit()
-        filename = shown_name(self.file.name or "", default=f"document.{self.kind.value}")
-        return StoredDocument(key=key, kind=self.kind, size=self.size, filename=filename)
+        filename = shown_name(self.name, default=f"document.{self.kind.value}")
+        return store_blocks(self.file.chunks(), mark, kind=self.kind, size=self.size, filename=filename)
+
+
+def store_blocks(
+    blocks: Iterable[bytes], mark: Mapping[str, str], *, kind: DocumentFormat, size: int, filename: str
+) -> StoredDocument:
+    """Store a document in memory of one part. `mark`: of this service (`config.platform.db.identity`).
+
+    Raises StorageUnavailable, and the errors of the blocks.
+    """
+    key = new_key(kind)
+    with (
+        storing(),
+        storage.Upload(
+            key, content_type=kind.media_type, metadata=mark, if_match=None, checkpoint=lambda: None
+        ) as upload,
+    ):
+        for block in blocks:
+            upload.write(block)
+        stored = upload.commit()
+    return StoredDocument(key=key, kind=kind, size=size, filename=filename, sha256=stored.sha256)
 
 
 class EarlierUpload:
@@ -138,7 +153,7 @@ class EarlierUpload:
         """Raise a problem if the document is not accepted. Another user's upload looks like a missing one."""
         _ = self.kind
 
-    def store(self) -> StoredDocument:
+    def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
         key = new_key(self.kind)
         with unchanged():
@@ -149,10 +164,10 @@ class EarlierUpload:
                 size=self.head.size,
                 content_type=self.kind.media_type,
                 sha256="",
-                metadata=identity.marker(),
+                metadata=mark,
             )
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
-        return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename)
+        return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename, sha256="")
 
 
 def unknown_file() -> BadInput:
@@ -200,6 +215,16 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
         metadata={"filename": packed(shown_name(filename, default=""))},
     )
     return UploadTarget(file_key=key, ticket=ticket, expires_at=expires_at)
+
+
+def body_of(target: UploadTarget) -> schemas.UploadPlace:
+    return {
+        "file_key": target.file_key,
+        "upload_url": target.ticket.url,
+        "method": "PUT",
+        "headers": target.ticket.headers,
+        "expires_at": target.expires_at,
+    }
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------

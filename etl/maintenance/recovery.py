@@ -10,7 +10,8 @@ from datetime import timedelta
 
 import structlog
 from django.conf import settings
-from django.db.models import F
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef
 
 from config.platform import storage
 from config.platform.db import clock
@@ -20,8 +21,8 @@ from config.platform.observability.metrics import CAUGHT
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Stage, Status
-from etl.models import Task
-from etl.pipeline import artifacts, completion, dispatch
+from etl.models import DocumentBatch, Task
+from etl.pipeline import artifacts, batch_ends, completion, dispatch
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult, Verdict
 
@@ -54,6 +55,15 @@ def recover_all() -> None:
             recovery_pass.owed.update(task_id for task_id, outcome in outcomes.items() if outcome.moved)
             for task in tasks:
                 recovery_pass.repair(task, outcomes[task.pk])
+    settle_batches()
+
+
+def settle_batches() -> None:
+    """End the batches whose documents were all ended by workers of an earlier release, which know no batches."""
+    open_tasks = Task.objects.open().filter(batch_id=OuterRef("pk"))
+    for batch_id in DocumentBatch.objects.running().exclude(Exists(open_tasks)).values_list("pk", flat=True):
+        with transaction.atomic():
+            batch_ends.settle(batch_id)
 
 
 def review() -> None:

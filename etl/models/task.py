@@ -1,9 +1,12 @@
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 from uuid import uuid4
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Upper
 
 from config.platform.db import clock
 from config.platform.http import staff
@@ -11,6 +14,7 @@ from etl.core.states import ENDED, PROCESSED, Stage, Status
 from etl.models.exact_fields import ExactJSON, ExactJSONB
 from etl.models.review import NO_REVIEW, Review
 
+TRIGRAM = 3
 STORED = sorted({Status.PENDING, *ENDED})
 # Conditions on the review of the current result. The first part is that of the index.
 OF_RESULT = Q(reviewed_run__isnull=False, reviewed_run=models.F("run"), status=Status.COMPLETED)
@@ -33,6 +37,22 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Return the tasks without their results, which may be large."""
         return self.defer("result", "last_result", "corrected_result")
 
+    def with_name(self, text: str) -> Self:
+        """Filter by a part of the file name, or by its beginning if the text is short."""
+        return self.filter(Task.name_matches(text))
+
+    def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
+        """Return the ids of the user's newest tasks with these SHA-256, as far as there are any."""
+        found = self.filter(user_id=user_id, sha256__in=set(digests) - {""}).exclude(sha256="")
+        return dict(found.order_by("sha256", "-task_id").distinct("sha256").values_list("sha256", "task_id"))
+
+    def newest_duplicate(self, *, user_id: int, sha256: str) -> int | None:
+        """Return the id of the user's newest task with these bytes, or None."""
+        if not sha256:
+            return None
+        found = self.filter(user_id=user_id, sha256=sha256).exclude(sha256="").order_by("-task_id")  # as the index
+        return found.values_list("task_id", flat=True).first()
+
     def open(self) -> Self:
         """Return the tasks that wait or run. Redis has the exact status."""
         return self.filter(status=Status.PENDING)
@@ -46,11 +66,15 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return found
 
     def accept(self, **fields: Any) -> "Task":
-        """Insert a new task. Its first run has the number that follows from its UUID."""
-        task = self.model(**fields)
-        task.generation = task.run = task.ocr_run = task.journal_run = task.first_run
-        task.save(force_insert=True)
+        """Insert a new task."""
+        (task,) = self.accept_many([fields])
         return task
+
+    def accept_many(self, tasks: Iterable[Mapping[str, Any]]) -> list["Task"]:
+        """Insert new tasks. The first run of each has the number that follows from its UUID."""
+        new: list[Any] = [Task(**fields).numbered() for fields in tasks]
+        made: list[Any] = self.bulk_create(new)
+        return made
 
 
 class Task(models.Model):
@@ -66,10 +90,20 @@ class Task(models.Model):
     rule = models.ForeignKey("rules.Rule", models.PROTECT, related_name="tasks")
     rule_version = models.PositiveIntegerField(help_text="The rule's at the time of the request")
 
+    batch = models.ForeignKey(
+        "etl.DocumentBatch", models.PROTECT, null=True, blank=True, related_name="tasks", db_index=False
+    )
+
     filename = models.CharField(max_length=255, blank=True, help_text="The client's name for it; only shown")
     kind = models.CharField(max_length=8, help_text="By its first bytes")
     size = models.BigIntegerField(help_text="Bytes")
     document_key = models.CharField(max_length=200, help_text="Of our own copy in object storage")
+    # "" until it is known: the first worker that reads a document of a presigned upload calculates it.
+    sha256 = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
+    # No foreign key: the earlier task may be deleted, and responses to repeated requests stay the same.
+    duplicate_of = models.BigIntegerField(
+        null=True, blank=True, help_text="The owner's newest earlier task with the same bytes"
+    )
 
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
     phase = models.CharField(max_length=12, choices=Stage, default=Stage.OCR)
@@ -128,6 +162,11 @@ class Task(models.Model):
                 name="etl_task_not_completed",
                 condition=Q(status__in=[Status.CANCELLED, Status.FAILED]),
             ),
+            models.Index(fields=["user", "rule", "-created_at", "-task_id"], name="etl_task_of_rule"),
+            # For the search for a part of a file name, as `with_name` compares it.
+            GinIndex(OpClass(Upper("filename"), name="gin_trgm_ops"), name="etl_task_filename"),
+            # For the newest earlier task with the same bytes.
+            models.Index(fields=["user", "sha256", "-task_id"], name="etl_task_same_bytes", condition=~Q(sha256="")),
             # For the sweep, which looks for every stored document.
             models.Index(fields=["document_key"], name="etl_task_document_key"),
             # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
@@ -142,6 +181,7 @@ class Task(models.Model):
                 name="etl_task_reviewed",
                 condition=Q(reviewed_run__isnull=False),
             ),
+            models.Index(fields=["batch", "status"], name="etl_task_of_batch", condition=Q(batch__isnull=False)),
             models.Index(fields=["expires_at"], name="etl_task_expiry", condition=Q(expires_at__isnull=False)),
             # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
             models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
@@ -166,6 +206,17 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return str(self.task_id)
+
+    def numbered(self) -> Self:
+        """Number the first run of a new task."""
+        self.generation = self.run = self.ocr_run = self.journal_run = self.first_run
+        return self
+
+    @staticmethod
+    def name_matches(text: str) -> Q:
+        """Return the condition of `with_name`. The index has groups of three characters, of which a name's beginning
+        has shorter ones too."""
+        return Q(**{"filename__icontains" if len(text) >= TRIGRAM else "filename__istartswith": text})
 
     @property
     def first_run(self) -> int:

@@ -16,6 +16,8 @@ from etl.pages.listing import ORDER
 from etl.pipeline import actions, deletion
 from rules.api import rates
 
+ON_PAGE = "On the web page: deleted."
+
 
 class TaskAction(Action):
     """An action on a task. Other users' tasks are 404."""
@@ -40,7 +42,7 @@ class CancelTask(TaskAction):
 class DeleteTask(TaskAction):
     def act(self, *, task_id: int) -> str:
         task = changeable(task_id, user=self.user)
-        deletion.delete(task, user=self.user, message="On the web page: deleted.", is_forced=True)
+        deletion.delete(task, user=self.user, message=ON_PAGE, is_forced=True)
         return "Document deleted."
 
     def next_url(self, *, task_id: int) -> str:
@@ -83,7 +85,8 @@ class NothingChanged(Problem):
 
 
 class BulkTaskAction(Action):
-    """Cancel or retry the selected documents one by one. The message counts successes and the reasons of refusals."""
+    """Cancel, delete or retry the selected documents one by one. The message counts successes and the reasons of
+    refusals."""
 
     def next_url(self) -> str:
         query = self.request.GET.urlencode()
@@ -93,7 +96,8 @@ class BulkTaskAction(Action):
         tasks = self.selected()
         if not tasks:
             raise NothingChanged
-        run, result = (self.cancel, "cancelled") if self.request.POST.get("do") == "cancel" else (self.retry, "queued")
+        runs = {"cancel": (self.cancel, "cancelled"), "delete": (self.delete, "deleted")}
+        run, result = runs.get(self.request.POST.get("do", ""), (self.retry, "queued"))
         done, refusals = run_each(tasks, run, stop=RateLimited)
         if not done:
             raise NothingChanged(refusals)
@@ -107,6 +111,10 @@ class BulkTaskAction(Action):
     def cancel(self, task: Task) -> None:
         self.count(rates.DocumentThrottle)
         actions.cancel(task=task)
+
+    def delete(self, task: Task) -> None:
+        self.count(rates.DocumentThrottle)
+        deletion.delete(task, user=self.user, message=ON_PAGE)
 
     def retry(self, task: Task) -> None:
         """Retry from the requested stage, else from the failed one, else from the start."""

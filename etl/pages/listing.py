@@ -3,15 +3,17 @@
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import QuerySet
+from django.urls import reverse
 from rest_framework.request import Request
 
-from config.platform.http.paging import chosen
+from config.platform.http.paging import CURSOR, chosen
 from config.platform.ui.base import Listing
 from etl.api import lookup
+from etl.api.search import TaskFilter
 from etl.core import completeness
 from etl.core.states import Stage, Status
 from etl.models import Task
+from etl.models.task import TaskQuerySet
 from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
@@ -43,19 +45,26 @@ class DocumentListPage(DocumentsPage):
     title = "Documents"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        status = chosen(Request(self.request), "status", among=Status.values) or ""
-        review = chosen(Request(self.request), "review", among=REVIEWS) or ""
-        listing = Listing(self.request, self.tasks(status, review), ordering=ORDER)
-        rows = rows_of(listing.rows or [], status)
+        wanted, review = self.wanted(), chosen(Request(self.request), "review", among=REVIEWS) or ""
+        listing = Listing(self.request, wanted.apply(self.tasks(review)), ordering=ORDER)
+        rows = rows_of(listing.rows or [], wanted.status)
         return super().get_context_data(
             listing=listing,
             rows=rows,
             is_open=any(not row["state"].has_ended for row in rows),
-            tabs=TABS,
-            status=status,
-            reviews={name: label for name, (label, _) in REVIEWS.items()},
+            tabs=[
+                *(
+                    (label, self.query_with(status=name), name == wanted.status and not review)
+                    for name, label in TABS.items()
+                ),
+                *((label, self.query_with(review=name), name == review) for name, (label, _) in REVIEWS.items()),
+            ],
+            wanted=wanted,
             review=review,
+            wanted_rule=str(wanted.rule_id or ""),
+            is_filtered=wanted != TaskFilter() or bool(review),
             query=self.request.GET.urlencode(),
+            here=reverse("documents"),
             **self.form_context(context.pop("form", None)),
             **context,
         )
@@ -68,12 +77,26 @@ class DocumentListPage(DocumentsPage):
         quota = quota_left(self.user.pk)
         return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
-    def tasks(self, status: str, review: str) -> QuerySet[Task]:
+    def wanted(self) -> TaskFilter:
+        """Return the filters. A form sends empty fields for those that are not used."""
+        given = {name: value for name, value in self.request.GET.items() if value.strip() and name != "review"}
+        return TaskFilter.read(given)
+
+    def query_with(self, **values: str) -> str:
+        """Return the query of the first page with the same filters and another status or review."""
+        query = self.request.GET.copy()
+        for name in ("status", "review", CURSOR):
+            query.pop(name, None)
+        for name, value in values.items():
+            if value:
+                query[name] = value
+        return f"?{query.urlencode()}" if query else ""
+
+    def tasks(self, review: str) -> TaskQuerySet:
         tasks = Task.objects.filter(user=self.user).reviewed(**(REVIEWS[review][1] if review else {}))
-        tasks = tasks.select_related("rule").prefetch_related("approved_by").without_results().defer(*RULE)
         if review == "waiting":
             tasks = tasks.filter(status=Status.COMPLETED)
-        return lookup.with_status(tasks, status) if status else tasks
+        return tasks.select_related("rule").prefetch_related("approved_by").without_results().defer(*RULE)
 
 
 def rows_of(tasks: Iterable[Task], status: str) -> list[dict[str, Any]]:

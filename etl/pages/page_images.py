@@ -5,11 +5,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.platform import storage
-from etl.api import representation
 from etl.core.formats import DocumentFormat
 from etl.pages.base import TaskPage
 from etl.pages.results import number
-from etl.pipeline import artifacts, page_images
+from etl.pipeline import artifacts, page_images, representation
 from etl.runstate import RunState
 
 PAGES = 20  # per response

@@ -6,7 +6,7 @@ from django.contrib.auth.models import User
 
 from config.platform.http import staff
 from config.platform.ui.base import is_htmx
-from etl.api import lookup, representation
+from etl.api import lookup
 from etl.core import completeness
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
@@ -14,7 +14,7 @@ from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
 from etl.pages.edit_form import text_of
 from etl.pages.steps import steps_of
-from etl.pipeline import review
+from etl.pipeline import representation, review
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
@@ -55,6 +55,7 @@ class DocumentPage(TaskPage):
             incomplete=completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
             is_running=not (state.has_ended or state.is_cancellable),
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
+            earlier=earlier_of(state),
             events=f"{representation.path_of(state.task_id)}/events",
             is_fragment=is_htmx(self.request),
             **(self.ended(state) if state.has_ended else self.last(state)),
@@ -115,6 +116,13 @@ def shown(event: ReviewEvent, state: RunState) -> dict[str, Any]:
         "is_earlier": event.run != state.run,
         **texts,
     }
+
+
+def earlier_of(state: RunState) -> Task | None:
+    """Return the earlier task with the same bytes, if it was not deleted."""
+    if state.duplicate_of is None:
+        return None
+    return Task.objects.filter(pk=state.duplicate_of, user_id=state.user_id).only("filename", "created_at").first()
 
 
 def pinned_rule(state: RunState) -> tuple[str, str]:

@@ -1,11 +1,17 @@
 from django.urls import path
 
-from etl.pages import actions, editing, listing, page_images, results, submitting, task
+from etl.pages import actions, batches, editing, listing, page_images, results, submitting, task
 
 urlpatterns = [
     path("app/documents", listing.DocumentListPage.as_view(), name="documents"),
     path("app/documents/submit", submitting.SubmitDocument.as_view(), name="submit-document"),
     path("app/documents/several", actions.BulkTaskAction.as_view(), name="several-documents"),
+    path("app/documents/batches", batches.BatchListPage.as_view(), name="batches"),
+    path("app/documents/batches/submit", batches.SubmitBatch.as_view(), name="submit-batch"),
+    path("app/documents/batches/<int:batch_id>", batches.BatchPage.as_view(), name="batch"),
+    path("app/documents/batches/<int:batch_id>/cancel", batches.CancelBatch.as_view(), name="cancel-batch"),
+    path("app/documents/batches/<int:batch_id>/retry", batches.RetryBatch.as_view(), name="retry-batch"),
+    path("app/documents/batches/<int:batch_id>/results", batches.BatchResultsDownload.as_view(), name="batch-results"),
     path("app/documents/<int:task_id>", task.DocumentPage.as_view(), name="document"),
     path("app/documents/<int:task_id>/cancel", actions.CancelTask.as_view(), name="cancel-document"),
     path("app/documents/<int:task_id>/delete", actions.DeleteTask.as_view(), name="delete-document"),

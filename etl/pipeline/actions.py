@@ -15,7 +15,7 @@ from etl import runstate
 from etl.core import metrics
 from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.pipeline import artifacts, completion, dispatch, queue_limit, turns
+from etl.pipeline import artifacts, batch_ends, completion, dispatch, queue_limit, turns
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import Verdict
 from rules.library import catalog
@@ -113,6 +113,7 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
         again.rank = turns.next_rank(again.user_id)
         reset(again, from_stage, rule_content, stored)
         again.save()
+        batch_ends.reopen(again.batch_id)
     metrics.task_moved(Status.PENDING)
     log.info("task_retried", etl_task_id=again.pk, stage=str(from_stage), run=again.run)
     dispatch.begin(again, stage=from_stage)

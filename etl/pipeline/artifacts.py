@@ -105,7 +105,10 @@ def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
 # ---- OCR ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOcr:
-    """The commit of OCR, without the Markdown. `facts`: `OCRResult.as_dict()`; `attempts`: how many OCR took."""
+    """The commit of OCR, without the Markdown.
+
+    `facts`: `OCRResult.as_dict()`, keys of the layout, and the document's `sha256`. `attempts`: how many OCR took.
+    """
 
     markdown_key: str
     facts: dict[str, Any]
@@ -124,17 +127,23 @@ def find_ocr(owner: ArtifactOwner) -> StoredOcr | None:
 
 
 def keep_ocr(
-    owner: ArtifactOwner, result: OCRResult, *, warnings: list[dict[str, Any]], attempts: int, check: Callable[[], None]
+    owner: ArtifactOwner,
+    result: OCRResult,
+    *,
+    sha256: str = "",
+    warnings: list[dict[str, Any]],
+    attempts: int,
+    check: Callable[[], None],
 ) -> StoredOcr:
     """Store an OCR result: the Markdown first, so that the commit never names a missing object.
 
-    Return the stored commit, which is another worker's if that one was first. Raises StorageError, and the errors of
-    `check`.
+    `sha256`: of the document. Return the stored commit, which is another worker's if that one was first. Raises
+    StorageError, and the errors of `check`.
     """
     text = clean(result.markdown).encode()
     key = f"{ocr_folder(owner)}{hashlib.sha256(text).hexdigest()}.md"
     put_once(key, text, content_type=MARKDOWN, check=check)
-    facts = result.as_dict() | keep_parts(owner, result, check=check)
+    facts = {**result.as_dict(), **keep_parts(owner, result, check=check), "sha256": sha256}
     ours = {"markdown_key": key, "facts": facts, "warnings": warnings, "attempts": attempts}
     return StoredOcr(**commit(ocr_key(owner), ours, check=check, load=json.loads))
 

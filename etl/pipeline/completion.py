@@ -1,9 +1,11 @@
-"""The end of a stage. Redis decides, under the lease token; then the row is written, under the generation.
+"""The end of a stage. Redis decides, under the lease token; then the row is written, under the generation,
+with the event for webhooks.
 
 If the process dies between the two, recovery writes the row from the run-state. If Redis loses the run-state between
 the two, recovery recreates it from the furthest artifact, and the task ends again in the same way.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +14,8 @@ from django.db import transaction
 
 from config.platform import storage
 from config.platform.http.problems import DATABASE_ERRORS
+from config.platform.webhooks import outbox
+from config.platform.webhooks.models import EventType
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import EtlError, Fenced, explain
@@ -19,11 +23,13 @@ from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.core.states import Stage, Status
 from etl.models import ModelUsage, Task
 from etl.models.review import NO_REVIEW
-from etl.pipeline import artifacts
+from etl.pipeline import artifacts, batch_ends, representation
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult
 
 log = structlog.get_logger(__name__)
+
+EVENTS = {Status.COMPLETED: EventType.DOCUMENT_COMPLETED, Status.FAILED: EventType.DOCUMENT_FAILED}
 
 
 def advance(state: RunState, stored: StoredOcr, move_id: str | None = None) -> None:
@@ -90,17 +96,51 @@ def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
 
 
 def write(state: RunState, result: dict[str, Any] | None) -> bool:
-    """Write the end, and what the run cost."""
+    """Write the end, what the run cost, and its event for webhooks."""
     with transaction.atomic():
         is_written = update(state, result)
         if is_written:
             ModelUsage.objects.record_run(state)
+            publish(state)
+            batch_ends.settle(state.batch_id)
     return is_written
+
+
+def record_many(states: Iterable[RunState]) -> None:
+    """Write the ends of tasks without results into their rows, and then those of their batches, in one transaction.
+
+    In the order of the tasks, and the batches last: two such transactions cannot wait for each other. Rows that have
+    ended already are left to recovery.
+    """
+    with transaction.atomic():
+        written = [state for state in sorted(states, key=lambda each: each.task_id) if update(state, None)]
+        for state in written:
+            ModelUsage.objects.record_run(state)
+            publish(state)
+        for batch_id in {state.batch_id for state in written}:
+            batch_ends.settle(batch_id)
+
+
+def publish(state: RunState) -> None:
+    """Add the event of a task's end to the outbox. Each generation ends once, so its number is that of the event."""
+    if event := EVENTS.get(state.status):
+        outbox.publish(
+            event,
+            user_id=state.user_id,
+            subject=f"document:{state.task_id}",
+            seq=state.generation,
+            at=state.updated_at,
+            data=representation.summary(state),
+        )
 
 
 def update(state: RunState, result: dict[str, Any] | None) -> bool:
     """Write the end into the row, if it is this document's. A failure keeps the last result."""
-    kept = {"last_result": result, "last_result_run": state.run} if state.status == Status.COMPLETED else {}
+    kept: dict[str, Any] = {}
+    if state.status == Status.COMPLETED:
+        kept |= {"last_result": result, "last_result_run": state.run}
+    if state.sha256:
+        kept |= {"sha256": state.sha256, "duplicate_of": state.duplicate_of}
     return bool(
         Task.objects.open()
         .filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)
@@ -138,8 +178,9 @@ def correct(task_id: int) -> None:
 
 # ---- Shapes ---------------------------------------------------------------------------------------------------------
 def facts_of(stored: StoredOcr) -> dict[str, str]:
-    """Return the run-state fields of a stored OCR result."""
+    """Return the run-state fields of a stored OCR result. One of an earlier release has no digest."""
     return {
+        **({"sha256": digest} if (digest := stored.facts.get("sha256")) else {}),
         "markdown_key": stored.markdown_key,
         "provider": stored.facts["provider"],
         "provider_task_id": stored.facts["provider_task_id"],

@@ -20,7 +20,7 @@ from config.platform.http.problems import Problem
 from etl import runstate
 from etl.core.states import ENDED
 from etl.models import Deletion, Task
-from etl.pipeline import actions, artifacts
+from etl.pipeline import actions, artifacts, batch_ends
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +72,7 @@ def delete_row(task: Task) -> Deletion:
     deleted, _ = Task.objects.filter(pk=task.pk, generation=task.generation, status__in=ENDED).delete()
     if not deleted:
         raise ChangedMeanwhile
+    batch_ends.delete_empty(task.batch_id)
     return deletion
 
 

@@ -4,7 +4,10 @@ A message only wakes a worker; the run-state decides whether there is work. Reco
 duplicates have no effect. Celery tasks are named, not imported: this module must not depend on the code that they run.
 """
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 from celery import Signature, chain, current_app
@@ -41,6 +44,18 @@ def begin(task: Task, *, stage: Stage) -> None:
         log.warning("task_left_to_recovery", etl_task_id=task.pk, reason=str(reason))
     else:
         start(task_id=task.pk, stage=stage)
+
+
+def begin_many(tasks: Mapping[Task, Stage]) -> None:
+    """Do the same for several tasks, in a few round trips, or leave the rest to recovery."""
+    try:
+        runstate.create_many(tasks)
+        with connection() as broker:
+            messages = ((task.pk, publish(task.pk, stage, 0, broker)) for task, stage in tasks.items())
+            sent = takewhile(itemgetter(1), messages)  # an unavailable broker costs seconds only once
+            runstate.enqueued_many(dict(sent))
+    except runstate.Unavailable as reason:
+        log.warning("tasks_left_to_recovery", tasks=len(tasks), reason=str(reason))
 
 
 def connection() -> Connection:

@@ -5,6 +5,9 @@ number of users with open tasks. So the backlog of one user does not refuse anot
 are back below it, the queue is longer than ETL_QUEUE_SIZE: with n users at most 1 + 1/2 + … + 1/n times as long.
 """
 
+from collections.abc import Sequence
+from typing import Self
+
 from django.conf import settings
 
 from config.platform.db import sql
@@ -21,6 +24,13 @@ class QueueFull(Problem):
     retry_after = 30
     detail = "The document queue is full. Try again later."
 
+    @classmethod
+    def of(cls, count: int, room: int) -> Self:
+        """Return the problem of `count` documents, where the queue has room for fewer."""
+        if count == 1 or room <= 0:
+            return cls()
+        return cls(f"The document queue has room for {room:,} more documents, and this needs {count:,}.")
+
 
 OPEN = """
 SELECT count(*) AS open, count(*) FILTER (WHERE user_id = %(user)s) AS own,
@@ -34,25 +44,27 @@ def lock() -> None:
     sql.scalar("SELECT pg_advisory_xact_lock(%(lock)s)", lock=LOCK)
 
 
-def enter(*, user_id: int, size: int = 0, upload: str = "") -> None:
-    """Reserve a place in the queue, and charge a document of `size` bytes; 0 for a retry, whose bytes were charged.
+def enter(*, user_id: int, size: int = 0, uploads: Sequence[str] = (), count: int = 1) -> None:
+    """Reserve `count` places in the queue, and charge these documents, of `size` bytes together; 0 for retries, whose
+    bytes were charged.
 
-    Call in the transaction that creates or retries the task. `upload`: the key under which the document was uploaded.
+    Call in the transaction that creates or retries the tasks. `uploads`: the keys under which documents were uploaded.
     Raises QuotaExceeded and QueueFull.
     """
     lock()
-    quotas.charge(user_id, size=size, upload=upload)
-    require_room(user_id)
+    quotas.charge(user_id, size=size, uploads=uploads, count=count)
+    require_room(user_id, count)
 
 
-def check(*, user_id: int, size: int, upload: str = "") -> None:
+def check(*, user_id: int, size: int, uploads: Sequence[str] = (), count: int = 1) -> None:
     """Check a submission without reserving anything, before expensive work. Raises QuotaExceeded and QueueFull."""
-    quotas.check(user_id, size=size, upload=upload)
-    require_room(user_id)
+    quotas.check(user_id, size=size, uploads=uploads, count=count)
+    require_room(user_id, count)
 
 
-def require_room(user_id: int) -> None:
+def require_room(user_id: int, count: int = 1) -> None:
     size = settings.SLUICE.etl_queue_size
     now = sql.one(OPEN, user=user_id) or {}
-    if now["open"] >= size and now["own"] >= size // now["users"]:
-        raise QueueFull
+    room = max(size - now["open"], size // now["users"] - now["own"])
+    if room < count:
+        raise QueueFull.of(count, room)

@@ -7,6 +7,7 @@ counts like a submission until its document is submitted or deleted: what is upl
 open task only until it expires. Tests of rules that call a model are counted on their own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -53,7 +54,7 @@ WITH allowed AS (
 ), uploads AS (
     SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes,
            count(*) FILTER (WHERE expires_at > statement_timestamp()) AS open
-    FROM etl_upload WHERE user_id = %(user)s AND file_key <> %(upload)s
+    FROM etl_upload WHERE user_id = %(user)s AND file_key <> ALL(%(uploads)s)
 )
 SELECT a.daily_documents, a.daily_bytes, a.max_open, a.day,
        coalesce(u.documents, 0) + uploads.number AS documents, coalesce(u.bytes, 0) + uploads.bytes AS bytes,
@@ -64,13 +65,13 @@ FROM allowed a CROSS JOIN uploads LEFT JOIN etl_usage u ON u.user_id = %(user)s 
 """
 
 
-def state(user_id: int, *, upload: str = "") -> Quota:
-    """Return the user's quota, without counting the upload URL that is about to be used."""
+def state(user_id: int, *, uploads: Sequence[str] = ()) -> Quota:
+    """Return the user's quota, without counting the upload URLs that are about to be used."""
     env = settings.SLUICE
     row = sql.one(
         STATE,
         user=user_id,
-        upload=upload,
+        uploads=list(uploads),
         daily_documents=env.etl_daily_documents,
         daily_bytes=env.etl_daily_bytes,
         max_open=env.etl_max_open_per_user,
@@ -79,24 +80,30 @@ def state(user_id: int, *, upload: str = "") -> Quota:
     return Quota(**row)
 
 
-def check(user_id: int, *, size: int, upload: str = "") -> Quota:
-    """Check for one more document of this size. `upload`: the key under which it was uploaded. Raises QuotaExceeded."""
-    quota = state(user_id, upload=upload)
-    require_open(quota)
-    if quota.documents + 1 > quota.daily_documents:
-        refuse(f"You have used all {quota.daily_documents:,} documents of today")
+def check(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 1) -> Quota:
+    """Check for `count` more documents, of `size` bytes together. `uploads`: the keys under which they were uploaded.
+
+    Raises QuotaExceeded.
+    """
+    quota = state(user_id, uploads=uploads)
+    require_open(quota, count)
+    if quota.documents + count > quota.daily_documents:
+        rest = left(quota.daily_documents, quota.documents)
+        many = f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left"
+        refuse(many if count > 1 else f"You have used all {quota.daily_documents:,} documents of today")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)
         refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left")
     return quota
 
 
-def require_open(quota: Quota) -> None:
-    if quota.open >= quota.max_open:
+def require_open(quota: Quota, count: int) -> None:
+    if quota.open + count > quota.max_open:
         metrics.QUOTA_REFUSED.inc()
+        needs = f", and this needs {count:,} more" if count > 1 else ""
         raise QuotaExceeded(
-            f"You have {quota.open:,} unfinished documents and open uploads, and the limit is {quota.max_open:,}. "
-            "Wait until some have ended.",
+            f"You have {quota.open:,} unfinished documents and open uploads, and the limit is {quota.max_open:,}"
+            f"{needs}. Wait until some have ended.",
             retry_after=OPEN_RETRY_SECONDS,
         )
 
@@ -106,12 +113,12 @@ def refuse(reason: str) -> None:
     raise QuotaExceeded.of_day(reason)
 
 
-def charge(user_id: int, *, size: int, upload: str = "") -> None:
-    """Charge a document, and use up its upload URL. Part of `queue_limit.enter`. Raises QuotaExceeded."""
-    day = check(user_id, size=size, upload=upload).day
-    Upload.objects.filter(user_id=user_id, file_key=upload).delete()
+def charge(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 1) -> None:
+    """Charge documents, and use up their upload URLs. Part of `queue_limit.enter`. Raises QuotaExceeded."""
+    day = check(user_id, size=size, uploads=uploads, count=count).day
+    Upload.objects.filter(user_id=user_id, file_key__in=uploads).delete()
     Usage.objects.get_or_create(user_id=user_id, day=day)
-    Usage.objects.filter(user_id=user_id, day=day).update(documents=F("documents") + 1, bytes=F("bytes") + size)
+    Usage.objects.filter(user_id=user_id, day=day).update(documents=F("documents") + count, bytes=F("bytes") + size)
 
 
 def reserve(user_id: int, *, file_key: str, size: int, expires_at: datetime) -> None:

@@ -22,13 +22,13 @@ WHOLE_NUMBERS = (
 )
 TEXTS = (
     *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
-    *("token", "step", "traceparent", "uuid"),
+    *("token", "step", "traceparent", "uuid", "sha256"),
 )
 # Columns of a row that are fields of a RunState by the same name.
 COLUMNS = (
     *("task_id", "user_id", "generation", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
-    *("uuid", "filename", "kind", "size", "document_key", "request_id", "traceparent"),
-    *("error", "previous_run", "review", "created_at", "updated_at"),
+    *("uuid", "filename", "kind", "size", "document_key", "sha256", "duplicate_of", "request_id", "traceparent"),
+    *("error", "previous_run", "batch_id", "review", "created_at", "updated_at"),
 )
 
 
@@ -58,6 +58,8 @@ class RunState:
     kind: str
     size: int
     document_key: str
+    sha256: str = ""  # "" until it is known
+    duplicate_of: int | None = None
     request_id: str = ""
     traceparent: str = ""
     markdown_key: str = ""
@@ -69,6 +71,7 @@ class RunState:
     result: dict[str, Any] | None = None
     # The run whose result is the last one, while this one has none; 0 if there is none.
     previous_run: int = 0
+    batch_id: int | None = None
     metadata: dict[str, Any]
     usage: dict[str, int] = field(default_factory=dict)
     started: bool = False
@@ -195,6 +198,8 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
         result=exact_json.loads(had.get("result") or "null"),
         result_is_elsewhere=had.get("result_is_elsewhere") == "1",
         previous_run=int(had.get("previous_run") or 0),
+        batch_id=int(had.get("batch_id") or 0) or None,
+        duplicate_of=int(had.get("duplicate_of") or 0) or None,
         started=had.get("started") == "1",
         metadata=whole_metadata(
             {

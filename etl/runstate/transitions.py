@@ -70,6 +70,22 @@ def create(
     same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the document has a run-state with
     this or a greater generation. One of another document, whose row was lost, is replaced. Raises Unavailable.
     """
+    more = {"status": status or task.status, "started": int(started), **(facts or {})}
+    return move(task.pk, **creation(task, stage=stage, again=again, more=more))
+
+
+def create_many(tasks: Mapping[Task, Stage]) -> None:
+    """Create the run-states of new or retried tasks at their stages, in one round trip. Raises Unavailable."""
+    more = {"started": 0}
+    move_many(
+        {
+            task.pk: creation(task, stage=stage, again=False, more={"status": task.status, **more})
+            for task, stage in tasks.items()
+        }
+    )
+
+
+def creation(task: Task, *, stage: Stage, again: bool, more: Mapping[str, Any]) -> dict[str, Any]:
     known = RunState.of_row(task)
     ended = known.has_ended
     fields: dict[str, Any] = {
@@ -78,28 +94,27 @@ def create(
         **{f"attempts_{stage}": count for stage, count in known.attempts.items()},
         **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
         "previous_run": known.previous_run,
-        "status": status or task.status,
+        "batch_id": known.batch_id or "",
+        "duplicate_of": known.duplicate_of or 0,
         "fence": task.generation,
         "phase": stage,
         "ocr": json.dumps(known.metadata["ocr"]),
         "warnings": json.dumps(known.metadata["warnings"]),
         "failed_attempts": json.dumps(known.metadata["failed_attempts"]),
         "earlier_usage": json.dumps(known.metadata["postprocess"]["earlier_usage"]),
-        "started": int(started),
         "created_at": task.created_at.timestamp(),
         **(facts_of_end(known) if ended else {}),
-        **(facts or {}),
+        **more,
     }
-    return move(
-        task.pk,
-        create=True,
-        again=again,
-        with_state=True,
-        uuid=task.uuid,
-        generation=task.generation,
-        set={name: str(value) for name, value in fields.items()},
-        ttl=settings.SLUICE.etl_state_terminal_ttl_seconds if ended else None,
-    )
+    return {
+        "create": True,
+        "again": again,
+        "with_state": True,
+        "uuid": task.uuid,
+        "generation": task.generation,
+        "set": {name: str(value) for name, value in fields.items()},
+        "ttl": settings.SLUICE.etl_state_terminal_ttl_seconds if ended else None,
+    }
 
 
 def facts_of_end(state: RunState) -> dict[str, Any]:
@@ -120,6 +135,11 @@ def forget(task_id: int, *, generation: int) -> bool:
     return move(task_id, forget=True, generation=generation).verdict is Verdict.GONE
 
 
+def forget_many(tasks: Iterable[Waiting]) -> None:
+    """Delete the run-states of several tasks in the same way, in one round trip. Raises Unavailable."""
+    move_many({task.task_id: {"forget": True, "generation": task.generation} for task in tasks})
+
+
 def enqueued(task_id: int, *, job_id: str, delay: float = 0) -> None:
     """Record the id of a wake-up message and when it is due. Raises Unavailable."""
     move(task_id, set={"job_id": job_id}, hinted=delay)
@@ -128,6 +148,11 @@ def enqueued(task_id: int, *, job_id: str, delay: float = 0) -> None:
 def mark_unsent(task_ids: Iterable[int]) -> None:
     """Mark wake-up messages as not sent, after the broker did not accept them. Raises Unavailable."""
     move_many({task_id: {"set": {"hinted_at": "0", "hints": "0"}} for task_id in task_ids})
+
+
+def enqueued_many(job_ids: Mapping[int, str]) -> None:
+    """Record the ids of wake-up messages that are due at once, by task. Raises Unavailable."""
+    move_many({task_id: {"set": {"job_id": job_id}, "hinted": 0} for task_id, job_id in job_ids.items()})
 
 
 def start(
@@ -186,6 +211,12 @@ def note_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
 def note_provider_task(state: RunState, provider_task_id: str) -> Verdict:
     """Record the provider's job id. Raises Unavailable."""
     return move(state.task_id, **held(state), set={"provider_task_id": provider_task_id}, visible=True).verdict
+
+
+def note_digest(state: RunState, sha256: str, *, duplicate_of: int | None) -> Verdict:
+    """Record the document's SHA-256, and the earlier task with the same bytes. Raises Unavailable."""
+    facts = {"sha256": sha256, "duplicate_of": str(duplicate_of or 0)}
+    return move(state.task_id, **held(state), set=facts, visible=True).verdict
 
 
 def note_usage(state: RunState, usage: Usage) -> None:
@@ -305,15 +336,22 @@ def cancel(task_id: int, *, generation: int, uuid: str | None = None, is_forced:
 
     `is_forced`: also cancel a running task. Its worker notices that the lease is lost.
     """
-    return move(
-        task_id,
+    return move(task_id, **cancellation(is_forced=is_forced), uuid=uuid, generation=generation)
+
+
+def cancel_many(tasks: Iterable[Waiting], *, is_forced: bool) -> dict[int, TransitionResult]:
+    """Cancel several tasks in the same way, in one round trip. Raises Unavailable."""
+    conditions = cancellation(is_forced=is_forced)
+    return move_many({task.task_id: identity(task) | conditions for task in tasks})
+
+
+def cancellation(*, is_forced: bool) -> dict[str, Any]:
+    return {
         **(CANCEL_RUNNING if is_forced else CANCEL).conditions(),
-        uuid=uuid,
-        generation=generation,
-        unstarted=not is_forced or None,
-        drop=True,
-        ttl=settings.SLUICE.etl_state_terminal_ttl_seconds,
-    )
+        "unstarted": not is_forced or None,
+        "drop": True,
+        "ttl": settings.SLUICE.etl_state_terminal_ttl_seconds,
+    }
 
 
 def find_due(tasks: Iterable[Waiting]) -> dict[int, TransitionResult]:

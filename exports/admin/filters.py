@@ -9,8 +9,8 @@ from django.http import HttpRequest
 
 from config.platform.admin.lists import KnownValues
 from config.platform.ui.base import uuid_of
+from config.platform.webhooks.models import TEST, EventType
 from exports.core.errors import EXPLANATIONS
-from exports.webhooks.models import TEST, EventType
 
 
 class OfJob(SimpleListFilter):

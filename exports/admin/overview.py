@@ -23,10 +23,10 @@ from config.platform.admin.overview import (
 )
 from config.platform.db import clock, sql
 from config.platform.ui.templatetags.pages import age, duration
+from config.platform.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
 from exports.models import Dataset
-from exports.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 
 COLORS: dict[str, str] = {
     JobStatus.PENDING: "#94a3b8",

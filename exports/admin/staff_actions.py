@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from config.platform.admin.confirmed_actions import (
+    Confirmation,
     RowResult,
     StaffAction,
     blaming_owners_quota,
@@ -53,8 +54,8 @@ def replay_job(job: Job, nonce: str) -> str:
     return f"New export {again.pk}."
 
 
-def replay_jobs(jobs: Sequence[Job], nonce: str) -> Iterable[RowResult]:
-    return each(lambda job: replay_job(job, nonce))(jobs, nonce)
+def replay_jobs(jobs: Sequence[Job], by: Confirmation) -> Iterable[RowResult]:
+    return each(lambda job: replay_job(job, by.nonce))(jobs, by)
 
 
 JOBS = (
@@ -106,7 +107,7 @@ def retry_refusal(chunk: Chunk) -> str:
     return "" if chunk.job.status == JobStatus.FAILED else NOT_ENDED
 
 
-def retry_chunks(chunks: Sequence[Chunk], _nonce: str) -> Iterator[RowResult]:
+def retry_chunks(chunks: Sequence[Chunk], _by: Confirmation) -> Iterator[RowResult]:
     """Retry chunks grouped by job, because an active job accepts no more retries."""
     of_job = attrgetter("job_id")
     for job_id, group in groupby(sorted(chunks, key=of_job), key=of_job):

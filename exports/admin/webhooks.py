@@ -15,12 +15,12 @@ from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmi
 from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, shown
 from config.platform.db import clock
 from config.platform.ui.templatetags.pages import ago
+from config.platform.webhooks import subscriptions
+from config.platform.webhooks.models import TEST
 from exports.admin.columns import of_job
 from exports.admin.filters import ByEvent, OfJob
 from exports.admin.staff_actions import end_time
 from exports.models import Delivery, Webhook
-from exports.webhooks import subscriptions
-from exports.webhooks.models import TEST
 
 NEWEST = 50  # attempts that a delivery's page shows
 ID = shown("id", short, "ID")
@@ -83,7 +83,7 @@ class WebhookAdmin(StaffActionAdmin):
 
     @admin.display(description="events")
     def events(self, webhook: Webhook) -> str:
-        return ", ".join(event.removeprefix("export.") for event in webhook.events)
+        return ", ".join(webhook.events)
 
     @admin.display(description="related")
     def sent(self, webhook: Webhook) -> SafeString:
@@ -141,7 +141,7 @@ DELIVERIES = (
 class DeliveryAdmin(StaffActionAdmin):
     row_actions = DELIVERIES
     list_display = (
-        ID, "state", "type", of_job, "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
+        ID, "state", "type", of_job, "subject", "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
     )  # fmt: skip
     list_filter = (OfJob, "status", ByEvent, "created_at", "finished_at")
     unindexed = frozenset({"type", "finished_at", "status__exact=delivered", "status__exact=failed"})
@@ -150,7 +150,7 @@ class DeliveryAdmin(StaffActionAdmin):
     search_help_text = "Exact delivery ID (the webhook-id header)"
     ordering = ("-created_at", "-id")
     fieldsets = (
-        (None, {"fields": (("id", "type"), ("state", "attempts"), (of_job, "of_webhook"))}),
+        (None, {"fields": (("id", "type"), ("state", "attempts"), (of_job, "subject", "of_webhook"))}),
         ("Attempts", {"fields": ("log",)}),
         ("Times", {"fields": ((instant("created_at"), instant("finished_at")), instant("available_at"))}),
         ("Body", {"classes": ("collapse",), "fields": ("body",)}),

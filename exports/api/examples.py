@@ -6,12 +6,11 @@
 from typing import Any
 
 from config.platform.http import sse
+from config.platform.webhooks.openapi import DELIVERY_ID, HOOK_ID
 from exports.core.errors import explain
 
 JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
 AGAIN_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
-HOOK_ID = "0197a3b1-88d4-4f9a-a3d7-0c0a6b1e5e44"
-DELIVERY_ID = "0197a3c5-3b7d-4d0f-8a56-97f5c3f0b9d2"
 SECRET = "whsec_4GBMpkXm6Wd0vNVrWb0w8Zs1oJtYkJcT2iE5rH7uQ3A="
 SHA = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 ITEMS: dict[str, Any] = {"dataset": "flights", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}
@@ -161,6 +160,7 @@ DELIVERY = {
     "id": DELIVERY_ID,
     "type": "export.succeeded",
     "jobId": JOB_ID,
+    "subject": None,
     "status": "delivered",
     "attempts": 2,
     "createdAt": "2026-03-01T09:00:51.020000Z",

@@ -22,11 +22,11 @@ from config.platform.http.openapi.responses import (
     retry_after,
 )
 from config.platform.http.problems import CONTENT_TYPE, BadInput, InputError
+from config.platform.webhooks.schemas import NewWebhook, WebhookDelivery
 from exports.api import examples
 from exports.api.serializers import INVALID_DATE
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import schemas
-from exports.webhooks.schemas import NewWebhook, WebhookDelivery
 
 DOWNLOADS, WEBHOOKS = ["downloads"], ["webhooks"]
 JOB = {"jobId": "$response.body#/jobId"}
@@ -248,7 +248,7 @@ MADE = LinkedResponse(
 )
 CREATE_WEBHOOK: dict[str, Any] = {
     "summary": "Create a webhook",
-    "description": """Sends a POST request to `url` when an export ends, signed according to
+    "description": """Sends a POST request to `url` when an export or a document ends, signed according to
 [Standard Webhooks](https://www.standardwebhooks.com). Store the `secret`, which verifies the signatures: it is returned
 only in this response. A user can have up to 100 webhooks. The URL must use https and resolve to public IP addresses;
 otherwise the response is 400 with an error at `/url`.""",

@@ -7,8 +7,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.platform.http.serializers import StrictBoolean, StrictSerializer
-from exports.webhooks import url_guard
-from exports.webhooks.models import EventType
+from config.platform.webhooks import url_guard
+from config.platform.webhooks.models import EventType
 
 
 @extend_schema_field(

@@ -1,4 +1,5 @@
-"""API views of webhooks. Only the owner can access a webhook: staff get 404 too."""
+"""API views of webhooks, at `/api/v1/webhooks` and, as before, at `/exports/webhooks`. Only the owner can access a
+webhook: staff get 404 too."""
 
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,10 @@ from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
 from config.platform.http.serializers import EmptyBody
+from config.platform.webhooks import representation, schemas, subscriptions
 from exports.api import openapi
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 from exports.models import Delivery, Webhook
-from exports.webhooks import representation, schemas, subscriptions
 
 
 def mine(request: Request, webhook_id: UUID) -> Webhook:
@@ -31,7 +32,7 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
     )
 )
 class WebhookListView(generics.ListAPIView[Webhook]):
-    """`GET` and `POST /exports/webhooks`."""
+    """`GET` and `POST /webhooks`."""
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(Webhook.objects.filter(user_id=user_of(request).pk)) or []
@@ -47,12 +48,12 @@ class WebhookListView(generics.ListAPIView[Webhook]):
         fields = NewWebhookSerializer.read(request.data)
         webhook = subscriptions.create(user_id=user_of(request).pk, **fields)
         body = {**representation.webhook(webhook), "secret": webhook.secret}
-        headers = {"Location": f"/exports/webhooks/{webhook.pk}", "Cache-Control": "no-store"}
+        headers = {"Location": f"{request.path}/{webhook.pk}", "Cache-Control": "no-store"}
         return Response(body, status=201, headers=headers)
 
 
 class WebhookView(APIView):
-    """`GET`, `PATCH` and `DELETE /exports/webhooks/{webhookId}`."""
+    """`GET`, `PATCH` and `DELETE /webhooks/{webhookId}`."""
 
     @extend_schema(
         operation_id="getWebhook",
@@ -87,7 +88,7 @@ class WebhookView(APIView):
 
 
 class RotateSecretView(APIView):
-    """`POST /exports/webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one also signs for a day."""
+    """`POST /webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one also signs for a day."""
 
     @extend_schema(
         operation_id="rotateWebhookSecret",
@@ -102,7 +103,7 @@ class RotateSecretView(APIView):
 
 
 class TestWebhookView(APIView):
-    """`POST /exports/webhooks/{webhookId}/test`: sends a delivery of type `webhook.test`."""
+    """`POST /webhooks/{webhookId}/test`: sends a delivery of type `webhook.test`."""
 
     @extend_schema(
         operation_id="testWebhook",
@@ -127,7 +128,7 @@ class TestWebhookView(APIView):
     )
 )
 class DeliveryListView(generics.ListAPIView[Delivery]):
-    """`GET /exports/webhooks/{webhookId}/deliveries`."""
+    """`GET /webhooks/{webhookId}/deliveries`."""
 
     ordering = ("-created_at", "-id")
 
@@ -138,7 +139,7 @@ class DeliveryListView(generics.ListAPIView[Delivery]):
 
 
 class ResendView(APIView):
-    """`POST /exports/webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`."""
+    """`POST /webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`."""
 
     @extend_schema(
         operation_id="redeliver",

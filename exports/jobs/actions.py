@@ -9,11 +9,11 @@ from django.db import transaction
 
 from config.platform.db import sql
 from config.platform.http.problems import Problem
+from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, planning, wakeups
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import quotas, submission, webhook_events
 from exports.models import Dataset, Job
-from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

@@ -8,13 +8,14 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from config.platform.http.openapi.response_schemas import Path, Url, Uuid, choices
+from config.platform.webhooks.models import EventType
 from exports.core.errors import EXPLANATIONS
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.jobs.columns import DatasetColumn
 from exports.models.dataset import FORMATS
 from exports.models.job import Compression, DeliveryKind
-from exports.webhooks.models import EventType
 
+EVENTS = [EventType.SUCCEEDED.value, EventType.FAILED.value, EventType.CANCELLED.value]
 RECEIPT_STATES = ["active", "redeemed", "link_expired", "expired"]
 
 
@@ -188,6 +189,6 @@ class OneTimeLink(TypedDict):
 class ExportEnd(TypedDict):
     """Body of a webhook that reports the end of an export."""
 
-    type: Annotated[str, choices(EventType)]
+    type: Annotated[str, choices(EVENTS)]
     timestamp: Annotated[datetime, "When the export ended."]
     data: WebhookJob

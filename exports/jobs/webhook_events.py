@@ -10,12 +10,12 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Now
 
+from config.platform.webhooks import outbox
+from config.platform.webhooks.models import EventType
+from config.platform.webhooks.wakeups import FEW, wake_senders
 from exports.core.states import JobStatus
 from exports.jobs import representation
 from exports.models import Event, Job, Webhook
-from exports.webhooks import outbox
-from exports.webhooks.models import EventType
-from exports.webhooks.wakeups import FEW, wake_senders
 
 EVENT_TYPES = {
     JobStatus.SUCCESS: EventType.SUCCEEDED,

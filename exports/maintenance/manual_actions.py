@@ -3,12 +3,12 @@
 import structlog
 
 from config.platform.http.problems import NotFound, Problem
+from config.platform.webhooks.wakeups import wake_senders
 from exports.core import wakeups
 from exports.core.errors import ExportError
 from exports.core.states import ChunkStatus
 from exports.maintenance import lost_leases
 from exports.models import Chunk, File, Slot
-from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

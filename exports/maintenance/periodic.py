@@ -7,10 +7,10 @@ from django.conf import settings
 
 from config.platform.cleanup import run_steps
 from config.platform.db import sql
+from config.platform.webhooks import outbox, sender
 from exports.jobs import webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup, watermark
 from exports.models import Slot
-from exports.webhooks import outbox, sender
 from exports.worker import completion
 
 

@@ -1,5 +1,6 @@
 """Models of exports, one aggregate per file."""
 
+from config.platform.webhooks.models import Attempt, Delivery, Webhook
 from exports.models.chunk import Chunk
 from exports.models.dataset import Dataset
 from exports.models.event import Event
@@ -11,7 +12,6 @@ from exports.models.slot import Slot
 from exports.models.tick import Tick
 from exports.models.usage import Allowance, Usage
 from exports.models.watermark import Watermark
-from exports.webhooks.models import Attempt, Delivery, Webhook
 
 __all__ = [
     "Allowance", "Attempt", "Chunk", "Dataset", "Delivery", "Download", "Event", "File", "Job", "Link", "Receipt",

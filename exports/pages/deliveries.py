@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.urls import NoReverseMatch, reverse
 
 from config.platform.db import clock
 from config.platform.http.problems import require_first
+from config.platform.webhooks import representation, schemas, subscriptions
+from config.platform.webhooks.models import TEST
 from exports.models import Delivery, Webhook
 from exports.pages.base import ExportsPage
-from exports.webhooks import representation, schemas, subscriptions
-from exports.webhooks.models import TEST
 
 SOON = timedelta(seconds=15)
 POLL_SOON, POLL_LATER = 2, 15  # seconds
@@ -21,6 +22,9 @@ NAMES = {
     "export.succeeded": "Export ready",
     "export.failed": "Export failed",
     "export.cancelled": "Export cancelled",
+    "document.completed": "Document completed",
+    "document.failed": "Document failed",
+    "batch.completed": "Batch completed",
     TEST: "Test",
 }
 
@@ -44,6 +48,17 @@ class DeliveryRow:
         if self.has_ended:
             return self.delivery.status
         return "running" if self.is_sending else "retrying" if self.delivery.attempts else "pending"
+
+    @property
+    def subject(self) -> tuple[str, str] | None:
+        """Return the name and the URL of the page that the event is about, or None if there is none."""
+        if self.delivery.job_id:
+            return f"export {str(self.delivery.job_id)[:8]}", reverse("export", args=[self.delivery.job_id])
+        kind, _, name = self.delivery.subject.partition(":")
+        try:
+            return f"{kind} {name[:8]}", reverse(kind, args=[name])
+        except NoReverseMatch:
+            return None
 
     @property
     def waits(self) -> bool:

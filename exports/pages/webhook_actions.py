@@ -6,10 +6,10 @@ from uuid import UUID
 from django.urls import reverse
 
 from config.platform.ui.base import Action
+from config.platform.webhooks import subscriptions
 from exports.api import rates
 from exports.models import Delivery, Webhook
 from exports.pages.webhooks import FRESH
-from exports.webhooks import subscriptions
 
 
 class WebhookAction(Action):
@@ -41,7 +41,7 @@ class DisableWebhook(WebhookAction):
         subscriptions.change(self.webhook(webhook_id), enabled=False)
         return (
             "Webhook disabled. Pending deliveries are sent when you enable it again. "
-            "Exports that finish in the meantime are not reported."
+            "Exports and documents that finish in the meantime are not reported."
         )
 
 

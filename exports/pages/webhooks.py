@@ -10,13 +10,13 @@ from django.shortcuts import redirect
 
 from config.platform.http.problems import Problem
 from config.platform.ui.base import Listing, is_htmx, show_in, validated
+from config.platform.webhooks import representation, subscriptions
+from config.platform.webhooks.models import EventType
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 from exports.models import Delivery, Webhook
 from exports.pages import deliveries
 from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES
-from exports.webhooks import representation, subscriptions
-from exports.webhooks.models import EventType
 
 FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows once
 STATUSES = {"": "All", "pending": "Pending", "delivered": "Delivered", "failed": "Failed"}

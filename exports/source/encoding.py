@@ -13,6 +13,7 @@ import orjson
 import zstandard
 from psycopg import sql
 
+from config.platform.formulas import FORMULA, FORMULA_IN_UNICODE, NUMBER
 from exports.core.errors import PermanentSourceError
 from exports.core.planning import Pair, Shape
 from exports.source.database import Column, CopyStream, call_of
@@ -24,17 +25,7 @@ GZIP_LEVEL = 4
 ZSTD_LEVEL = 3
 BOM = b"\xef\xbb\xbf"
 
-# Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one. Spreadsheets
-# trim white space, split cells at line ends, and accept full-width signs. Other characters that cannot be seen, and
-# control characters, are treated as white space.
-FORMULA = r"^[\s\u0001-\u001f\u007f]*([=+@-]|[\t\r\n])"
-FORMULA_IN_UNICODE = (
-    r"^[\s\u0001-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
-    r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]*"
-    r"([=+@\ufe62\ufe63\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20-]|[\t\r\n])"
-)
 MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
-NUMBER = r"^[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 # Postgres' JSON has no raw control characters, so with these two as quote and delimiter COPY never quotes a line.
 JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")

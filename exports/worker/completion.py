@@ -21,12 +21,12 @@ from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
 from config.platform.observability import tracing
 from config.platform.observability.metrics import CAUGHT
+from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, wakeups
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, receipts
 from exports.models import Job
-from exports.webhooks.wakeups import wake_senders
 from exports.worker import transitions
 from exports.worker.adoption import adopt
 from exports.worker.heartbeat import heartbeat

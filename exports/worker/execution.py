@@ -19,6 +19,7 @@ from config.platform import storage
 from config.platform.heartbeat import LeaseLost
 from config.platform.observability import logs, tracing
 from config.platform.observability.metrics import CAUGHT
+from config.platform.webhooks.wakeups import wake_senders
 from exports.core import metrics, wakeups
 from exports.core.errors import (
     ChunkUploadFailed,
@@ -30,7 +31,6 @@ from exports.core.errors import (
 )
 from exports.core.states import JobStatus, Source
 from exports.source import database, encoding
-from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt
 from exports.worker.batches import Batch, ChunkDurations, Ended

@@ -13,15 +13,15 @@ from etl import runstate
 from etl.core.errors import FileEncrypted, LlmUnavailable, SchemaInvalid, explain
 from etl.core.stage_context import StageContext, TaskWarning, Usage
 from etl.core.states import Stage, Status
-from etl.models import Task
+from etl.models import DocumentBatch, Task
 from etl.pipeline import actions, artifacts, completion, engines, page_images, review
 from etl.pipeline.stages import ocr, postprocess
 from etl.providers.base import OCRResult, Page, page_marker
 from etl.runstate import RunState
 from rules.models import Rule
 from tests.browser.scenes import Scene
-from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_progress import begin, fail
+from tests.integration.etl_factories import make_batch, make_row, make_rule, make_task
+from tests.integration.etl_progress import begin, complete, fail
 from tests.samples import sample
 from tests.samples.make import INVOICE, printed
 
@@ -299,9 +299,48 @@ def wrong_einvoice(user: User) -> None:
     einvoice(user, sample("einvoice.xml").read_bytes().replace(amount, amount.replace(b"2363", b"9363")))
 
 
+REFUSED = [
+    {"filename": "2026/holiday.heic", "code": "unsupported_format"},
+    {"filename": f"{'a-folder-that-goes-on-and-on/' * 4}empty.pdf", "code": "empty_document"},
+]
+
+
+def batch_running(user: User) -> None:
+    _, tasks = make_batch(user, 12, rule=invoices(user), name="Invoices of March")
+    for task in tasks[:5]:
+        complete(task)
+    fail(tasks[5])
+    begin(tasks[6])
+
+
+def batch_ended(user: User) -> None:
+    _, tasks = make_batch(user, 4, rule=invoices(user), refused=REFUSED)
+    complete(tasks[0])
+    complete(tasks[1])
+    fail(tasks[2])
+    read_paper(tasks[3])
+    fail_to_extract(tasks[3])
+
+
+def batches(user: User) -> None:
+    batch_ended(user)
+    batch_running(user)
+
+
+def newest_batch(user: User) -> str:
+    return f"/app/documents/batches/{DocumentBatch.objects.filter(user=user).latest('batch_id').pk}"
+
+
 SCENES = [
+    Scene(name="batches-empty", path=lambda _: "/app/documents/batches"),
+    Scene(name="batches", path=lambda _: "/app/documents/batches", prepare=batches),
+    Scene(name="batch-running", path=newest_batch, prepare=batch_running),
+    Scene(name="batch-ended", path=newest_batch, prepare=batch_ended),
     Scene(name="documents-empty", path=lambda _: "/app/documents"),
     Scene(name="documents-busy", path=lambda _: "/app/documents", prepare=busy),
+    Scene(
+        name="documents-found", path=lambda _: "/app/documents?q=invoice&status=completed&from=2020-01-01", prepare=busy
+    ),
     Scene(name="document-waiting", path=newest, prepare=waiting),
     Scene(name="document-reading", path=newest, prepare=running),
     Scene(name="document-extracting", path=newest, prepare=extracting),

@@ -5,12 +5,14 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
+from config.platform.webhooks import subscriptions
+from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
-from exports.webhooks import subscriptions
-from exports.webhooks.models import TEST, EventType
 from tests.browser.scenes import Scene
 
 BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
+
+KINDS = [(EventType.SUCCEEDED, ""), (EventType.DOCUMENT_COMPLETED, "document:17")]
 
 
 def make(user: User, number: int = 0, **changes: object) -> Webhook:
@@ -31,7 +33,8 @@ def sent(user: User, *, count: int = 1000) -> None:
     states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no response in time")]
     made = Delivery.objects.bulk_create(
         Delivery(
-            webhook=webhook, type=EventType.SUCCEEDED, body=BODY, status=states[n % 3][0], attempts=n % 10 + 1,
+            webhook=webhook, type=KINDS[n % 2][0], subject=KINDS[n % 2][1], body=BODY,
+            status=states[n % 3][0], attempts=n % 10 + 1,
             seq=n, available_at=Now() + timedelta(hours=1), created_at=Now() - timedelta(minutes=n),
             finished_at=Now() if n % 3 < 2 else None,
         )

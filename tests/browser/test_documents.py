@@ -18,7 +18,7 @@ from tests.browser.scenes import Scene
 from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_progress import begin, complete
+from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.reviewed import make_invoice
 from tests.samples import hostile, sample
 from tests.waiting import wait_until
@@ -524,3 +524,29 @@ def test_every_page_is_accessible_and_fits_a_phone(
     accessible(page)
     page.set_viewport_size({"width": 390, "height": 844})
     assert fits_width(page)
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+def test_a_batch_is_uploaded_and_followed_to_its_end(
+    page: Page, alice: User, accessible: Accessible, tmp_path: Path
+) -> None:
+    """C1, B36: the page updates by itself, and a list of a batch leads to its documents."""
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"The text of {name}.")
+    page.goto(f"{LIST}/batches")
+    page.get_by_label("Documents, or one ZIP file").set_input_files([tmp_path / "a.txt", tmp_path / "b.txt"])
+    page.get_by_label("Name (optional)").fill("March")
+    page.get_by_role("button", name="Upload batch").click()
+    expect(page.get_by_role("heading", name="March")).to_be_visible()
+    expect(page.get_by_text("2 documents uploaded.")).to_be_visible()
+    first, second = Task.objects.order_by("pk")
+    complete(first)
+    expect(page.get_by_text("50 % done.")).to_be_visible(timeout=30 * SECONDS)
+    fail(second)
+    expect(page.get_by_text("1 of 2 documents completed.")).to_be_visible(timeout=30 * SECONDS)
+    expect(page.get_by_role("button", name="Retry 1 failed document")).to_be_visible()
+    accessible(page)
+    file = download(page, lambda: page.get_by_role("button", name="Download").click(), tmp_path)
+    assert file.read_text("utf-8-sig").startswith("task_id,filename")
+    page.get_by_role("link", name="a.txt").click()
+    expect(page.get_by_role("link", name="← Batch")).to_be_visible()

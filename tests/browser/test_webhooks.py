@@ -10,9 +10,9 @@ from django.db.models.functions import Now
 from playwright.sync_api import Page, Route, expect
 from standardwebhooks import Webhook as Verifier
 
+from config.platform.webhooks import subscriptions
+from config.platform.webhooks.models import EventType
 from exports.models import Delivery, Webhook
-from exports.webhooks import subscriptions
-from exports.webhooks.models import EventType
 from tests.browser import scenes_webhooks
 from tests.browser.conftest import PageMonitor, fits_width
 from tests.e2e.conftest import Workers

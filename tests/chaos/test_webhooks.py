@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from config.platform.webhooks import request, sender
 from exports.models import Attempt, Delivery, Webhook
-from exports.webhooks import request, sender
 from tests.chaos.names import FOLDER, Names
 from tests.chaos.site import Site
 from tests.integration.receiver import OK, Reply, answer, receiver, trickle

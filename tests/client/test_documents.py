@@ -144,6 +144,9 @@ def test_documents_are_listed(alice: User, bob: User, sluice: Cli) -> None:
         [str(task.pk), "hello.txt", "completed"]
     ]
     assert sluice("document", "list", "--status", "failed", "--json").out == b""
+    assert sluice("document", "list", "--name", "ELLO", "--from", "2024-01-01", "--json").json["task_id"] == task.pk
+    assert sluice("document", "list", "--name", "other", "--json").out == b""
+    assert "/from" in sluice("document", "list", "--from", "soon", code=2).err
     assert "completed" in sluice("document", "show", task.pk).text
     assert sluice("document", "show", task.pk, "--json").json["status"] == "completed"
     for verb in ("show", "wait", "result", "cancel"):
@@ -306,3 +309,46 @@ def test_a_rule_can_be_tried_on_a_text(alice: User, sluice: Cli, document: Path,
     sluice("rule", "create", "rule.json")
     output = sluice("rule", "test", "totals", "-", "--json", stdin="Total: 12", code=7)
     assert output.json["error"]["code"] == "llm_unavailable"
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_submitted_watched_retried_and_downloaded(alice: User, sluice: Cli, document: Path) -> None:
+    """C3, B36."""
+    other = sluice.folder / "other.rtf"
+    other.write_bytes(rb"{\rtf1\ansi A letter.}")
+    second = sluice.folder / "second.txt"
+    second.write_text("Hello again.")
+    ran = sluice("document", "batch", "submit", document, second, other, "--name", "March")
+    batch = ran.word
+    assert "Not accepted: other.rtf [unsupported_format]" in ran.err
+    tasks = list(Task.objects.filter(batch_id=int(batch)).order_by("pk"))
+    complete(tasks[0])
+    fail(tasks[1])
+    ran = sluice("document", "batch", "wait", batch, code=7)
+    assert f"sluice document batch retry {batch} --wait" in ran.err
+    assert "1 of 2 completed · 1 failed" in sluice("document", "batch", "show", batch).out.decode()
+    assert b"completed_with_errors" in sluice("document", "batch", "list").out
+    assert "second.txt" in sluice("document", "list", "--batch", batch, "--status", "failed").out.decode()
+    sluice("document", "batch", "retry", batch)
+    assert "cancelled" in sluice("document", "batch", "cancel", batch).err
+    assert "nothing_to_retry" in sluice("document", "batch", "retry", batch, code=5).err
+    target = sluice.folder / "results.csv"
+    sluice("document", "batch", "results", batch, "--output", target)
+    lines = target.read_text().splitlines()
+    assert lines[0] == "task_id,filename,status,error"
+    assert lines[1:] == [f"{tasks[0].pk},note.txt,completed,", f"{tasks[1].pk},second.txt,cancelled,"]
+    assert not list(sluice.folder.glob("*.part"))
+    assert "--rows" in sluice("document", "batch", "results", batch, "--rows", "x", code=5).err
+
+
+def test_a_batch_is_uploaded_directly_to_object_storage(
+    alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy, storage_proxy: FaultProxy
+) -> None:
+    """C3, B36: and a lost response creates no second batch."""
+    api_proxy.trouble("POST", "/batches", lose_reply)
+    batch = sluice("document", "batch", "submit", document, "--direct").word
+    assert [str(task.batch_id) for task in Task.objects.all()] == [batch]
+    assert len(storage_proxy.requests_to("PUT", "")) == 1
+    assert len(api_proxy.requests_to("POST", "/batches")) == 2

@@ -14,9 +14,9 @@ import pytest
 from django.contrib.auth.models import User
 
 from config.dev.stack.processes import Web
+from config.platform.webhooks import subscriptions
 from config.settings import BASE_DIR
 from exports.models import Dataset
-from exports.webhooks import subscriptions
 from exports.worker import completion, execution
 from tests.e2e.conftest import Workers
 from tests.integration.etl_factories import make_rule, make_task

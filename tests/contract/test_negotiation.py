@@ -8,10 +8,10 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from config.platform.http.problems import CONTENT_TYPE
+from config.platform.webhooks import subscriptions
 from exports.models import Dataset
-from exports.webhooks import subscriptions
 from tests.contract.test_document import METHODS, document, operations
-from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_factories import make_batch, make_rule, make_task
 from tests.integration.factories import make_job
 from tests.integration.test_schema import EXAMPLES
 
@@ -25,6 +25,7 @@ ANY_FORM = {
     "getMarkdown",
     "getLayout",
     "getPageImage",
+    "getBatchResults",
 }  # one format, whatever Accept requests
 
 
@@ -56,6 +57,7 @@ def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice
         "rule_id": make_rule(alice).pk,
         "jobId": make_job(dataset, alice).pk,
         "task_id": make_task(alice).pk,
+        "batch_id": make_batch(alice)[0].pk,
         "webhookId": hook.pk,
         "deliveryId": subscriptions.send_test(hook).pk,
     }

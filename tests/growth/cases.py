@@ -16,6 +16,7 @@ from config.platform.db import sql
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.staff import record_reading
 from config.platform.observability import gauges
+from config.platform.webhooks import outbox, sender
 from etl.core.states import Stage
 from etl.maintenance import cleanup, recovery
 from etl.models import Task
@@ -27,7 +28,6 @@ from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Job
-from exports.webhooks import outbox, sender
 from exports.worker import completion, leases, transitions
 from tests.growth.rows import Rows
 from tests.integration.factories import result_of

@@ -11,9 +11,9 @@ from config.platform import wakeups
 from config.platform.http import throttling
 from config.platform.observability import gauges
 from config.platform.storage import writability
+from config.platform.webhooks import sender
 from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
-from exports.webhooks import sender
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from tests.broker import lose_messages

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from config.platform import storage
 from etl import runstate
 from etl.core.states import Stage
-from etl.models import Task
+from etl.models import DocumentBatch, Task
 from etl.pipeline import artifacts, dispatch, turns
 from rules.library import editing
 from rules.models import Rule
@@ -41,3 +41,13 @@ def make_task(user: User, text: str = "Hello.", *, rule: Rule | None = None, **c
     runstate.create(task, stage=Stage.OCR)
     dispatch.start(task_id=task.pk, stage=Stage.OCR)
     return task
+
+
+def make_batch(
+    user: User, number: int = 1, *, rule: Rule | None = None, **changes: Any
+) -> tuple[DocumentBatch, list[Task]]:
+    """Submit documents in a batch. `changes`: of the batch."""
+    rule = rule or make_rule(user)
+    fields: dict[str, Any] = {"rule": rule, "rule_version": rule.version, "total": number}
+    batch = DocumentBatch.objects.create(user=user, **(fields | changes))
+    return batch, [make_task(user, rule=rule, batch=batch, filename=f"{n}.txt") for n in range(number)]

@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from structlog.testing import capture_logs
 
+from config.platform.webhooks import request
 from etl import runstate
 from etl.core.states import Stage
 from etl.maintenance import recovery
@@ -14,7 +15,6 @@ from etl.pipeline.stages.definition import STAGES
 from etl.runstate import TransitionResult, Verdict
 from exports.delivery import bundles
 from exports.models import Chunk, Dataset
-from exports.webhooks import request
 from exports.worker import completion
 from exports.worker import execution as chunks
 from tests.broker import valkey
@@ -63,7 +63,7 @@ def test_an_unexpected_error_ends_an_attempt_of_a_completion(
 
 def test_an_unexpected_error_is_the_outcome_of_a_webhook_request(monkeypatch: pytest.MonkeyPatch) -> None:
     before = counted("webhook")
-    monkeypatch.setattr("exports.webhooks.url_guard.configured", fail)
+    monkeypatch.setattr("config.platform.webhooks.url_guard.configured", fail)
     with capture_logs() as lines:
         response = request.post("https://shop.example", body=b"{}", headers={})
 

@@ -444,7 +444,7 @@ def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, se
     asking = scenes.paper(alice)
     end_without_a_model(asking)
     pages = [text(client.get(url)) for url in (LIST, path(task), path(asking))]
-    assert [page.count(f"Invoices {NEEDS}") for page in pages] == [2, 1, 1]  # the list has a menu for several, too
+    assert [page.count(f"Invoices {NEEDS}") for page in pages] == [3, 1, 1]  # the list has two more menus
     assert f"The rule Invoices {NEEDS[1:-1]}." in pages[2]
     assert f"The rule Plain {NEEDS[1:-1]}" not in pages[1]
     assert not any(f"Plain {NEEDS}" in page for page in pages)

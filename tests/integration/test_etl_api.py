@@ -75,7 +75,8 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     shown = get(api, task)
     assert shown == {
         "task_id": task.pk, "status": "pending", "phase": "ocr", "progress": 0, "filename": "hello.txt",
-        "rule_id": task.rule_id, "rule_version": 1, "result": None, "previous_result": None, "error": None,
+        "rule_id": task.rule_id, "rule_version": 1, "duplicate_of": None,
+        "result": None, "previous_result": None, "error": None,
         "approved_at": None, "approved_by": None, "corrected": False,
         "waiting": True,
         "metadata": {
@@ -550,7 +551,7 @@ def test_an_ended_task_can_be_retried(api: APIClient, alice: User) -> None:
     response = api.post(path(task, "retry"), {"from_stage": "postprocess", "rule_id": other.pk})
 
     assert response.status_code == 202
-    assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path(task)}
+    assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path(task), "duplicate_of": None}
     assert (response["Location"], bool(response["Retry-After"])) == (path(task), True)
     shown = get(api, task)
     assert (shown["status"], shown["phase"], shown["result"], shown["error"]) == ("pending", "postprocess", None, None)

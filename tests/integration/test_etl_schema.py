@@ -20,6 +20,7 @@ from tests.integration.test_schema import Api, anyone, checked, formats, schema 
 
 pytestmark = pytest.mark.usefixtures("_empty")
 TASKS = "/api/v1/etl/tasks"
+BATCHES = "/api/v1/etl/batches"
 UPLOADS = "/api/v1/etl/uploads"
 
 
@@ -49,6 +50,24 @@ def test_a_task_matches_from_submission_to_end(checked: Api) -> None:  # noqa: F
     assert checked.post(path(task, "cancel")).status_code == 409
     assert checked.post(path(task, "retry"), {"from_stage": "postprocess"}).status_code == 202
     assert checked.post(path(task, "retry"), {"from_stage": "ocr"}).status_code == 409
+
+
+def test_a_batch_matches_from_submission_to_end(checked: Api) -> None:  # noqa: F811
+    """B36."""
+    files = [SimpleUploadedFile("a.txt", TEXT), SimpleUploadedFile("b.rtf", RTF)]
+    answer = checked.post(BATCHES, {"file": files}, format="multipart")
+    assert answer.status_code == 202
+    at = answer.json()["status_url"]
+    assert checked.get(at).json()["status"] == "running"
+    assert checked.post(f"{at}/retry", {}).status_code == 409
+    fail(Task.objects.get())
+    assert checked.get(BATCHES).json()["results"][0]["status"] == "completed_with_errors"
+    assert checked.post(f"{at}/cancel", {}).status_code == 409
+    assert checked.post(f"{at}/retry", {}).status_code == 202
+    assert checked.post(f"{at}/cancel", {}).json()["status"] == "cancelled"
+    assert checked.get(f"{at}/results?format=xlsx").status_code == 400
+    assert checked.get(f"{BATCHES}/999999").status_code == 404
+    assert checked.post(BATCHES, {"file_keys": []}).status_code == 400
 
 
 def test_failed_and_cancelled_tasks_match(checked: Api, alice: User) -> None:  # noqa: F811

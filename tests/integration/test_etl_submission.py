@@ -83,7 +83,7 @@ def test_a_submission_creates_a_row_then_a_run_state_then_a_message(api: APIClie
     assert response.status_code == 202
     task = Task.objects.get()
     path = f"/api/v1/etl/tasks/{task.pk}"
-    assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path}
+    assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path, "duplicate_of": None}
     assert (response["Location"], response["Retry-After"]) == (path, "2")
     assert (task.status, task.user_id, task.rule_id, task.rule_version) == ("pending", alice.pk, plain.pk, 1)
     assert (task.filename, task.kind, task.size) == ("invoice.txt", "txt", len(TEXT))

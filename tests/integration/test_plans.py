@@ -21,6 +21,7 @@ from rest_framework.test import APIClient
 from config.platform.db import sql
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.paging import DEFAULT_LIMIT
+from config.platform.webhooks import sender
 from exports.api import event_hub, event_stream
 from exports.core import gauges
 from exports.core.errors import PermanentSourceError
@@ -30,7 +31,6 @@ from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Webhook
-from exports.webhooks import sender
 from exports.worker import adoption, completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
@@ -238,7 +238,12 @@ def of_webhooks() -> dict[str, Case]:
         ),
         "take a delivery": Case(
             work=lambda _: sender.claim(),
-            by=("exports_delivery_due", "exports_delivery_webhook_id", "exports_delivery_once"),
+            by=(
+                "exports_delivery_due",
+                "exports_delivery_webhook_id",
+                "exports_delivery_once",
+                "exports_delivery_of_subject",
+            ),
             most=600,
         ),
         "give deliveries up": Case(

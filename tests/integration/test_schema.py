@@ -15,11 +15,11 @@ from django.urls import Resolver404, URLPattern, resolve
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
+from config.platform.webhooks import sender
 from etl import urls as etl_urls
 from exports import urls as exports_urls
 from exports.jobs import webhook_events
 from exports.models import Dataset, Job, Receipt
-from exports.webhooks import sender
 from exports.worker import completion, execution
 from rules import urls as rules_urls
 from tests.conftest import client_of
@@ -38,6 +38,7 @@ EXAMPLES = {
     "key": "JFK",
     "effectiveDate": "2024-02-29",
     "task_id": 17,
+    "batch_id": 5,
     "rule_id": 3,
     "page": 1,
     "name": "flights",
@@ -224,7 +225,7 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
     allow(settings, "127.0.0.0/8")
     with receiver() as there:
         body = {"url": there.url, "events": ["export.succeeded"]}
-        path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
+        path = f"/api/v1/webhooks/{checked.post('/api/v1/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
         webhook_events.fan_out()
         sender.drain()
@@ -234,14 +235,14 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
         assert checked.post(f"{path}/test").status_code == 202
         assert checked.post(f"{path}/test").status_code == 409
         assert checked.post(f"{path}/rotate-secret").status_code == 200
-        assert len(checked.get("/exports/webhooks").json()["results"]) == 1
+        assert len(checked.get("/api/v1/webhooks").json()["results"]) == 1
         assert checked.checked("patch", path, {"enabled": False}).json()["disabledReason"]
         assert checked.checked("patch", path, {"url": "https://127.1.1.1/x y"}).status_code == 400
         assert checked.get(path).status_code == 200
         assert checked.checked("delete", path).status_code == 204
         assert checked.get(path).status_code == 404
         body = there.received[0].json
-    assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
+    assert checked.post("/api/v1/webhooks", {**body, "events": []}).status_code == 400
     hook = schema["webhooks"]["export.succeeded"]
     check(body, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 
@@ -362,6 +363,8 @@ def test_every_path_and_method_is_documented(schema: dict[str, Any], urls: Any) 
     documented = {resolve(path.format(**EXAMPLES)).route: set(methods) for path, methods in schema["paths"].items()}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
+        if str(pattern.pattern).startswith(exports_urls.WEBHOOK_PATHS[1]):
+            continue  # the same views as those below the first path
         methods = {name for name in ("get", "post", "put", "patch", "delete") if hasattr(view_of(pattern), name)}
         assert documented.get(str(pattern.pattern)) == methods
 

@@ -22,12 +22,12 @@ from standardwebhooks import WebhookVerificationError
 
 from config.env import Environment
 from config.platform.http.outbound import connections
+from config.platform.webhooks import request, sender, subscriptions, url_guard
+from config.platform.webhooks.request import WebhookResponse
 from exports.delivery import receipts
 from exports.jobs import actions, webhook_events
 from exports.maintenance import periodic
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Link, Receipt, Webhook
-from exports.webhooks import request, sender, subscriptions, url_guard
-from exports.webhooks.request import WebhookResponse
 from exports.worker import execution
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
@@ -123,6 +123,7 @@ def test_a_success_sends_the_job_as_in_the_api_without_its_link(
         "id": got.id,
         "type": "export.succeeded",
         "jobId": str(job.pk),
+        "subject": None,
         "status": "delivered",
         "attempts": 1,
         "createdAt": delivery["createdAt"],

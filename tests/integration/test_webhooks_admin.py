@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from config.platform.webhooks import sender, subscriptions
+from config.platform.webhooks.models import TEST
 from exports.jobs import actions
 from exports.models import Dataset, Delivery, Webhook
-from exports.webhooks import sender, subscriptions
-from exports.webhooks.models import TEST
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer

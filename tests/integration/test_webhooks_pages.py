@@ -12,9 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from config.platform.webhooks import sender, subscriptions
+from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
-from exports.webhooks import sender, subscriptions
-from exports.webhooks.models import TEST, EventType
 from tests.broker import lose_messages
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads

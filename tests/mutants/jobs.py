@@ -15,7 +15,7 @@ RECEIPTS = partial(Mutant, file="exports/delivery/receipts.py")
 QUOTAS = partial(Mutant, file="exports/jobs/quotas.py")
 SUBMISSION = partial(Mutant, file="exports/jobs/submission.py")
 IDEMPOTENCY = partial(Mutant, file="config/platform/http/idempotency.py")
-SENDER = partial(Mutant, file="exports/webhooks/sender.py")
+SENDER = partial(Mutant, file="config/platform/webhooks/sender.py")
 
 completion = partial(tests_of, "tests/integration/test_completion.py")
 control = partial(tests_of, "tests/integration/test_control.py")

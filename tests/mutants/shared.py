@@ -248,14 +248,14 @@ MUTANTS = [
     Mutant(
         name="let another user's backlog refuse a user",
         file="etl/pipeline/queue_limit.py",
-        old='now["open"] >= size and now["own"]',
-        new='now["open"] >= size or now["own"]',
+        old='max(size - now["open"], ',
+        new='min(size - now["open"], ',
         tests=tests_of("tests/integration/test_document_shares.py", "another_users_backlog_does_not_refuse_a_user"),
     ),
     Mutant(
         name="do not charge a document",
         file="etl/pipeline/quotas.py",
-        old='update(documents=F("documents") + 1',
+        old='update(documents=F("documents") + count',
         new='update(documents=F("documents")',
         tests=tests_of("tests/integration/test_document_shares.py", "concurrent_submissions_cannot_overspend"),
     ),

@@ -36,9 +36,9 @@ from config.dev.stack.processes import Web, worker
 from config.dev.stack.seaweedfs import SeaweedFS, policy
 from config.dev.stack.valkey import Valkey
 from config.ops.doctor import database, storage
+from config.platform.webhooks import sender, subscriptions
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Job
-from exports.webhooks import sender, subscriptions
 from tests import servers
 from tests.broker import lose_messages
 from tests.integration import test_iam

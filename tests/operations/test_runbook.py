@@ -27,14 +27,14 @@ from config.dev.stack import ports
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.postgres import SUPERUSER, program
 from config.platform import storage
+from config.platform.webhooks import sender, subscriptions
+from config.platform.webhooks.models import Attempt, Webhook
 from etl.models import ModelUsage, Task
 from exports.core.errors import ChunkUploadFailed
 from exports.delivery import links
 from exports.jobs import actions, webhook_events
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
 from exports.source import database
-from exports.webhooks import sender, subscriptions
-from exports.webhooks.models import Attempt, Webhook
 from exports.worker import completion, execution, leases, transitions
 from tests import servers
 from tests.broker import lose_messages, queued

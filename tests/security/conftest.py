@@ -14,16 +14,18 @@ from django.utils import timezone
 from config.dev.stack.processes import Web
 from config.platform import storage
 from config.platform.ui.account import tokens_of
+from config.platform.webhooks import subscriptions
+from config.platform.webhooks.models import EventType
 from etl.models import Task
 from etl.pipeline import page_images
 from exports.jobs.columns import columns_of
 from exports.models import Dataset, Delivery
-from exports.webhooks import subscriptions
-from exports.webhooks.models import EventType
 from exports.worker import completion, execution
 from rules.library import editing
 from tests.broker import lose_messages, valkey
 from tests.browser import scenes_documents as scenes
+from tests.integration.etl_factories import make_batch
+from tests.integration.etl_progress import fail
 from tests.integration.factories import make_job
 from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
 from tests.serving import serving, token_of, variables
@@ -64,6 +66,8 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     scenes.completed(alice, kind="pdf")
     task = Task.objects.get()
     storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
+    batch, (of_batch,) = make_batch(alice)
+    fail(of_batch)
     rule = editing.create(owner=alice, values=SAYS)
     token_of(alice)
     chunk = job.chunks.order_by("seq")[0]
@@ -76,6 +80,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "webhook_id": hook.pk,
         "delivery_id": delivery.pk,
         "task_id": task.pk,
+        "batch_id": batch.pk,
         "page": 1,
         "rule_id": rule.pk,
         "version": rule.version,

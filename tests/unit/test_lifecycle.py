@@ -187,5 +187,6 @@ def test_no_other_code_sets_the_status_of_a_task() -> None:
 
     assert {name for name, tree in trees.items() if any(moves_task(node) for node in ast.walk(tree))} == {
         "pipeline/actions.py",  # begin_anew, of retry
+        "pipeline/batch_ends.py",  # reopen, of batches
         "pipeline/completion.py",  # write
     }

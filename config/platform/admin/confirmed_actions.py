@@ -40,21 +40,31 @@ NO_TIME = "Time limit reached. Repeat the action for these."
 
 
 class RowResult(NamedTuple):
-    """The result for one row: `done` for the audit log, or the reason why the row is unchanged."""
+    """The result for one row: `done` for the audit log, or the reason why the row is unchanged.
+
+    `is_logged`: the change has written its entry in the audit log itself, in its transaction.
+    """
 
     row: Any
     done: str = ""
+    is_logged: bool = False
     refusal: str = ""
 
 
-# The nonce identifies a confirmation page, so that a double-click is one request.
-Runner = Callable[[Sequence[Any], str], Iterable[RowResult]]
+class Confirmation(NamedTuple):
+    """Who confirmed an action, and the nonce of the page, so that a double-click is one request."""
+
+    user: Any
+    nonce: str
+
+
+Runner = Callable[[Sequence[Any], Confirmation], Iterable[RowResult]]
 
 
 def each(do: Callable[[Any], str]) -> Runner:
     """Run `do` on each row. It returns a description of the change; a Problem that it raises becomes the refusal."""
 
-    def run(rows: Sequence[Any], _nonce: str) -> Iterator[RowResult]:
+    def run(rows: Sequence[Any], _by: Confirmation) -> Iterator[RowResult]:
         for row in rows:
             try:
                 yield RowResult(row, done=do(row))
@@ -244,7 +254,7 @@ class StaffActionAdmin(ReadOnly):
         rows, missing = self.reread(request, selected)
         changed = [RowResult(row, refusal=CHANGED) for row in rows if action.revision(row) != selected[str(row.pk)]]
         same = [row for row in rows if action.revision(row) == selected[str(row.pk)]]
-        results = [*self.do(request, action, same, request.POST.get("nonce", "")[:64]), *changed]
+        results = [*self.do(request, action, same), *changed]
         self.report(request, action, results, missing=missing)
         return HttpResponseRedirect(self.return_url(request))
 
@@ -269,12 +279,13 @@ class StaffActionAdmin(ReadOnly):
             raise SuspiciousOperation from None
         return [found[pk] for pk in selected if pk in found], len(selected) - len(found)
 
-    def do(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], nonce: str) -> list[RowResult]:
+    def do(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any]) -> list[RowResult]:
         """Run the action row by row, and log each change immediately."""
+        by = Confirmation(user=request.user, nonce=request.POST.get("nonce", "")[:64])
         until, results = time.monotonic() + SECONDS, []
-        for result in action.do(rows, nonce):
+        for result in action.do(rows, by):
             results.append(result)
-            if result.done:
+            if result.done and not result.is_logged:
                 self.log_change(request, result.row, f"{action.past}: {result.done}")
             if time.monotonic() > until:
                 break

@@ -30,6 +30,24 @@ class Migration(migrations.Migration):
         return state
 
 
+HAS_COLUMN = """
+SELECT 1 FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = %s AND column_name = %s
+"""
+
+
+class AddField(migrations.AddField):
+    """A column that is added if it does not exist, for migrations that are not atomic."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        model = to_state.apps.get_model(app_label, self.model_name)
+        column = model._meta.get_field(self.name).column
+        with schema_editor.connection.cursor() as cursor:
+            cursor.execute(HAS_COLUMN, [model._meta.db_table, column])
+            found = cursor.fetchone()
+        if found is None:
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
 class AddIndexConcurrently(operations.AddIndexConcurrently):
     """An index that is added beside writers. It can be repeated, and an invalid one of a failed run is replaced.
 

@@ -18,7 +18,7 @@ from etl.core import workspace
 from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
-from etl.pipeline import artifacts, engines
+from etl.pipeline import artifacts, duplicates, engines
 from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.postprocessors.einvoices import comparison
 from etl.providers.base import Document, EInvoice, OCRResult, without_markers
@@ -40,6 +40,7 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
+        duplicates.note(state, document.sha256)
         einvoice = find_einvoice(document, context)
         result = engines.provider().convert(replace(document, einvoice=einvoice), context=context)
     refuse_empty(result)
@@ -48,6 +49,7 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
     return artifacts.keep_ocr(
         state,
         result,
+        sha256=document.sha256,
         warnings=[warning.as_dict() for warning in context.warnings],
         attempts=state.attempts[state.phase],
         check=context.check,

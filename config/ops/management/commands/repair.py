@@ -17,6 +17,7 @@ from knox.models import AuthToken
 
 from config.platform import storage
 from config.platform.http.problems import Problem
+from config.platform.webhooks import subscriptions
 from etl import runstate
 from etl.maintenance import cleanup as etl_sweeper
 from etl.maintenance import manual as etl_repair
@@ -26,7 +27,6 @@ from exports.admin.staff_actions import cancel_job, free_slot, release_chunk, re
 from exports.delivery import links, receipts
 from exports.maintenance import periodic, storage_cleanup
 from exports.models import Chunk, Job, Link, Receipt, Slot, Webhook
-from exports.webhooks import subscriptions
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # Colors of the status badges of pages and admin. The text is always shown too, for users who cannot distinguish colors.
 TONES = {
     "good": ("success", "done", "completed", "active", "open", "enabled", "delivered", "redeemed"),
-    "bad": ("failed", "disabled", "expired", "revoked", "dead"),
+    "bad": ("failed", "completed_with_errors", "disabled", "expired", "revoked", "dead"),
     "busy": ("running", "retrying", "mineru_parsing", "llm_processing", "sending", "held"),
 }
 LABELS = {"mineru_parsing": "MinerU parsing", "llm_processing": "LLM processing"}

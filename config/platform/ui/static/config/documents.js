@@ -67,6 +67,7 @@ class Upload {
       link.href = `${this.queue.page}/${answer.task_id}`;
       link.textContent = "Uploaded. View progress";
       this.message.append(link);
+      if (answer.duplicate_of) this.message.append(`. Same file as task ${answer.duplicate_of}.`);
       this.queue.ended(this, true);
       return;
     }
@@ -234,6 +235,13 @@ function followRows() {
   }, ROWS_MS);
 }
 
+// The progress of a batch is polled while its documents are open, except while it is hidden or an element in it is used.
+function followBatch(place) {
+  window.setInterval(() => {
+    if (!document.hidden && !place.contains(document.activeElement)) htmx.trigger(place, "refresh");
+  }, ROWS_MS);
+}
+
 // ---- Citations ------------------------------------------------------------------------------------------------------
 // A quote is Markdown and the page shows HTML, so only letters and digits are compared.
 const LETTER = /[\p{L}\p{N}]/u;
@@ -350,4 +358,6 @@ window.setInterval(() => {
 document.addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("form[data-upload]")) new Uploads(form);
   if (document.getElementById("several")) followRows();
+  const batch = document.querySelector("#batch[data-open]");
+  if (batch) followBatch(batch);
 });

@@ -3,7 +3,8 @@
 
 // ---- Confirmations and copies---------------------------------------------------------------------------------------
 document.addEventListener("submit", (event) => {
-  const question = event.target.getAttribute("data-confirm"); // not a property: field names shadow those of the form
+  // The question of the button, or of the form. Not a property: field names shadow those of the form.
+  const question = event.submitter?.getAttribute("data-confirm") ?? event.target.getAttribute("data-confirm");
   if (question && !window.confirm(question)) {
     event.preventDefault();
     return;

@@ -104,16 +104,17 @@ class Api:
         return response
 
     @contextmanager
-    def stream(self, path: str, *, read: float, headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:
+    def stream(
+        self, path: str, *, read: float, params: Params = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx2.Response]:
         """Stream a response, without retries. `read`: seconds that may pass without a byte.
 
         Raises httpx2.TransportError, and Problem for any status other than 200 and 204.
         """
         timeout = httpx2.Timeout(self.within(read), connect=self.within(CONNECT_SECONDS))
         url = self.account.url + path
-        with self.client.stream(
-            "GET", url, headers={"Accept": "*/*"} | dict(headers or {}), timeout=timeout
-        ) as response:
+        accepted = {"Accept": "*/*"} | dict(headers or {})
+        with self.client.stream("GET", url, params=params, headers=accepted, timeout=timeout) as response:
             self.debug(f"GET {path} {response.status_code} {id_of(response)}")
             if not response.is_success:
                 read_some(response)

@@ -1,6 +1,6 @@
 """`sluice document …`"""
 
-from sluice.documents import change, finish, look, review, submit
+from sluice.documents import batch, change, finish, look, review, submit
 from sluice.documents.shared import app
 
-__all__ = ["app", "change", "finish", "look", "review", "submit"]
+__all__ = ["app", "batch", "change", "finish", "look", "review", "submit"]

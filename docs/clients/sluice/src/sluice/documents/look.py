@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.documents.shared import ENDED, ROOT, Task, app, failure, path_of, warning_of
+from sluice.documents.shared import ENDED, ROOT, Rule, Task, app, failure, path_of, warning_of
 from sluice.errors import CliError, Exit
 from sluice.lists import MOST, Limit, print_list
 from sluice.progress import STAGES
+from sluice.rules import rule_id_of
 from sluice.session import Session, command
 from sluice.terminal import CONTROL, moment, number
 
@@ -30,15 +31,20 @@ def list_documents(
     corrected: Annotated[
         bool | None, typer.Option("--corrected/--not-corrected", help="Whether the result was corrected.")
     ] = None,
+    name: Annotated[str | None, typer.Option(help="Part of the file name, or 1 or 2 first letters.")] = None,
+    rule: Rule = None,
+    batch: Annotated[int | None, typer.Option(metavar="BATCH", min=1, help="Only documents of this batch.")] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="First day, in UTC.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last day, in UTC.")] = None,
     limit: Limit = 50,
 ) -> None:
     """List your documents, newest first. --json prints one line each."""
-    chosen = {"approved": approved, "corrected": corrected}
-    params = {
-        "limit": min(limit, MOST),
-        **({"status": status} if status else {}),
-        **{name: str(value).lower() for name, value in chosen.items() if value is not None},
-    }
+    filters = {
+        "status": status, "q": name, "rule_id": rule_id_of(session, rule), "batch_id": batch, "from": first, "to": last,
+        "approved": None if approved is None else str(approved).lower(),
+        "corrected": None if corrected is None else str(corrected).lower(),
+    }  # fmt: skip
+    params = {"limit": min(limit, MOST), **{key: value for key, value in filters.items() if value is not None}}
     rows = session.api.pages(f"{ROOT}/tasks", params, limit=limit)
     print_list(session, ("TASK", "FILE", "STATUS", "RULE", "CREATED", "ERROR"), rows, summary)
 
@@ -65,6 +71,8 @@ def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Document", f"{task['task_id']}, {task['filename']}"
     yield "Status", status + (f" at {error['stage']}: {error['detail']} [{error['code']}]" if error else "")
     yield "Rule", f"{task['rule_id']}, version {task['rule_version']}"
+    if task.get("duplicate_of"):
+        yield "Same file as", f"document {task['duplicate_of']}"
     yield "Pages", number((metadata.get("ocr") or {}).get("pages"))
     yield "E-invoice", einvoice_of(task.get("einvoice"))
     yield "Attempts", ", ".join(f"{stage} {count}" for stage, count in metadata.get("attempts", {}).items() if count)

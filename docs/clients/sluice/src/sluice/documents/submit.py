@@ -39,18 +39,24 @@ def submit(
         str | None,
         typer.Option(metavar="KEY", help="Requests with the same key create one task. Default: a random key."),
     ] = None,
+    keep_days: Annotated[
+        int | None, typer.Option(metavar="DAYS", min=1, help="Delete the documents by themselves after so many days.")
+    ] = None,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
     """Submit documents and print one task id per line."""
     if idempotency_key and len(files) > 1:
         raise CliError(f"--idempotency-key needs exactly one file; you gave {len(files)}.", code=Exit.USAGE)
-    rule_id = rule_id_of(session, rule)
+    options = {"rule_id": rule_id_of(session, rule), "keep_days": keep_days}
+    given = {name: value for name, value in options.items() if value is not None}
     accepted = []
     for file in files:
-        accepted.append(submit_one(session, file, rule_id, direct=direct, key=idempotency_key or str(uuid.uuid4())))
+        accepted.append(submit_one(session, file, given, direct=direct, key=idempotency_key or str(uuid.uuid4())))
         if not session.terminal.as_json:
             session.terminal.put(str(accepted[-1]["task_id"]))
+            if earlier := accepted[-1].get("duplicate_of"):
+                session.terminal.info(f"{file} is the same file as document {earlier}.")
         elif not wait:
             session.terminal.line(accepted[-1])
     if wait:
@@ -59,19 +65,18 @@ def submit(
         session.terminal.info(f"Wait for it with: sluice document wait {accepted[0]['task_id']}")
 
 
-def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: bool | None, key: str) -> Any:
+def submit_one(session: Session, path: Path, options: dict[str, int], *, direct: bool | None, key: str) -> Any:
     size = path.stat().st_size
     if direct is None:
         direct = size > DIRECT_BYTES
     try:
         with path.open("rb") as file:
             if direct:
-                body = {"file_key": upload(session, path.name, file, size), "rule_id": rule_id}
-                return send(session, key, json=body)
-            fields = {} if rule_id is None else {"rule_id": str(rule_id)}
+                return send(session, key, json={"file_key": upload(session, path.name, file, size), **options})
+            fields = {name: str(value) for name, value in options.items()}
             return send(session, key, file=file, data=fields, files={"file": (path.name, file, type_of(path.name))})
     except Problem as problem:
-        problem.locate(lambda pointer: {"/rule_id": "--rule"}.get(pointer, str(path)))
+        problem.locate(lambda pointer: {"/rule_id": "--rule", "/keep_days": "--keep-days"}.get(pointer, str(path)))
         if not problem.document.get("errors"):
             problem.advice = (f"File: {path}", *problem.advice)
         raise

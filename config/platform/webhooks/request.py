@@ -12,7 +12,7 @@ from config.platform.http import outbound
 from config.platform.http.outbound import AddressBlocked, Deadline, retry_after
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
-from exports.webhooks import url_guard
+from config.platform.webhooks import url_guard
 
 log = structlog.get_logger(__name__)
 

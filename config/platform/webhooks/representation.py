@@ -3,8 +3,8 @@
 from django.db.models import Prefetch, QuerySet, Window
 from django.db.models.functions import RowNumber
 
-from exports.webhooks import schemas
-from exports.webhooks.models import Attempt, Delivery, Webhook
+from config.platform.webhooks import schemas
+from config.platform.webhooks.models import Attempt, Delivery, Webhook
 
 MAX_LOG_ATTEMPTS = 20  # the newest attempts of a delivery
 
@@ -37,6 +37,7 @@ def delivery(delivery: Delivery) -> schemas.WebhookDelivery:
         "id": str(delivery.pk),
         "type": delivery.type,
         "jobId": str(delivery.job_id) if delivery.job_id else None,
+        "subject": delivery.subject or None,
         "status": delivery.status,
         "attempts": delivery.attempts,
         "createdAt": delivery.created_at,

@@ -16,10 +16,10 @@ from structlog.contextvars import bound_contextvars
 from config.platform import backoff
 from config.platform.db import sql
 from config.platform.observability import logs
-from exports.webhooks import metrics, request
-from exports.webhooks.request import WebhookResponse
-from exports.webhooks.signature import signed_headers
-from exports.webhooks.wakeups import wake_senders
+from config.platform.webhooks import metrics, request
+from config.platform.webhooks.request import WebhookResponse
+from config.platform.webhooks.signature import signed_headers
+from config.platform.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +46,7 @@ class ClaimedDelivery:
     attempts: int
     webhook_id: UUID
     job_id: UUID | None
+    subject: str
     body: str
     url: str
     secrets: list[str]
@@ -56,11 +57,16 @@ class ClaimedDelivery:
 # A test is not retried: its user is waiting for it, and can start another one.
 ATTEMPTS_OF = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
-# A receiver gets the events of a job in their order: a delivery waits until the earlier ones have ended.
-IS_NEXT_OF_JOB = """NOT EXISTS (
+# A receiver gets the events of a job, or of another subject, in their order: a delivery waits until the earlier ones
+# have ended. Each condition uses the unique index of its own, which is why they are not one.
+IS_NEXT = """NOT EXISTS (
     SELECT 1 FROM exports_delivery earlier
     WHERE earlier.webhook_id = d.webhook_id AND earlier.job_id = d.job_id AND earlier.seq < d.seq
       AND earlier.status = 'pending'
+) AND NOT EXISTS (
+    SELECT 1 FROM exports_delivery earlier
+    WHERE d.subject <> '' AND earlier.subject <> '' AND earlier.webhook_id = d.webhook_id
+      AND earlier.subject = d.subject AND earlier.seq < d.seq AND earlier.status = 'pending'
 )"""
 
 # Two statements in one transaction. NEXT_WEBHOOK locks an idle webhook with a due delivery, and its user. CLAIM checks
@@ -75,7 +81,7 @@ WITH due AS MATERIALIZED (
     SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
         min(d.available_at) FILTER (
             WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND u.is_active
-            AND {IS_NEXT_OF_JOB}) AS since
+            AND {IS_NEXT}) AS since
     FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id JOIN auth_user u ON u.id = w.user_id
     WHERE d.status = 'pending' AND d.available_at <= statement_timestamp()
     GROUP BY d.webhook_id, w.user_id
@@ -106,7 +112,7 @@ WITH sending AS MATERIALIZED (
 ), pick AS MATERIALIZED (
     SELECT d.id, d.lease_until FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
     WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.available_at <= statement_timestamp()
-      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND {IS_NEXT_OF_JOB}
+      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND {IS_NEXT}
       AND NOT EXISTS (SELECT 1 FROM sending WHERE webhook_id = %(webhook)s)
       AND (SELECT count(*) FROM sending WHERE user_id = %(user)s) < %(busy)s
     ORDER BY d.available_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
@@ -117,7 +123,7 @@ SET token = nextval('exports_fence_seq'), attempts = d.attempts + 1,
     lease_until = clock_timestamp() + %(lease)s * interval '1 second'
 FROM pick, exports_webhook w
 WHERE d.id = pick.id AND w.id = d.webhook_id
-RETURNING d.id, d.token, d.attempts, d.webhook_id, d.job_id, d.body, w.url,
+RETURNING d.id, d.token, d.attempts, d.webhook_id, d.job_id, d.subject, d.body, w.url,
     CASE WHEN w.old_secret_until > clock_timestamp() THEN ARRAY[w.secret, w.old_secret] ELSE ARRAY[w.secret] END
         AS secrets
 """
@@ -234,7 +240,12 @@ def drain() -> None:
 
 
 def log_ids(delivery: ClaimedDelivery) -> dict[str, str]:
-    ids = {"webhook_id": delivery.webhook_id, "delivery_id": delivery.id, "job_id": delivery.job_id}
+    ids = {
+        "webhook_id": delivery.webhook_id,
+        "delivery_id": delivery.id,
+        "job_id": delivery.job_id,
+        "subject": delivery.subject,
+    }
     return {name: str(value) for name, value in ids.items() if value}
 
 

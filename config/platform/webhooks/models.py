@@ -10,11 +10,14 @@ from django.db.models.functions import Now
 
 
 class EventType(models.TextChoices):
-    """Types of events that users can subscribe to. Producers pass them to `outbox.add`."""
+    """Types of events that users can subscribe to. Producers pass them to `outbox`."""
 
     SUCCEEDED = "export.succeeded"
     FAILED = "export.failed"
     CANCELLED = "export.cancelled"
+    DOCUMENT_COMPLETED = "document.completed"
+    DOCUMENT_FAILED = "document.failed"
+    BATCH_COMPLETED = "batch.completed"
 
 
 TEST = "webhook.test"  # type of test deliveries; not an EventType, since users cannot subscribe to it
@@ -61,7 +64,9 @@ class Delivery(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     webhook = models.ForeignKey(Webhook, models.CASCADE, related_name="deliveries")
     job = models.ForeignKey("exports.Job", models.SET_NULL, null=True, blank=True, related_name="+")
-    seq = models.BigIntegerField(null=True, blank=True, help_text="Number of the job's event. Null for a test.")
+    # Of events that are not of a job. No foreign key: the log stays when a document is deleted.
+    subject = models.CharField(max_length=64, default="", db_default="", blank=True, help_text="Such as document:17")
+    seq = models.BigIntegerField(null=True, blank=True, help_text="Grows with each event of a subject. Null for a test")
     type = models.CharField(max_length=32)
     body = models.TextField(help_text="Body of the request, the same for every attempt.")
     status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
@@ -86,6 +91,9 @@ class Delivery(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["webhook", "job", "seq"], name="exports_delivery_once"),
+            models.UniqueConstraint(
+                fields=["webhook", "subject", "seq"], name="exports_delivery_of_subject", condition=~Q(subject="")
+            ),
             models.CheckConstraint(
                 name="exports_delivery_sent_under_lease",
                 condition=Q(token__isnull=True, lease_until__isnull=True)

@@ -14,9 +14,9 @@ from django.db.models.functions import Now
 
 from config.platform.db import clock, sql
 from config.platform.http.problems import NotFound, Problem, require_first
-from exports.webhooks import outbox, representation
-from exports.webhooks.models import TEST, Delivery, Webhook
-from exports.webhooks.wakeups import wake_senders
+from config.platform.webhooks import outbox, representation
+from config.platform.webhooks.models import TEST, Delivery, Webhook
+from config.platform.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 

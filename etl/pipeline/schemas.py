@@ -1,4 +1,4 @@
-"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+"""Types of response and webhook bodies. `representation` builds them, and the OpenAPI document is derived from them."""
 
 from datetime import date, datetime
 from functools import partial
@@ -8,12 +8,14 @@ from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_fiel
 from rest_framework import serializers
 
 from config.platform.http.openapi.response_schemas import Path, Url, choices, serializer_of
+from config.platform.webhooks.models import EventType
 from etl.core import errors
-from etl.core.states import Stage, Status
+from etl.core.states import BatchStatus, Stage, Status
 from etl.models.review import ReviewEvent as ReviewEventRow
 from etl.postprocessors.citations.levels import CORRECTED, LEVELS
 from etl.providers.base import BLOCK_KINDS
 
+EVENTS = [EventType.DOCUMENT_COMPLETED.value, EventType.DOCUMENT_FAILED.value]
 ERROR_CODES = sorted(errors.codes())
 OBJECT = {"type": "object", "additionalProperties": True}
 TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}}}
@@ -122,6 +124,10 @@ class AcceptedTask(TypedDict):
     task_id: int
     status: Annotated[str, choices([Status.PENDING.value])]
     status_url: Annotated[Path, "Path of the task."]
+    duplicate_of: Annotated[
+        int | None,
+        "Your newest earlier task with the same bytes. Null for a `file_key`: its bytes are read later.",
+    ]
 
 
 class UploadPlace(TypedDict):
@@ -186,6 +192,7 @@ class TaskStatus(TaskProgress):
 
 class TaskId(TypedDict):
     task_id: int
+    batch_id: Annotated[int | None, "The batch that the document was submitted with."]
 
 
 class EInvoiceError(TypedDict):
@@ -209,6 +216,9 @@ class TaskDetails(TypedDict):
     approved_at: Annotated[datetime | None, "When a person approved the result. A correction removes the approval."]
     approved_by: Annotated[str | None, "Username of that person."]
     corrected: Annotated[bool, "Whether a person has corrected the result."]
+    duplicate_of: Annotated[
+        int | None, "The owner's newest earlier task with the same bytes. It may have been deleted since."
+    ]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
     einvoice: Annotated[EInvoice | None, "The e-invoice that the document carries. Null until it is read."]
     metadata: TaskMetadata
@@ -253,6 +263,14 @@ class ReviewEvent(TypedDict):
     change: Annotated[dict[str, Any] | None, ChangeField]
 
 
+class DocumentEnd(TypedDict):
+    """Body of a webhook that reports the end of a task."""
+
+    type: Annotated[str, choices(EVENTS)]
+    timestamp: Annotated[datetime, "When the task ended."]
+    data: Annotated[TaskSummary, "The task without `result` and `previous_result`. `GET` it for its result."]
+
+
 class LayoutBlock(TypedDict):
     id: Annotated[str, "Page and number, such as `1-3`. In reading order."]
     kind: Annotated[str, choices(BLOCK_KINDS)]
@@ -274,6 +292,52 @@ class LayoutPage(TypedDict):
 
 class Layout(TypedDict):
     pages: Annotated[list[LayoutPage], "Empty if the provider does not know the places of text."]
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+class RefusedFile(TypedDict):
+    filename: Annotated[str, "In a ZIP file with its folders. The `file_key` of an upload that does not exist."]
+    code: Annotated[str, "The code of the problem that a submission of this file alone would return."]
+
+
+class AcceptedBatch(TypedDict):
+    batch_id: int
+    status_url: Annotated[Path, "Path of the batch."]
+    total: Annotated[int, "Accepted documents."]
+    refused: Annotated[list[RefusedFile], "Files that are not part of the batch."]
+
+
+class BatchSummary(TypedDict):
+    batch_id: int
+    name: str
+    status: Annotated[
+        str,
+        choices(BatchStatus),
+        "`running` until all documents have ended. `cancelled` if the batch was cancelled before that.",
+    ]
+    total: Annotated[int, "Accepted documents."]
+    completed: int
+    failed: int
+    cancelled: int
+    deleted: Annotated[int, "Documents that were deleted since."]
+    rule_id: int
+    rule_version: Annotated[int, "Version of the rule at the time of the submission."]
+    created_at: datetime
+    updated_at: Annotated[datetime, "When it was created, retried, or ended."]
+
+
+class Batch(BatchSummary):
+    refused: list[RefusedFile]
+
+
+class BatchEnd(TypedDict):
+    """Body of a webhook that reports that all documents of a batch have ended."""
+
+    type: Annotated[str, choices([EventType.BATCH_COMPLETED.value])]
+    timestamp: Annotated[datetime, "When the batch ended."]
+    data: Annotated[BatchSummary, "The batch without `refused`."]
 
 
 class CancelledTask(TypedDict):
@@ -314,6 +378,8 @@ class DocumentLimits(TypedDict):
     rule_tests_per_day: Annotated[DocumentDayLimit, "Tests of rules that call a language model."]
     open_tasks: Annotated[OpenLimit, "Tasks that have not ended, and upload URLs that can be used."]
     max_file_bytes: int
+    max_batch: Annotated[int, "Documents of a batch."]
+    max_batch_bytes: Annotated[int, "Bytes of a request with the documents of a batch."]
     max_pages: int
     rate: Annotated[str, "Rate limit for requests other than GET, such as `1200/min`."]
 

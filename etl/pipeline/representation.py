@@ -1,27 +1,33 @@
-"""Bodies of responses and events about tasks. One representation serves single tasks, lists, and event streams."""
+"""Bodies of responses and events about tasks. One representation serves single tasks, lists, event streams, and
+webhooks."""
 
 from typing import Any, cast
 
 from django.conf import settings
 
 from config.platform.http.quotas import left
-from etl.api import schemas
 from etl.core.states import Status
-from etl.ingest.uploads import UploadTarget
-from etl.models import ReviewEvent
+from etl.models import DocumentBatch, ReviewEvent
+from etl.pipeline import schemas
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
 PATH = "/api/v1/etl/tasks"
 EINVOICE = "einvoice"
+BATCHES = "/api/v1/etl/batches"
 
 
 def path_of(task_id: int) -> str:
     return f"{PATH}/{task_id}"
 
 
-def accepted(task_id: int) -> schemas.AcceptedTask:
-    return {"task_id": task_id, "status": Status.PENDING, "status_url": path_of(task_id)}
+def accepted(task_id: int, *, duplicate_of: int | None) -> schemas.AcceptedTask:
+    return {
+        "task_id": task_id,
+        "status": Status.PENDING,
+        "status_url": path_of(task_id),
+        "duplicate_of": duplicate_of,
+    }
 
 
 def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.Task:
@@ -31,11 +37,12 @@ def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.
 
 
 def summary(state: RunState) -> schemas.TaskSummary:
-    """Return a task as lists show it: without its result, which may be large."""
+    """Return a task as lists and webhooks show it: without its result, which may be large."""
     ocr = {name: value for name, value in state.metadata["ocr"].items() if name != EINVOICE}
     metadata = state.metadata | {"ocr": ocr}
     return {
         "task_id": state.task_id,
+        "batch_id": state.batch_id,
         **progress(state),
         "filename": state.filename,
         "rule_id": state.rule_id,
@@ -43,6 +50,7 @@ def summary(state: RunState) -> schemas.TaskSummary:
         "approved_at": state.review.approved_at,
         "approved_by": state.review.approved_by,
         "corrected": state.review.corrections > 0,
+        "duplicate_of": state.duplicate_of,
         "error": error(state),
         "einvoice": einvoice(state),
         "metadata": cast("schemas.TaskMetadata", metadata),
@@ -86,6 +94,42 @@ def review_event(event: ReviewEvent) -> schemas.ReviewEvent:
     }
 
 
+def batch_path(batch_id: int) -> str:
+    return f"{BATCHES}/{batch_id}"
+
+
+def accepted_batch(batch: DocumentBatch) -> schemas.AcceptedBatch:
+    return {
+        "batch_id": batch.pk,
+        "status_url": batch_path(batch.pk),
+        "total": batch.total,
+        "refused": refused_files(batch),
+    }
+
+
+def refused_files(batch: DocumentBatch) -> list[schemas.RefusedFile]:
+    """Return the files in the order of the request, and their fields in that of the first response: `jsonb` sorts."""
+    return [{"filename": each["filename"], "code": each["code"]} for each in batch.refused]
+
+
+def batch(row: Any) -> schemas.BatchSummary:
+    """Return a batch that was read with its counts (`DocumentBatchQuerySet.with_counts`)."""
+    return {
+        "batch_id": row.pk,
+        "name": row.name,
+        "status": row.status,
+        "total": row.total,
+        "completed": row.completed,
+        "failed": row.failed,
+        "cancelled": row.cancelled,
+        "deleted": row.deleted,
+        "rule_id": row.rule_id,
+        "rule_version": row.rule_version,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
 def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
     env = settings.SLUICE
     versions = part(env.etl_daily_rule_versions, rule_versions)
@@ -96,6 +140,8 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
         "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
         "open_tasks": part(quota.max_open, quota.open),
         "max_file_bytes": env.etl_max_file_bytes,
+        "max_batch": env.etl_max_batch,
+        "max_batch_bytes": env.etl_max_batch_bytes,
         "max_pages": env.etl_max_pages,
         "rate": env.etl_rate,
     }
@@ -103,13 +149,3 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
 
 def part(limit: int, used: int) -> schemas.OpenLimit:
     return {"limit": limit, "used": used, "remaining": left(limit, used)}
-
-
-def upload_target(target: UploadTarget) -> schemas.UploadPlace:
-    return {
-        "file_key": target.file_key,
-        "upload_url": target.ticket.url,
-        "method": "PUT",
-        "headers": target.ticket.headers,
-        "expires_at": target.expires_at,
-    }

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, TypedDict
 
 from config.platform.http.openapi.response_schemas import Uuid, choices
-from exports.webhooks.models import TEST, Delivery, EventType
+from config.platform.webhooks.models import TEST, Delivery, EventType
 
 DELIVERY_TYPES = [*EventType.values, TEST]
 
@@ -36,7 +36,8 @@ class WebhookAttempt(TypedDict):
 class WebhookDelivery(TypedDict):
     id: Annotated[Uuid, "Sent to the receiver as `webhook-id`."]
     type: Annotated[str, choices(DELIVERY_TYPES)]
-    jobId: Annotated[Uuid | None, "Null for a test, and after the job was deleted."]
+    jobId: Annotated[Uuid | None, "Set for events of an export, until it is deleted."]
+    subject: Annotated[str | None, "Set for events of a document or a batch: its kind and id, such as `document:17`."]
     status: Annotated[str, choices(Delivery.Status)]
     attempts: Annotated[int, "Attempts since the delivery was created or last redelivered."]
     createdAt: datetime

@@ -1,0 +1,137 @@
+"""API view of the results of a batch, in one file."""
+
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connection
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework.exceptions import ErrorDetail, ValidationError
+from rest_framework.request import Request
+
+from config.platform import storage
+from config.platform.http import staff
+from config.platform.http.auth import user_of
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.responses import problems
+from config.platform.http.paging import chosen
+from config.platform.http.problems import BadInput, DiskFull, Problem, require_first
+from etl.api import openapi
+from etl.api.batches import NoSuchBatch
+from etl.api.serializers import read_flag
+from etl.api.views import TaskAPIView
+from etl.models import DocumentBatch
+from etl.pipeline import result_files
+from etl.pipeline.result_files import FORMATS, ResultLayout
+
+BLOCK = 256 * 1024
+AT_ONCE = 2  # files that a process builds: each takes a processor
+MAX_POINTER = 500
+building = threading.BoundedSemaphore(AT_ONCE)
+FILE = OpenApiResponse(OpenApiTypes.BINARY, "The results.")
+
+
+class TooManyDownloads(Problem):
+    status = 503
+    code = "too_many_downloads"
+    detail = "The server is preparing as many results as it can. Try again in a few seconds."
+
+
+class BatchResultsView(TaskAPIView):
+    """`GET /batches/{id}/results`."""
+
+    content_negotiation_class = IgnoreAccept
+
+    @openapi.operation(
+        operation_id="getBatchResults",
+        **openapi.BATCH_RESULTS,
+        responses={
+            **{(200, media_type.partition(";")[0]): FILE for media_type in FORMATS.values()},
+            **problems(BadInput, NoSuchBatch, result_files.TooManyColumns, TooManyDownloads, DiskFull),
+        },
+    )
+    def get(self, request: Request, batch_id: int) -> HttpResponseBase:
+        user = user_of(request)
+        batch = require_first(DocumentBatch.objects.owned_by(user).filter(pk=batch_id), NoSuchBatch)
+        layout = layout_of(request)
+        return results(batch, layout, request, user=user, what="Over the API: downloaded the results.")
+
+
+def layout_of(request: Request) -> ResultLayout:
+    """Read the query. Raises ValidationError at the parameter."""
+    return ResultLayout(
+        format=chosen(request, "format", among=FORMATS) or "jsonl",
+        rows=pointer_of(request.query_params.get("rows")),
+        escapes_formulas=chosen(request, "formula_policy", among=("none", "escape")) == "escape",
+        bom=read_flag(request, "bom"),
+    )
+
+
+def pointer_of(text: str | None) -> tuple[str, ...] | None:
+    """Return the tokens of a JSON Pointer (RFC 6901)."""
+    if text is None:
+        return None
+    if (text and not text.startswith("/")) or len(text) > MAX_POINTER:
+        raise ValidationError({"rows": [ErrorDetail("Must be a JSON Pointer such as /items.")]})
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:])
+
+
+def results(batch: DocumentBatch, layout: ResultLayout, request: Request, *, user: Any, what: str) -> HttpResponseBase:
+    """Return a response with the file. Raises TooManyColumns, TooManyDownloads and DiskFull."""
+    staff.record_reading(user, batch, what)
+    with turn():
+        file = result_files.build(batch, layout)
+    connection.close()  # a slow client must not hold it
+    size = os.fstat(file.fileno()).st_size
+    headers = {
+        "Content-Length": str(size),
+        "Content-Disposition": storage.content_disposition(f"{batch.title}.{layout.format}"),
+        "Cache-Control": "no-store",
+    }
+    content_type = FORMATS[layout.format]
+    if request.method == "HEAD":
+        file.close()
+        return HttpResponse(content_type=content_type, headers=headers)
+    content = AsyncFileBlocks(file) if isinstance(request._request, ASGIRequest) else FileBlocks(file)
+    return StreamingHttpResponse(content, content_type=content_type, headers=headers)
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    if not building.acquire(blocking=False):
+        raise TooManyDownloads
+    try:
+        yield
+    finally:
+        building.release()
+
+
+class OpenFile:
+    """A file that is closed with the response."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class FileBlocks(OpenFile):
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self.file.read(BLOCK):
+            yield block
+
+
+class AsyncFileBlocks(OpenFile):
+    """The blocks for ASGI, read by threads: Django would collect all blocks of a synchronous iterator first."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while block := await sync_to_async(self.file.read)(BLOCK):
+            yield block

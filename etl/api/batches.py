@@ -1,0 +1,205 @@
+"""API views of batches. Each translates the request, calls one function, and translates the result."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from drf_spectacular.utils import extend_schema_view
+from rest_framework import generics
+from rest_framework.parsers import MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from config.platform.http import staff
+from config.platform.http.auth import user_of
+from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.openapi.responses import problems
+from config.platform.http.parsers import JSONParser
+from config.platform.http.problems import (
+    BadInput,
+    BodyTooLarge,
+    NotFound,
+    NotPermitted,
+    StorageUnavailable,
+    require_first,
+)
+from config.platform.http.request_context import request_id
+from config.platform.http.serializers import EmptyBody
+from etl.api import openapi
+from etl.api.serializers import BatchFilesSerializer, BatchInput, BatchKeysSerializer, CancelSerializer
+from etl.api.views import POLL_SECONDS, TaskAPIView
+from etl.core.formats import HEAD_BYTES
+from etl.ingest import acceptance, archive, batches, multipart, uploads
+from etl.ingest.batches import Candidate
+from etl.models import DocumentBatch
+from etl.models.batch import DocumentBatchQuerySet
+from etl.pipeline import actions, batch_actions, queue_limit, quotas, representation, schemas
+from rules.library import catalog
+
+SUBMIT_PROBLEMS = (
+    BadInput, acceptance.BatchTooLarge, BodyTooLarge, InFlight, KeyReused, quotas.QuotaExceeded, queue_limit.QueueFull,
+    StorageUnavailable, catalog.NoDefaultRule,
+)  # fmt: skip
+
+
+class NoSuchBatch(NotFound):
+    detail = "Batch not found"
+
+
+def seen(request: Request, batch_id: int) -> Any:
+    """Return a batch with its counts. Raises NoSuchBatch, also for one that the user may not see."""
+    rows = DocumentBatch.objects.owned_by(request.user).with_counts()
+    return require_first(rows.filter(pk=batch_id), NoSuchBatch)
+
+
+def changeable(request: Request, batch_id: int) -> DocumentBatch:
+    """Return a batch to change. Raises NoSuchBatch, and NotPermitted for one that the user may only see."""
+    batch = require_first(DocumentBatch.objects.owned_by(request.user).filter(pk=batch_id), NoSuchBatch)
+    staff.require_change(request.user, batch)
+    return batch
+
+
+# ---- Submission and list --------------------------------------------------------------------------------------------
+
+
+def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
+    """Return the documents of a request. Raises BadInput for too many, and for a damaged archive."""
+    if wanted.file_keys:
+        check_number(len(wanted.file_keys), "/file_keys")
+        return [
+            Candidate(uploads.EarlierUpload(key, user_id=user_id), f"/file_keys/{number}", label=key)
+            for number, key in enumerate(wanted.file_keys)
+        ]
+    if len(wanted.files) == 1:
+        (file,) = wanted.files
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+        if archive.is_archive(head) and not acceptance.is_document(head, name=file.name or ""):
+            return [Candidate(document, "/file") for document in archive.documents_in(file)]
+    check_number(len(wanted.files), "/file")
+    return [Candidate(uploads.SentFile(file), f"/file/{number}") for number, file in enumerate(wanted.files)]
+
+
+def check_number(count: int, pointer: str) -> None:
+    if count > acceptance.most_in_batch():
+        raise archive.too_many(count, pointer=pointer)
+
+
+def identity_of(wanted: BatchInput) -> dict[str, Any]:
+    """Return what a repeated request must have in common with the first one."""
+    files = [{"name": file.name, **uploads.SentFile(file).identity()} for file in wanted.files]
+    return {**wanted.options, "files": files, "file_keys": wanted.file_keys}
+
+
+@extend_schema_view(
+    get=openapi.operation(
+        operation_id="listBatches",
+        **openapi.LIST_BATCHES,
+        responses={200: list[schemas.BatchSummary], **problems(BadInput)},
+    )
+)
+class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
+    """`GET /batches`: the user's batches, newest first. `POST`: creates one."""
+
+    parser_classes = (JSONParser, MultiPartParser)
+    ordering = ("-created_at", "-batch_id")
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        """Set the handler of files before the body is read, which the CSRF check does."""
+        if request.method == "POST":
+            request.upload_handlers = [multipart.FilesInOne(request)]
+        return super().initialize_request(request, *args, **kwargs)
+
+    def get_queryset(self) -> DocumentBatchQuerySet:
+        return DocumentBatch.objects.filter(user=user_of(self.request)).defer("refused").with_counts()
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.get_queryset()) or []
+        return self.get_paginated_response([representation.batch(row) for row in page])
+
+    @openapi.operation(
+        operation_id="submitBatch",
+        **openapi.SUBMIT_BATCH,
+        request={"multipart/form-data": BatchFilesSerializer, "application/json": BatchKeysSerializer},
+        responses={202: openapi.ACCEPTED_BATCH, **problems(*SUBMIT_PROBLEMS)},
+    )
+    def post(self, request: Request) -> Response:
+        wanted, user = BatchInput.of(request), user_of(request)
+        batch, replayed = batches.submit(
+            candidates_of(wanted, user_id=user.pk),
+            user=user,
+            **wanted.options,
+            request_id=request_id(request._request),
+            idempotency=Idempotency.of(request, body=lambda: identity_of(wanted)),
+        )
+        headers = headers_of(batch.pk) | ({REPLAYED: "true"} if replayed else {})
+        return Response(representation.accepted_batch(batch), status=202, headers=headers)
+
+
+def headers_of(batch_id: int) -> dict[str, str]:
+    return {"Location": representation.batch_path(batch_id), "Retry-After": str(POLL_SECONDS)}
+
+
+# ---- One batch ------------------------------------------------------------------------------------------------------
+
+
+class BatchView(TaskAPIView):
+    """`GET /batches/{id}`."""
+
+    @openapi.operation(
+        operation_id="getBatch", **openapi.GET_BATCH, responses={200: schemas.Batch, **problems(NoSuchBatch)}
+    )
+    def get(self, request: Request, batch_id: int) -> Response:
+        batch = seen(request, batch_id)
+        headers = {} if batch.has_ended else {"Retry-After": str(POLL_SECONDS)}
+        return Response(
+            {**representation.batch(batch), "refused": representation.refused_files(batch)}, headers=headers
+        )
+
+
+class CancelBatchView(TaskAPIView):
+    """`POST /batches/{id}/cancel`: cancels the open documents."""
+
+    @openapi.operation(
+        operation_id="cancelBatch",
+        **openapi.CANCEL_BATCH,
+        request=CancelSerializer,
+        responses={
+            200: schemas.BatchSummary,
+            **problems(BadInput, NotPermitted, NoSuchBatch, batch_actions.NothingToCancel, actions.RunStateUnavailable),
+        },
+    )
+    def post(self, request: Request, batch_id: int) -> Response:
+        is_forced = CancelSerializer.read(request.data)["force"]
+        batch = changeable(request, batch_id)
+        with staff.recorded(request.user, batch, "Over the API: cancelled."):
+            batch_actions.cancel(batch, is_forced=is_forced)
+        return Response(representation.batch(seen(request, batch_id)))
+
+
+class RetryBatchView(TaskAPIView):
+    """`POST /batches/{id}/retry`: runs the failed documents again."""
+
+    @openapi.operation(
+        operation_id="retryBatch",
+        **openapi.RETRY_BATCH,
+        request=None,
+        responses={
+            202: schemas.BatchSummary,
+            **problems(
+                BadInput,
+                NotPermitted,
+                NoSuchBatch,
+                batch_actions.NothingToRetry,
+                quotas.QuotaExceeded,
+                queue_limit.QueueFull,
+                actions.RunStateUnavailable,
+                StorageUnavailable,
+            ),
+        },
+    )
+    def post(self, request: Request, batch_id: int) -> Response:
+        EmptyBody.read(request.data)
+        batch = changeable(request, batch_id)
+        with staff.recorded(request.user, batch, "Over the API: retried the failed documents."):
+            batch_actions.retry(batch)
+        return Response(representation.batch(seen(request, batch_id)), status=202, headers=headers_of(batch_id))

@@ -1,0 +1,218 @@
+"""Submission of batches: several documents under one rule. Files that are not accepted are left out, and returned.
+
+A batch is accepted or refused as a whole where a quota or the queue has no room: half a batch that nobody asked for
+would be harder to complete than a smaller batch is to send.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from config.platform.db import clock, identity
+from config.platform.http.idempotency import Idempotency
+from config.platform.http.problems import BadInput, InputError, Problem, StorageUnavailable
+from config.platform.observability import tracing
+from etl.core import metrics
+from etl.core.states import Stage
+from etl.ingest.submission import IncomingDocument, uploads_of
+from etl.ingest.uploads import StoredDocument, shown_name
+from etl.models import DocumentBatch, Task
+from etl.pipeline import dispatch, queue_limit, turns
+from rules.library import catalog
+from rules.library.content import RuleContent
+
+log = structlog.get_logger(__name__)
+
+THREADS = 4  # each has the memory of an upload's part
+MAX_NAME = 300  # characters of a refused file's name, which may be a path
+
+
+class NamedDocument(IncomingDocument, Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Candidate(NamedTuple):
+    """A document of the request, and where it is in the request."""
+
+    document: NamedDocument
+    pointer: str
+    label: str = ""  # instead of a name
+
+
+class Outcome(NamedTuple):
+    """A document that was checked or stored, or why it is refused."""
+
+    candidate: Candidate
+    stored: StoredDocument | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    user: User
+    rule: RuleContent
+    name: str
+    keep_days: int | None
+    request_id: str
+    idempotency: Idempotency | None
+
+
+def submit(
+    candidates: Sequence[Candidate],
+    *,
+    user: User,
+    name: str = "",
+    rule_id: int | None,
+    keep_days: int | None = None,
+    request_id: str = "",
+    idempotency: Idempotency | None = None,
+) -> tuple[DocumentBatch, bool]:
+    """Create a batch of documents and start it. Without `rule_id` the default rule applies.
+
+    Return the batch, and whether an earlier request with the same idempotency key created it. Raise BadInput, also if
+    no document is accepted, QuotaExceeded, QueueFull, KeyReused, InFlight and StorageUnavailable; no batch is created
+    then, and nothing is charged.
+    """
+    if idempotency and (batch := idempotency.find(DocumentBatch.objects.all(), user_id=user.pk)):
+        return batch, True
+    rule = catalog.resolve(user=user, rule_id=rule_id)
+    request = BatchRequest(
+        user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
+    )
+    with ThreadPoolExecutor(THREADS) as pool:
+        checks = list(pool.map(check, candidates))
+        fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
+        require_some(fitting, checks)
+        queue_limit.check(user_id=user.pk, **cost(fitting))  # before storing them
+        stores = list(pool.map(partial(store, mark=identity.marker()), fitting))
+    refused = [outcome for outcome in checks if outcome.problem] + [outcome for outcome in stores if outcome.problem]
+    stored = [outcome for outcome in stores if outcome.stored]
+    try:
+        require_some(stored, refused)
+        batch, tasks = create(request, stored, refused)
+    except Problem:
+        # Only here is it certain that there is no row. After any other error the commit may have succeeded.
+        drop(stored)
+        raise
+    if not tasks:
+        drop(stored)
+        return batch, True
+    for task in tasks:
+        metrics.task_moved(task.status)
+    log.info("batch_accepted", batch_id=batch.pk, documents=len(tasks), refused=len(refused))
+    dispatch.begin_many(dict.fromkeys(tasks, Stage.OCR))
+    return batch, False
+
+
+def check(candidate: Candidate) -> Outcome:
+    """Check a document, without a database: this runs in threads. Raises StorageUnavailable."""
+    try:
+        candidate.document.check()
+    except StorageUnavailable:
+        raise
+    except Problem as problem:
+        return Outcome(candidate, problem=problem)
+    return Outcome(candidate)
+
+
+def store(candidate: Candidate, *, mark: Mapping[str, str]) -> Outcome:
+    """Store a document, also in threads. If the storage fails, the caller drops the others."""
+    try:
+        return Outcome(candidate, stored=candidate.document.store(mark))
+    except Problem as problem:
+        return Outcome(candidate, problem=problem)
+
+
+def drop(stored: Sequence[Outcome]) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda outcome: outcome.stored and outcome.stored.drop(), stored))
+
+
+def require_some(accepted: Sequence[Any], checks: Sequence[Outcome]) -> None:
+    """Raise StorageUnavailable if the storage failed, and BadInput if every document is refused."""
+    problems = [(outcome.candidate, outcome.problem) for outcome in checks if outcome.problem]
+    for _, problem in problems:
+        if isinstance(problem, StorageUnavailable):
+            raise problem
+    if not accepted:
+        raise BadInput(*(error_of(candidate, problem) for candidate, problem in problems))
+
+
+def cost(candidates: Sequence[Candidate]) -> dict[str, Any]:
+    documents = [candidate.document for candidate in candidates]
+    size = sum(document.size for document in documents)
+    return {"size": size, "uploads": uploads_of(*documents), "count": len(documents)}
+
+
+def create(
+    request: BatchRequest, stored: Sequence[Outcome], refused: Sequence[Outcome]
+) -> tuple[DocumentBatch, list[Task]]:
+    """Return the new batch with its tasks, or that of an earlier request without tasks."""
+    once, user = request.idempotency, request.user
+    with transaction.atomic():
+        if once and (batch := once.claim(DocumentBatch.objects.all(), user_id=user.pk)):
+            return batch, []
+        queue_limit.enter(user_id=user.pk, **cost([outcome.candidate for outcome in stored]))
+        batch = DocumentBatch.objects.create(
+            user=user,
+            rule_id=request.rule.rule_id,
+            rule_version=request.rule.version,
+            name=request.name,
+            total=len(stored),
+            refused=[{"filename": name_of(each.candidate), "code": code_of(each.problem)} for each in refused],
+            request_id=request.request_id,
+            **(once.columns if once else {}),
+        )
+        shared = {
+            "user": user,
+            "batch": batch,
+            "rule_id": request.rule.rule_id,
+            "rule_version": request.rule.version,
+            "expires_at": clock.now() + timedelta(days=request.keep_days) if request.keep_days else None,
+            "request_id": request.request_id,
+            "traceparent": tracing.traceparent(),
+        }
+        files = [outcome.stored for outcome in stored if outcome.stored]
+        earlier = Task.objects.newest_duplicates(user_id=user.pk, digests=(file.sha256 for file in files))
+        ranked = enumerate(files, turns.next_rank(user.pk))
+        rows = [{**shared, "rank": rank, **columns_of(file, earlier)} for rank, file in ranked]
+        return batch, Task.objects.accept_many(rows)
+
+
+def columns_of(file: StoredDocument, earlier: Mapping[str, int]) -> dict[str, Any]:
+    """Return the columns of a document. `earlier`: tasks with the same bytes, by SHA-256."""
+    return {
+        "filename": file.filename,
+        "kind": file.kind,
+        "size": file.size,
+        "document_key": file.key,
+        "sha256": file.sha256,
+        "duplicate_of": earlier.get(file.sha256),
+    }
+
+
+# ---- Refusals -------------------------------------------------------------------------------------------------------
+def name_of(candidate: Candidate) -> str:
+    """Return a name to show: for a file of an archive with its folders."""
+    name = candidate.label or candidate.document.name
+    clean = "".join(char for char in name if char.isprintable()).strip()
+    return clean[-MAX_NAME:] or shown_name(name, default="document")
+
+
+def code_of(problem: Problem | None) -> str:
+    if isinstance(problem, BadInput) and problem.errors:
+        return problem.errors[0].code
+    return problem.code if problem else ""
+
+
+def error_of(candidate: Candidate, problem: Problem) -> InputError:
+    detail = problem.errors[0].detail if isinstance(problem, BadInput) and problem.errors else problem.detail
+    return InputError(pointer=candidate.pointer, code=code_of(problem), detail=f"{name_of(candidate)}: {detail}")

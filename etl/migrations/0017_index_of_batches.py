@@ -1,0 +1,18 @@
+from django.db import models
+
+from config.platform.db import repeatable
+
+
+class Migration(repeatable.Migration):
+    atomic = False  # the index is created while others write
+
+    dependencies = [("etl", "0017_batches")]
+
+    operations = [
+        repeatable.AddIndexConcurrently(
+            model_name="task",
+            index=models.Index(
+                fields=["batch", "status"], name="etl_task_of_batch", condition=models.Q(batch__isnull=False)
+            ),
+        ),
+    ]

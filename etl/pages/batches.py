@@ -1,0 +1,277 @@
+"""Pages of batches: the list with its form, and one batch with its progress, documents, and results."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, cast
+from uuid import uuid4
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.contrib.auth.models import User
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.generic import View
+from django_htmx.http import HttpResponseClientRefresh
+from rest_framework.request import Request
+
+from config.platform.http import staff
+from config.platform.http.paging import chosen
+from config.platform.http.problems import NotFound, Problem, require_first
+from config.platform.http.request_context import request_id
+from config.platform.ui.base import Action, Listing, api_request, is_htmx, problem_text, show_in, validated
+from config.platform.ui.templatetags.pages import size
+from etl.api import batch_results
+from etl.api.batches import candidates_of, identity_of
+from etl.api.serializers import BatchFilesSerializer, BatchInput
+from etl.core.states import Status
+from etl.ingest import batches
+from etl.ingest.multipart import FilesInOne
+from etl.models import DocumentBatch, Task
+from etl.pages import explanations
+from etl.pages.base import DocumentsPage, rules_for
+from etl.pages.form import endings, limits, quota_left
+from etl.pages.listing import ORDER, RULE, rows_of
+from etl.pages.submitting import once_of
+from etl.pipeline import batch_actions
+from rules.api import rates
+from rules.library import catalog
+from rules.library.catalog import UnknownRule
+
+BATCH_ORDER = ("-created_at", "-batch_id")
+UNKNOWN = "Batch not found."
+TABS = {
+    Status.PENDING: "Open",
+    Status.COMPLETED: "Completed",
+    Status.FAILED: "Failed",
+    Status.CANCELLED: "Cancelled",
+}
+WIDTH, LEAST = 1000, 6  # of the progress bar and of its smallest visible part, in SVG units
+REASONS = 10  # of failures that the page lists
+
+
+# ---- The list and the form ------------------------------------------------------------------------------------------
+class BatchForm(forms.Form):
+    file = forms.FileField(label="Documents")
+    name = forms.CharField(required=False, max_length=200)
+    rule_id = forms.ChoiceField(label="Rule", required=False)
+
+    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        default, groups = rules_for(user)
+        first = ("", f"Default: {default}") if default else ("", "Choose a rule")
+        fields = cast("dict[str, Any]", self.fields)
+        fields["rule_id"].choices = [first, *groups]
+        fields["file"].widget = MultipleFiles(attrs={"accept": ",".join([*endings(), ".zip"])})
+        self.once = uuid4()  # idempotency key: a form that is sent twice creates one batch
+
+
+class MultipleFiles(forms.ClearableFileInput):
+    allow_multiple_selected = True
+    template_name = "django/forms/widgets/file.html"
+
+    def __init__(self, attrs: dict[str, Any]) -> None:
+        super().__init__({**attrs, "multiple": True})
+
+
+class BatchListPage(DocumentsPage):
+    template_name = "etl/batches.html"
+    title = "Batches"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        mine = DocumentBatch.objects.filter(user=self.user).select_related("rule").defer("refused", *RULE).with_counts()
+        listing = Listing(self.request, mine, ordering=BATCH_ORDER)
+        return super().get_context_data(
+            listing=listing,
+            batches=listing.rows,
+            form=context.pop("form", None) or BatchForm(user=self.user),
+            limits={
+                **limits(),
+                "batch": settings.SLUICE.etl_max_batch,
+                "batch_size": size(settings.SLUICE.etl_max_batch_bytes),
+            },
+            quota=quota_left(self.user.pk),
+            **context,
+        )
+
+
+@method_decorator(csrf_exempt, name="dispatch")  # the CSRF check reads the body, so the handler must be set before
+class SubmitBatch(LoginRequiredMixin, View):
+    """`POST /app/documents/batches/submit`."""
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        request.upload_handlers = [FilesInOne(request)]
+        try:
+            return cast("HttpResponseBase", SubmittedBatch.as_view()(request))
+        except Problem as problem:  # the disk is full
+            messages.error(request, problem_text(problem))
+            return redirect("batches")
+
+
+@method_decorator(csrf_protect, name="dispatch")
+class SubmittedBatch(BatchListPage):
+    """Redirect to the new batch, or show the form with its errors."""
+
+    http_method_names = ("post",)
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        form = BatchForm(request.POST, request.FILES, user=self.user)
+        form.full_clean()
+        form.errors.clear()  # replaced by the API's errors
+        try:
+            self.count()
+            batch = submit(request, self.user)
+        except Problem as problem:
+            show_in(form, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
+            response: HttpResponse = self.render_to_response(self.get_context_data(form=form))
+            response.status_code = problem.status
+            return response
+        messages.success(request, f"{batch.total:,} documents uploaded. This page shows their progress.")
+        return redirect("batch", batch_id=batch.pk)
+
+
+def submit(request: HttpRequest, user: User) -> DocumentBatch:
+    """Create a batch from the form. Raises the Problems of `batches.submit`."""
+    body: dict[str, Any] = {name: request.POST[name] for name in ("name", "rule_id") if request.POST.get(name)}
+    if files := request.FILES.getlist("file"):
+        body["file"] = files
+    wanted = BatchInput(validated(BatchFilesSerializer, body))
+    batch, _replayed = batches.submit(
+        candidates_of(wanted, user_id=user.pk),
+        user=user,
+        **wanted.options,
+        request_id=request_id(request),
+        idempotency=once_of(request, identity_of(wanted)),
+    )
+    return batch
+
+
+# ---- One batch ------------------------------------------------------------------------------------------------------
+class BatchPage(DocumentsPage):
+    """The page. htmx fetches its fragment every few seconds until the batch has ended, and then the whole page."""
+
+    template_name = "etl/batch.html"
+    fragment_name = "etl/_batch.html"
+
+    def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        if is_htmx(self.request) and context["batch"].has_ended:
+            return HttpResponseClientRefresh()
+        return super().render_to_response(context, **kwargs)
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        batch = seen(self.kwargs["batch_id"], user=self.user)
+        status = chosen(Request(self.request), "status", among=TABS) or ""
+        tasks: QuerySet[Task] = Task.objects.filter(batch_id=batch.pk)
+        rows = tasks.filter(status=status) if status else tasks
+        listing = Listing(self.request, rows.select_related("rule").without_results().defer(*RULE), ordering=ORDER)  # type: ignore[attr-defined]
+        open_now = batch.total - batch.completed - batch.failed - batch.cancelled - batch.deleted
+        return super().get_context_data(
+            title=batch.title,
+            batch=batch,
+            rule=rule_of(batch),
+            owner="" if batch.user_id == self.user.pk else batch.user.username,
+            may_change=staff.may_change(self.user, batch),
+            open=open_now,
+            percent=100 * (batch.total - open_now) // batch.total if batch.total else 100,
+            parts=parts(batch),
+            failures=failures(tasks),
+            listing=listing,
+            rows=rows_of(listing.rows or [], ""),
+            here=self.request.path,
+            tabs=tabs(batch, open_now),
+            status=status,
+            query=self.request.GET.urlencode(),
+            **context,
+        )
+
+
+def seen(batch_id: int, *, user: User) -> Any:
+    """Return a batch that the user may see, with its counts. Raises NotFound."""
+    rows = DocumentBatch.objects.owned_by(user).select_related("user").with_counts()
+    return require_first(rows.filter(pk=batch_id), NotFound(UNKNOWN))
+
+
+def rule_of(batch: DocumentBatch) -> str:
+    try:
+        return catalog.content(rule_id=batch.rule_id, version=batch.rule_version).name
+    except UnknownRule:
+        return f"Rule {batch.rule_id}"
+
+
+def parts(batch: Any) -> list[dict[str, Any]]:
+    """Return the segments of the progress bar from the left. Open documents are its background."""
+    x, found = 0, []
+    for name, number in (("done", batch.completed), ("failed", batch.failed), ("cancelled", batch.cancelled)):
+        if number:
+            width = max(LEAST, round(WIDTH * number / batch.total))
+            found.append({"status": name, "x": x, "width": width})
+            x += width
+    return found
+
+
+def tabs(batch: Any, open_now: int) -> list[tuple[str, str, int]]:
+    """Return the filters of the documents with their counts, without empty ones."""
+    numbers = {
+        Status.PENDING: open_now,
+        Status.COMPLETED: batch.completed,
+        Status.FAILED: batch.failed,
+        Status.CANCELLED: batch.cancelled,
+    }
+    named = [(str(status), label, numbers[status]) for status, label in TABS.items() if numbers[status]]
+    return [("", "All", batch.total - batch.deleted), *named]
+
+
+def failures(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
+    """Return the reasons of failures with their numbers, the most frequent first."""
+    found = tasks.filter(status=Status.FAILED).order_by().values_list("error__code", "error__retryable")
+    reasons: Counter[tuple[str, bool]] = Counter()
+    for code, retryable, number in found.annotate(number=Count("pk")):
+        reasons[code, retryable] += number
+    return [
+        {"explained": explanations.of_error({"code": code, "retryable": retryable}), "code": code, "count": number}
+        for (code, retryable), number in reasons.most_common(REASONS)
+    ]
+
+
+# ---- Actions and downloads ------------------------------------------------------------------------------------------
+class BatchAction(Action):
+    throttle = rates.DocumentThrottle
+
+    def batch(self, batch_id: int) -> DocumentBatch:
+        rows = DocumentBatch.objects.owned_by(self.user).filter(pk=batch_id)
+        batch = require_first(rows, NotFound(UNKNOWN))
+        staff.require_change(self.user, batch)
+        self.record_change(batch)
+        return batch
+
+    def next_url(self, *, batch_id: int) -> str:
+        return reverse("batch", args=[batch_id])
+
+
+class CancelBatch(BatchAction):
+    def act(self, *, batch_id: int) -> str:
+        number = batch_actions.cancel(self.batch(batch_id), is_forced="force" in self.request.POST)
+        return f"{number:,} document{'' if number == 1 else 's'} cancelled."
+
+
+class RetryBatch(BatchAction):
+    def act(self, *, batch_id: int) -> str:
+        number = batch_actions.retry(self.batch(batch_id))
+        return f"{number:,} document{'' if number == 1 else 's'} queued again."
+
+
+class BatchResultsDownload(DocumentsPage):
+    def get(self, request: HttpRequest, *, batch_id: int) -> HttpResponseBase:  # type: ignore[override]
+        self.count()
+        rows = DocumentBatch.objects.owned_by(self.user).filter(pk=batch_id)
+        batch = require_first(rows, NotFound(UNKNOWN))
+        asked = api_request(request)
+        layout = batch_results.layout_of(asked)
+        layout = replace(layout, rows=layout.rows or None)  # an empty field of the form
+        what = "On the web page: downloaded the results."
+        return batch_results.results(batch, layout, asked, user=self.user, what=what)

@@ -1,0 +1,130 @@
+"""Actions on batches: cancel the open documents, retry the failed ones."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from django.db import transaction
+
+from config.platform.db import clock
+from config.platform.http.problems import Problem
+from etl import runstate
+from etl.core import metrics
+from etl.core.states import Stage, Status
+from etl.models import DocumentBatch, Task
+from etl.pipeline import actions, batch_ends, completion, dispatch, queue_limit, turns
+from etl.pipeline.actions import OcrResultMissing, reading_state
+from etl.pipeline.artifacts import StoredOcr
+from etl.runstate import RunState
+
+log = structlog.get_logger(__name__)
+
+READERS = 8  # threads that look for stored OCR results
+CANCELLED_AT_ONCE = 200
+
+
+class NothingToCancel(Problem):
+    status = 409
+    code = "not_cancellable"
+    detail = "No document of this batch can be cancelled."
+
+
+class NothingToRetry(Problem):
+    status = 409
+    code = "nothing_to_retry"
+    detail = "No document of this batch has failed."
+
+
+# ---- Cancel ---------------------------------------------------------------------------------------------------------
+def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
+    """Cancel the documents that no worker has started, or that wait for post-processing. Return their number.
+
+    `is_forced`: also cancel running ones. The batch has ended when the last of its documents has. If this process ends
+    in between, the documents that are cancelled in Redis are recorded by recovery, and the others continue. Raises
+    NothingToCancel and RunStateUnavailable.
+    """
+    running = DocumentBatch.objects.running().filter(pk=batch.pk)
+    if not running.update(cancelled_at=clock.now()):
+        raise NothingToCancel(f"The batch has ended: {batch.status}.")
+    waiting = list(Task.objects.open().filter(batch_id=batch.pk).without_results().order_by("-rank", "-pk"))
+    cancelled: list[RunState] = []
+    try:
+        for start in range(0, len(waiting), CANCELLED_AT_ONCE):
+            cancelled += cancel_some(waiting[start : start + CANCELLED_AT_ONCE], is_forced=is_forced)
+    finally:
+        if not cancelled:
+            running.update(cancelled_at=None)
+    if not cancelled:
+        raise NothingToCancel(f"Being processed: {len(waiting):,} documents. With `force`, they are cancelled too.")
+    log.info("batch_cancelled", batch_id=batch.pk, documents=len(cancelled), forced=is_forced)
+    return len(cancelled)
+
+
+def cancel_some(tasks: Sequence[Task], *, is_forced: bool) -> list[RunState]:
+    """Cancel tasks in Redis, which decides, and then in their rows. Return those that were cancelled."""
+    with reading_state():
+        outcomes = runstate.cancel_many(tasks, is_forced=is_forced)
+    ended = [outcome.state for outcome in outcomes.values() if outcome.moved and outcome.state]
+    for _ in ended:
+        metrics.task_moved(Status.CANCELLED)
+    completion.record_many(ended)
+    return ended
+
+
+# ---- Retry ----------------------------------------------------------------------------------------------------------
+def retry(batch: DocumentBatch) -> int:
+    """Retry the failed documents, each from the stage at which it failed. Return their number.
+
+    All become pending in one transaction: otherwise the first one could end the batch again before the last one has
+    started. They are charged as retries of single documents are, all or none. Raises NothingToRetry, QuotaExceeded,
+    QueueFull, RunStateUnavailable and StorageUnavailable.
+    """
+    failed = list(Task.objects.filter(batch_id=batch.pk, status=Status.FAILED).without_results().order_by("pk"))
+    if not failed:
+        raise NothingToRetry
+    queue_limit.check(user_id=batch.user_id, size=0, count=len(failed))
+    stored = find_stored(failed)
+    with transaction.atomic():
+        retried = restart(failed, stored)
+        if not retried:
+            raise NothingToRetry
+        batch_ends.reopen(batch.pk)
+    for _ in retried:
+        metrics.task_moved(Status.PENDING)
+    log.info("batch_retried", batch_id=batch.pk, documents=len(retried))
+    dispatch.begin_many({task: Stage(task.phase) for task in retried})
+    return len(retried)
+
+
+def restart(failed: Sequence[Task], stored: dict[int, StoredOcr]) -> list[Task]:
+    """Reset the rows of failed tasks, without those that another request has retried meanwhile."""
+    generations = {task.pk: task.generation for task in failed}
+    rows = Task.objects.select_for_update().filter(pk__in=generations, status=Status.FAILED).without_results()
+    tasks = [task for task in rows.order_by("pk") if task.generation == generations[task.pk]]
+    if not tasks:
+        return []
+    user_id = tasks[0].user_id
+    with reading_state():
+        runstate.forget_many(tasks)
+    queue_limit.enter(user_id=user_id, count=len(tasks))
+    for rank, task in enumerate(tasks, turns.next_rank(user_id)):
+        result = stored.get(task.pk)
+        actions.reset(task, Stage.POSTPROCESS if result else Stage.OCR, None, result)
+        task.rank = rank
+        task.save()
+    return tasks
+
+
+def find_stored(tasks: Sequence[Task]) -> dict[int, StoredOcr]:
+    """Return the stored OCR results of the tasks that failed after OCR. Raises the errors of `actions.find_ocr`."""
+    after = [task for task in tasks if (task.error or {}).get("stage") == Stage.POSTPROCESS]
+    with ThreadPoolExecutor(READERS) as pool:
+        found = pool.map(find_or_none, after)
+        return {task.pk: stored for task, stored in zip(after, found, strict=True) if stored}
+
+
+def find_or_none(task: Task) -> StoredOcr | None:
+    try:
+        return actions.find_ocr(task)
+    except OcrResultMissing:
+        return None

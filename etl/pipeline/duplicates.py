@@ -1,0 +1,25 @@
+"""Earlier tasks of the same user with the same bytes."""
+
+import structlog
+
+from config.platform.http.problems import DATABASE_ERRORS
+from etl import runstate
+from etl.models import Task
+from etl.runstate import RunState
+
+log = structlog.get_logger(__name__)
+
+
+def note(state: RunState, sha256: str) -> None:
+    """Record the SHA-256 of a document that was read for the first time, and its earlier task. Raises Unavailable.
+
+    It was unknown until now if the document came by a presigned upload. The end of the task writes both into the row.
+    """
+    if state.sha256:
+        return
+    earlier = None
+    try:
+        earlier = Task.objects.filter(pk__lt=state.task_id).newest_duplicate(user_id=state.user_id, sha256=sha256)
+    except DATABASE_ERRORS as error:
+        log.warning("duplicate_not_found", etl_task_id=state.task_id, reason=type(error).__name__)
+    runstate.note_digest(state, sha256, duplicate_of=earlier)
