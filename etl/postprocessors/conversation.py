@@ -26,8 +26,9 @@ from etl.postprocessors.rejections import RequestRejected
 from etl.postprocessors.repair import Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
 from etl.postprocessors.responses import ParsedResponse
-from etl.postprocessors.schemas import Guide, envelope, with_floats
+from etl.postprocessors.schemas import Guide, Schema, envelope, with_floats
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
+from etl.postprocessors.strict_schemas import strict_envelope
 from etl.postprocessors.validation import (
     MAX_POINTERS,
     InvalidReply,
@@ -277,24 +278,25 @@ class Model:
     # ---- One request ------------------------------------------------------------------------------------------------
     def call(self, question: Question, rounds: list[Round]) -> ModelReply:
         """Send the request, with fallbacks for features that the server rejects. Each is tried once, so this ends."""
-        before = lasting = features = self.features or server_features.recall(
-            self.endpoint.base_url, self.endpoint.model
+        negotiation = server_features.Negotiation(
+            self.endpoint.base_url,
+            self.endpoint.model,
+            form=best_form(question),
+            schema="" if question.is_notes else digest_of(question.schema),
+            of_document=self.features,
         )
+        sent = question.data + self.rule.system_prompt
         while True:
+            request = self.request(question, rounds, negotiation.features)
             try:
-                reply = client.call(self.endpoint, self.request(question, rounds, features), context=self.context)
+                reply = client.call(self.endpoint, request, context=self.context)
                 break
             except RequestRejected as rejected:
-                following = features.after(rejected.message)
-                if following is None:
+                if not negotiation.fall_back(rejected.message, sent=sent):
                     raise rejected.error from None
-                is_certain = features.is_about_server(rejected.message, sent=question.data + self.rule.system_prompt)
-                lasting = following if lasting == features and is_certain else lasting
-                features = following
-                log.info("llm_dialect_changed", form=features.form)
-        self.features = features
-        if lasting != before:
-            server_features.remember(self.endpoint.base_url, self.endpoint.model, lasting)
+                log.info("llm_dialect_changed", form=negotiation.features.form)
+        negotiation.settle()
+        self.features = negotiation.of_document
         return reply
 
     def request(self, question: Question, rounds: list[Round], features: ServerFeatures) -> dict[str, Any]:
@@ -313,7 +315,11 @@ class Model:
             task=question.task,
             schema=question.schema,
             own=self.rule.system_prompt,
-            answer=prompts.form(wants_evidence=question.wants_evidence, is_notes=question.is_notes),
+            answer=prompts.form(
+                wants_evidence=question.wants_evidence,
+                is_notes=question.is_notes,
+                is_listed=features.form is JsonMode.STRICT,
+            ),
             mark=mark,
             is_fenced=features.form is JsonMode.TEXT and not question.is_notes,
         )
@@ -329,15 +335,31 @@ class Model:
         return prompts.messages(system, user, more, features)
 
 
+def best_form(question: Question) -> JsonMode:
+    """Return the best form for a question: not every schema can be enforced."""
+    if question.is_notes or strict_envelope(question.schema, wants_evidence=question.wants_evidence):
+        return JsonMode.STRICT
+    return JsonMode.JSON_SCHEMA
+
+
 def form_of(question: Question, features: ServerFeatures) -> dict[str, Any]:
     if features.form is JsonMode.JSON_OBJECT:
         return {"response_format": {"type": "json_object"}}
     if features.form is JsonMode.TEXT:
         return {}
-    schema = with_floats(envelope(question.schema, wants_evidence=question.wants_evidence))
-    return {
-        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": False, "schema": schema}}
-    }
+    if features.form is JsonMode.STRICT:
+        schema = strict_envelope(question.schema, wants_evidence=question.wants_evidence)
+        return json_schema_format(schema or {}, is_strict=True)
+    return json_schema_format(envelope(question.schema, wants_evidence=question.wants_evidence), is_strict=False)
+
+
+def json_schema_format(schema: Schema, *, is_strict: bool) -> dict[str, Any]:
+    asked = {"name": "answer", "strict": is_strict, "schema": with_floats(schema)}
+    return {"response_format": {"type": "json_schema", "json_schema": asked}}
+
+
+def digest_of(schema: Schema) -> str:
+    return hashlib.sha256(exact_json.dumps(schema)).hexdigest()[:32]
 
 
 # ---- Rounds ----------------------------------------------------------------------------------------------------

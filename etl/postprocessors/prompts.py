@@ -28,6 +28,13 @@ Answer with one JSON object and nothing around it:
 "page" is the number in the nearest `<!-- page: N -->` above it, "quote" the few words that show it, exactly as \
 written (at most 200 characters)."""
 
+WITH_LISTED_EVIDENCE = """\
+Answer with one JSON object and nothing around it:
+{"data": …, "evidence": [{"pointer": "/pointer/into/data", "page": 1, "quote": "…"}]}
+"data" must fit the JSON Schema above, with null for each member that is left out. "evidence" has, by JSON Pointer, \
+each value of "data" that is in the document: "page" is the number in the nearest `<!-- page: N -->` above it, \
+"quote" the few words that show it, exactly as written (at most 200 characters)."""
+
 WITHOUT_EVIDENCE = """\
 Answer with one JSON object and nothing around it:
 {"data": …}
@@ -69,9 +76,13 @@ def marker(secret: bytes, label: str, text: str) -> str:
     raise AssertionError("a text that holds a thousand HMACs of a secret")
 
 
-def form(*, wants_evidence: bool, is_notes: bool) -> str:
-    """Return the instructions for the form of a response."""
-    return NOTES if is_notes else WITH_EVIDENCE if wants_evidence else WITHOUT_EVIDENCE
+def form(*, wants_evidence: bool, is_notes: bool, is_listed: bool = False) -> str:
+    """Return the instructions for the form of a response. `is_listed`: its evidence is a list, in the form that servers
+    enforce."""
+    if is_notes:
+        return NOTES
+    with_evidence = WITH_LISTED_EVIDENCE if is_listed else WITH_EVIDENCE
+    return with_evidence if wants_evidence else WITHOUT_EVIDENCE
 
 
 def system(*, task: str, schema: dict[str, Any], own: str, answer: str, mark: str, is_fenced: bool) -> str:

@@ -1,6 +1,6 @@
 """Validation of a model's replies, and the words for what does not fit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from etl.core.errors import NumberUnrepresentable, SchemaInvalid
@@ -8,6 +8,7 @@ from etl.postprocessors import repair, reply_text, responses, splitting
 from etl.postprocessors.repair import ItemsLost, Mismatches
 from etl.postprocessors.responses import NotJson, NumberOutOfRange, ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema, as_map
+from etl.postprocessors.strict_schemas import without_nulls
 from rules.schema import json_schema
 
 REASKS = 2
@@ -89,6 +90,7 @@ def readings_of(text: str, question: Question, standing: Standing | None) -> lis
     try:
         has_data = any("data" in as_map(part.get("properties")) for part in Guide.of(question.schema).parts)
         readings = responses.readings(responses.parse(text), has_data=has_data)
+        readings = [each for reading in readings for each in as_meant(reading, question)]
         if standing is None:
             return readings
         found = standing.mismatches
@@ -101,6 +103,13 @@ def readings_of(text: str, question: Question, standing: Standing | None) -> lis
         raise InvalidReply([str(reason)], []) from None
     except ItemsLost as reason:
         raise InvalidReply([str(reason)], standing.mismatches.listed if standing else []) from None
+
+
+def as_meant(reading: ParsedResponse, question: Question) -> list[ParsedResponse]:
+    """Return a response without the nulls that stand for missing members, and if these may have a meaning, also with
+    them."""
+    data = without_nulls(Guide.of(question.checked), reading.data)
+    return [replace(reading, data=data), *([reading] if data != reading.data else [])]
 
 
 def require_items(response: ParsedResponse, question: Question) -> ParsedResponse:
