@@ -429,6 +429,7 @@ ETL_STRATEGIES = {
     "direct-json": "etl.postprocessors.strategies.direct.DirectJson",
     "chunked-summarize": "etl.postprocessors.strategies.summarize.ChunkedSummarize",
     "chunked-extract": "etl.postprocessors.strategies.extract.ChunkedExtract",
+    "vision": "etl.postprocessors.strategies.vision.Vision",
 }
 
 # ---- Exports ----------------------------------------------------------------------------------------------------

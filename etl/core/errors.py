@@ -153,6 +153,13 @@ class LlmForbidden(LlmUnavailable):
     detail = "No language model is configured, or its server rejected our credentials or requests."
 
 
+class VisionUnsupported(EtlError):
+    code = "vision_unsupported"
+    # After the operator has configured another model.
+    retryable = True
+    detail = "The configured language model does not take images, which the rule's strategy needs."
+
+
 class LlmRefused(EtlError):
     code = "llm_refused"
     detail = "The language model declined to respond, or a content filter withheld its response."

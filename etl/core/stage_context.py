@@ -62,6 +62,17 @@ class ResponseCache(Protocol):
         ...
 
 
+class PageImages(Protocol):
+    """The images of a document's pages, for models that read them. `count`: of pages."""
+
+    @property
+    def count(self) -> int: ...
+
+    def read(self, first: int, last: int, *, context: "StageContext") -> dict[int, bytes]:
+        """Return the images of pages, JPEGs by page number, without those of pages that cannot be drawn."""
+        ...
+
+
 class NoResponseCache:
     """A cache that stores nothing, for runs that are never resumed, such as rule trials."""
 
@@ -106,6 +117,7 @@ class StageContext:
     provider_task_id: str = ""
     secret: bytes = b""
     response_cache: ResponseCache = field(default_factory=NoResponseCache)
+    page_images: PageImages | None = None  # if the document has pages, and they are known here
     on_progress: Callable[[int, int], None] = ignore
     on_provider_task: Callable[[str], None] = ignore
     on_usage: Callable[[Usage], None] = ignore

@@ -37,7 +37,9 @@ IMAGES = "etl/images/"
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RUN = rf"{TASKS}(?P<task>\d+)/(?P<part>ocr|result|journal)-(?P<run>\d+)/"
 RUN_FOLDER = re.compile(RUN)
-OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+|{IMAGES}\d+/ocr-\d+/\d+-\d+\.webp")
+OWN_KEY = re.compile(
+    rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+|{IMAGES}\d+/ocr-\d+/\d+-\d+\.(webp|jpg)"
+)
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 # Both have the numbers in the keys of artifacts.

@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 
 from config.platform import exact_json
-from etl.core.errors import LlmInvalidResponse
+from etl.core.errors import LlmInvalidResponse, VisionUnsupported
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, repair, server_features, splitting
 from etl.postprocessors.client import ModelEndpoint
 from etl.postprocessors.excerpts import Excerpts, Item, Shown, locate
-from etl.postprocessors.rejections import RequestRejected
+from etl.postprocessors.rejections import RequestRejected, lacks_vision
 from etl.postprocessors.repair import Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
 from etl.postprocessors.responses import ParsedResponse
@@ -265,13 +265,10 @@ class Model:
     def key(self, question: Question, rounds: list[Round]) -> str:
         """Return the cache key of a reply: the same for the same question after the same replies. Markers and server
         features are not part of it, because they do not affect the content."""
-        facts = [
-            PROMPT_VERSION,
-            self.endpoint.model,
-            self.rule.system_prompt,
-            asdict(question),
-            [each.text for each in rounds],
-        ]
+        asked = asdict(replace(question, images=()))
+        del asked["images"]
+        facts = [PROMPT_VERSION, self.endpoint.model, self.rule.system_prompt, asked, [each.text for each in rounds]]
+        facts += [[each.number, hashlib.sha256(each.content).hexdigest()] for each in question.images]
         digest = hashlib.sha256(exact_json.dumps(facts, is_sorted=True)).hexdigest()
         return f"{question.label}-{digest}"
 
@@ -292,6 +289,8 @@ class Model:
                 reply = client.call(self.endpoint, request, context=self.context)
                 break
             except RequestRejected as rejected:
+                if question.images and lacks_vision(rejected.message):
+                    raise VisionUnsupported from None
                 if not negotiation.fall_back(rejected.message, sent=sent):
                     raise rejected.error from None
                 log.info("llm_dialect_changed", form=negotiation.features.form)
@@ -332,7 +331,7 @@ class Model:
             for one in rounds
             for each in prompts.corrective_messages(one.part or one.text, one.complaints, is_part=bool(one.part))
         ]
-        return prompts.messages(system, user, more, features)
+        return prompts.messages(system, user, more, features, question.images)
 
 
 def best_form(question: Question) -> JsonMode:

@@ -44,24 +44,37 @@ class Llm(PostProcessor):
 
     def processed(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
-        if not text.pages:
+        name = chosen(rule, size=len(ocr.markdown))
+        has_images = context.page_images is not None
+        if reads_images(name) and not has_images:
+            name = by_size(len(ocr.markdown))
+            context.warn("no_page_images", "The text was read, because there are no images of pages.")
+        if not (text.pages or reads_images(name)):
             raise EmptyDocument
         document_text.warn_of_removed_text(ocr, context=context)
         document_text.warn_of_prompt_injection(ocr, context=context)
         model = Model(rule, context=context)
-        name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, context=context)
+        name, found = run(name, text, rule, model=model, context=context)
         check(found.answer.data, rule, context=context)
         sums.check(found.answer.data, rule.json_schema or {}, context=context)
-        repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
+        if not found.seen:
+            repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
         cited = cite(found, schema=rule.json_schema or {}, text=text, lines=ocr.lines, context=context)
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
 
 
 def chosen(rule: RuleContent, *, size: int) -> str:
     """Return the strategy of the rule, or of the document's size."""
+    return rule.strategy or by_size(size)
+
+
+def by_size(size: int) -> str:
     env = settings.SLUICE
-    by_size = env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
-    return rule.strategy or by_size
+    return env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
+
+
+def reads_images(name: str) -> bool:
+    return name in settings.ETL_STRATEGIES and strategy(name).reads_images
 
 
 def run(

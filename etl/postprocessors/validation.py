@@ -19,12 +19,21 @@ AS_STRING = "Write it as a string, with all its digits."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageImage:
+    """The image of a page as a JPEG. `number` counts from 1."""
+
+    number: int
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
     shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
     response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
     task, also when a user retries it. `least`: the number of items that lists must have, by pointer. `part` and
-    `complaints`: of an earlier response, the parts to correct, and the reasons."""
+    `complaints`: of an earlier response, the parts to correct, and the reasons. `images`: of the pages, shown after the
+    data."""
 
     label: str
     task: str
@@ -40,6 +49,7 @@ class Question:
     least: dict[str, int] = field(default_factory=dict)
     part: str = ""
     complaints: tuple[str, ...] = ()
+    images: tuple[PageImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

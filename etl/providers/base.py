@@ -20,7 +20,8 @@ BLOCK_KINDS = ("title", "text", "list", "table", "figure", "caption", "header", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name."""
+    """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name.
+    `may_be_empty`: a document without text is no error, because a model reads the images of its pages."""
 
     path: Path
     kind: DocumentFormat
@@ -29,6 +30,7 @@ class Document:
     name: str
     # Returns a temporary URL, for providers that download the document themselves.
     url: Callable[[], str]
+    may_be_empty: bool = False
 
 
 # Below this confidence, recognized text has wrong words. Nonsense still gets 0.6.

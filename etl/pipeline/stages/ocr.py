@@ -15,12 +15,13 @@ from config.platform import storage
 from config.platform.observability import tracing
 from etl.core import workspace
 from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
-from etl.core.formats import DocumentFormat
+from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.providers.base import Document, OCRResult, without_markers
 from etl.runstate import RunState
+from rules.library import catalog
 
 
 def run(state: RunState, context: StageContext) -> StoredOcr:
@@ -32,14 +33,16 @@ def run(state: RunState, context: StageContext) -> StoredOcr:
 
 
 def convert(state: RunState, context: StageContext) -> StoredOcr:
+    may_be_empty = reads_images(state)
     # Providers store fetched results beside the document.
     with (
-        local_copy(state, context) as document,
+        local_copy(state, context, may_be_empty=may_be_empty) as document,
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
         result = engines.provider().convert(document, context=context)
-    refuse_empty(result)
+    if not may_be_empty:
+        refuse_empty(result)
     return artifacts.keep_ocr(
         state,
         result,
@@ -49,6 +52,12 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
     )
 
 
+def reads_images(state: RunState) -> bool:
+    """Return whether a model will read the images of the pages, so that a document without text is not empty."""
+    rule = catalog.content(rule_id=state.rule_id, version=state.rule_version)
+    return DocumentFormat(state.kind) in PRINTED and engines.reads_images(rule)
+
+
 def refuse_empty(result: OCRResult) -> None:
     if not without_markers(result.markdown).strip():
         raise EmptyDocument
@@ -56,7 +65,7 @@ def refuse_empty(result: OCRResult) -> None:
 
 # ---- The document ---------------------------------------------------------------------------------------------------
 @contextmanager
-def local_copy(state: ArtifactOwner, context: StageContext) -> Iterator[Document]:
+def local_copy(state: ArtifactOwner, context: StageContext, *, may_be_empty: bool = False) -> Iterator[Document]:
     """Download the document into a temporary folder, under a name that the client did not choose."""
     with workspace.folder() as folder:
         path = folder / f"{state.task_id}.{DocumentFormat(state.kind)}"
@@ -69,6 +78,7 @@ def local_copy(state: ArtifactOwner, context: StageContext) -> Iterator[Document
             sha256=sha256,
             name=path.name,
             url=partial(url_of, state, path.name),
+            may_be_empty=may_be_empty,
         )
 
 

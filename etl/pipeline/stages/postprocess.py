@@ -5,11 +5,14 @@ from typing import Any
 
 from config.platform import storage
 from etl.core import completeness
-from etl.core.errors import ArtifactMissing, IncompleteDocument
+from etl.core.errors import ArtifactMissing, EmptyDocument, IncompleteDocument
+from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import StoredOcr
+from etl.pipeline.page_images import StoredPageImages
 from etl.postprocessors.base import Processed
+from etl.providers.base import without_markers
 from etl.runstate import RunState
 from rules.library import catalog
 from rules.library.content import RuleContent
@@ -37,12 +40,17 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     if stored is None:
         raise ArtifactMissing
     rule = rule_of(state)
-    if rule.require_complete:
+    if (pages := stored.metadata.get("pages")) and DocumentFormat(state.kind) in PRINTED:
+        context.page_images = StoredPageImages(owner=state, count=pages)
+    is_seen = context.page_images is not None and engines.reads_images(rule)
+    if rule.require_complete and not is_seen:
         refuse_incomplete(stored)
     try:
         ocr = artifacts.load_ocr(stored)
     except storage.Missing:
         raise ArtifactMissing from None
+    if not is_seen and not without_markers(ocr.markdown).strip():
+        raise EmptyDocument  # read for another rule, whose model was shown the pages
     done = engines.processor(rule.mode).process(ocr, rule, context=context)
     output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
     return artifacts.commit(artifacts.output_key(state), output, check=context.check)
