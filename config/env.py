@@ -236,6 +236,8 @@ class Environment(BaseSettings):
     etl_daily_bytes: int = Field(5 * 1024**3, ge=0)
     etl_daily_rule_versions: int = Field(500, ge=0)
     etl_daily_rule_tests: int = Field(500, ge=0)
+    etl_daily_tokens: int | None = Field(None, ge=0)
+    etl_rule_daily_tokens: int | None = Field(None, ge=0)
     etl_retention_days: int = Field(0, ge=0)
     etl_worker_count: int = Field(3, ge=1)
     etl_task_timeout: int = Field(600, ge=1)

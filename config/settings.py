@@ -235,6 +235,7 @@ UNFOLD = {
                     page("Rules", "rule", "rules.rule"),
                     page("Usage", "data_usage", "etl.usage"),
                     page("Quota overrides", "tune", "etl.allowance"),
+                    page("Token budgets of rules", "toll", "etl.ruleallowance"),
                 ],
             },
             {

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from etl.api import event_stream, layout, markdown, rule_trial, usage, views
+from etl.api import answer, event_stream, layout, markdown, rule_trial, usage, views
 
 urlpatterns = [
     path("api/v1/etl/submit", views.SubmitView.as_view()),
@@ -8,6 +8,7 @@ urlpatterns = [
     path("api/v1/etl/tasks", views.TaskListView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>", views.TaskView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/markdown", markdown.MarkdownView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/answer", answer.AnswerView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/layout", layout.LayoutView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/pages/<int:page>/image", layout.PageImageView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/events", event_stream.TaskEventsView.as_view()),

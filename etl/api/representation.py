@@ -8,6 +8,7 @@ from config.platform.http.quotas import left
 from etl.api import schemas
 from etl.core.states import Status
 from etl.ingest.uploads import UploadTarget
+from etl.pipeline.budgets import TokenState
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
@@ -62,7 +63,9 @@ def error(state: RunState) -> schemas.TaskFailure | None:
     return cast("schemas.TaskFailure", state.error) if state.status == Status.FAILED else None
 
 
-def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
+def limits(
+    quota: Quota, *, rule_versions: int, tokens: TokenState, rules: dict[int, TokenState]
+) -> schemas.DocumentLimits:
     env = settings.SLUICE
     versions = part(env.etl_daily_rule_versions, rule_versions)
     return {
@@ -70,6 +73,11 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
         "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": quota.resets_at},
         "rule_versions_per_day": {**versions, "resets_at": quota.resets_at},
         "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
+        "tokens_per_day": {**token_part(tokens.user_limit, tokens.user_used), "resets_at": quota.resets_at},
+        "rule_tokens_per_day": [
+            {"rule_id": rule_id, **token_part(each.rule_limit, each.rule_used), "resets_at": quota.resets_at}
+            for rule_id, each in rules.items()
+        ],
         "open_tasks": part(quota.max_open, quota.open),
         "max_file_bytes": env.etl_max_file_bytes,
         "max_pages": env.etl_max_pages,
@@ -79,6 +87,10 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
 
 def part(limit: int, used: int) -> schemas.OpenLimit:
     return {"limit": limit, "used": used, "remaining": left(limit, used)}
+
+
+def token_part(limit: int | None, used: int) -> Any:
+    return {"limit": limit, "used": used, "remaining": None if limit is None else left(limit, used)}
 
 
 def upload_target(target: UploadTarget) -> schemas.UploadPlace:

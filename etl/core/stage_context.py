@@ -7,6 +7,7 @@ run again. Long-running code calls `check()` between its steps and never waits l
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -73,6 +74,19 @@ class PageImages(Protocol):
         ...
 
 
+class Budget(Protocol):
+    """A budget of tokens. A call in the block is counted before it ends."""
+
+    def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
+        """Make a call that costs at most so many tokens. Raises TokenBudgetExceeded."""
+        ...
+
+
+class NoBudget:
+    def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 class NoResponseCache:
     """A cache that stores nothing, for runs that are never resumed, such as rule trials."""
 
@@ -117,6 +131,7 @@ class StageContext:
     provider_task_id: str = ""
     secret: bytes = b""
     response_cache: ResponseCache = field(default_factory=NoResponseCache)
+    budget: Budget = field(default_factory=NoBudget)
     page_images: PageImages | None = None  # if the document has pages, and they are known here
     on_progress: Callable[[int, int], None] = ignore
     on_provider_task: Callable[[str], None] = ignore

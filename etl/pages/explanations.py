@@ -102,6 +102,10 @@ ERRORS = {
         "A number is too large or too precise",
         "Allow a string at the place named in the error in the rule's schema, and extract again.",
     ),
+    "token_budget_exceeded": Explanation(
+        "Today's budget of language model tokens is used up",
+        "Extract again tomorrow: completed pieces are not requested again. Or ask your administrator to raise it.",
+    ),
     "document_too_long": Explanation(
         "The document is too long for the language model",
         "Extract with a rule that works in pieces, or split the document and upload the parts.",

@@ -5,7 +5,8 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
-from etl.api import lookup, representation
+from config.platform.http.problems import StorageUnavailable
+from etl.api import answer, lookup, representation
 from etl.core import completeness
 from etl.core.states import Status
 from etl.models import Task
@@ -84,7 +85,11 @@ def owner_of(state: RunState, user: User) -> str:
 def failure_of(state: RunState) -> dict[str, Any] | None:
     if state.status != Status.FAILED or not state.error:
         return None
-    return {**state.error, "explained": explanations.of_error(state.error)}
+    try:
+        has_answer = bool(answer.find(state))
+    except StorageUnavailable:
+        has_answer = False
+    return {**state.error, "explained": explanations.of_error(state.error), "has_answer": has_answer}
 
 
 def warnings_of(state: RunState) -> list[dict[str, Any]]:

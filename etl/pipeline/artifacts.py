@@ -5,6 +5,7 @@
     etl/tasks/17/ocr-9405313/4c1d….lines.json     the lines of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
+    etl/tasks/17/result-9405313/answer.txt    the model's response that could not be used, of a run that failed
     etl/tasks/17/result-9405313/journal/5c1e….json    model responses of this run, valid or not
     etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 
@@ -42,6 +43,7 @@ OWN_KEY = re.compile(
 )
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
 # Both have the numbers in the keys of artifacts.
 ArtifactOwner = Task | RunState
 
@@ -95,6 +97,10 @@ def ocr_key(owner: ArtifactOwner) -> str:
 
 def output_key(owner: ArtifactOwner) -> str:
     return f"{result_folder(owner)}output.json"
+
+
+def answer_key(owner: ArtifactOwner) -> str:
+    return f"{result_folder(owner)}answer.txt"
 
 
 def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from config.platform import exact_json
-from etl.core.errors import LlmInvalidResponse, VisionUnsupported
+from etl.core.errors import EtlError, LlmInvalidResponse, SchemaInvalid, VisionUnsupported
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, repair, server_features, splitting
 from etl.postprocessors.client import ModelEndpoint
@@ -42,6 +43,7 @@ from etl.postprocessors.validation import (
     rejection,
     unrepresentable,
     validate,
+    with_answer,
 )
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -49,6 +51,9 @@ from rules.schema import json_schema
 log = structlog.get_logger(__name__)
 
 PROMPT_VERSION = 6  # cached replies to other prompts are not used
+OWN_TOKENS = 4_000  # of Sluice's instructions
+MIN_PIXELS_PER_TOKEN = 256  # of an image
+MAX_RESPONSE_TOKENS = 32_768  # unless ETL_LLM_MAX_TOKENS is set
 SHOWN_WHOLE = 1_000  # characters of an invalid response that is shown and requested as a whole
 
 
@@ -148,7 +153,11 @@ class Model:
                     log.info("llm_asked_again", label=question.label, complaints=len(invalid_reply.complaints))
                     rounds.append(round_of(reply.text, question, invalid_reply, standing))
                     continue
-                answer = answer or self.without_mismatches(question, standing, invalid_reply, numbers)
+                try:
+                    answer = answer or self.without_mismatches(question, standing, invalid_reply, numbers)
+                except SchemaInvalid as error:
+                    error.answer = reply.text
+                    raise
             if numbers:
                 detail = f"Numbers that cannot be stored were requested as text: {reasons_for(numbers)}"
                 self.context.warn("number_unrepresentable", detail)
@@ -179,7 +188,10 @@ class Model:
             self.context.warn("number_unrepresentable", detail)
         if found:
             failure = InvalidReply([], found.listed)
-            answer = self.without_mismatches(draft.question, draft.standing, failure, draft.numbers)
+            try:
+                answer = self.without_mismatches(draft.question, draft.standing, failure, draft.numbers)
+            except SchemaInvalid as error:
+                raise with_answer(error, draft.standing.response.data) from None
         if draft.first.mismatches:
             self.report_repair(draft.question, draft.first, answer)
         return answer
@@ -232,14 +244,34 @@ class Model:
         key = self.key(question, rounds)
         reply = self.recall(key, question)
         if reply is None:
-            reply = self.call(question, rounds)
-            if is_empty(reply, is_notes=question.is_notes):
-                self.count(reply, question, cached=False)
-                raise LlmInvalidResponse
-            if self.context.response_cache.put(key, asdict(reply), run=True):
-                self.context.advanced.set()
+            with self.context.budget.call(self.most_tokens(question, rounds), context=self.context):
+                reply = self.pay(question, rounds, key)
+        try:
+            return check_complete(reply)
+        except EtlError as error:
+            error.answer = reply.text
+            raise
+
+    def pay(self, question: Question, rounds: list[Round], key: str) -> ModelReply:
+        """Return a new reply, after it is stored and counted."""
+        reply = self.call(question, rounds)
+        if is_empty(reply, is_notes=question.is_notes):
             self.count(reply, question, cached=False)
-        return check_complete(reply)
+            raise LlmInvalidResponse
+        if self.context.response_cache.put(key, asdict(reply), run=True):
+            self.context.advanced.set()
+        self.count(reply, question, cached=False)
+        return reply
+
+    def most_tokens(self, question: Question, rounds: list[Round]) -> int:
+        """Return the most tokens that a call can cost: a token has a byte or more, and an image one for so many
+        pixels."""
+        texts = [question.data, question.task, question.about, question.part, self.rule.system_prompt]
+        texts += [*question.complaints, *(text for each in rounds for text in (each.text, each.part, *each.complaints))]
+        schema = 2 * len(exact_json.dumps(question.schema))  # in the prompt, and as the form of the response
+        prompt = OWN_TOKENS + schema + sum(len(text.encode()) for text in texts)
+        image = settings.SLUICE.etl_vision_max_pixels // MIN_PIXELS_PER_TOKEN
+        return prompt + len(question.images) * image + (self.endpoint.max_tokens or MAX_RESPONSE_TOKENS)
 
     def recall(self, key: str, question: Question) -> ModelReply | None:
         entry = self.context.response_cache.get(key)

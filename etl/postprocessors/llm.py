@@ -13,9 +13,10 @@ from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.citations.citing import cite
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
+from etl.postprocessors.repair import MAX_ERRORS
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
-from etl.postprocessors.validation import InvalidReply, invalid
+from etl.postprocessors.validation import InvalidReply, invalid, with_answer
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -104,8 +105,8 @@ def strategy(name: str) -> Strategy:
 
 def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
     """Raise SchemaInvalid if the data violates the rule's schema; warn if it has no values."""
-    errors = json_schema.errors(rule.json_schema or {}, data)
+    errors = json_schema.errors(rule.json_schema or {}, data, MAX_ERRORS)
     if errors:
-        raise invalid(InvalidReply([], errors))
+        raise with_answer(invalid(InvalidReply([], errors)), data)
     if all(value is None or value == "" for _, value in scalars(data)):
         context.warn("no_values", "No value was found in the document.")

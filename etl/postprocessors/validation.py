@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
-from etl.core.errors import NumberUnrepresentable, SchemaInvalid
+from config.platform import exact_json
+from etl.core.errors import EtlError, NumberUnrepresentable, SchemaInvalid
 from etl.postprocessors import repair, reply_text, responses, splitting
 from etl.postprocessors.repair import ItemsLost, Mismatches
 from etl.postprocessors.responses import NotJson, NumberOutOfRange, ParsedResponse
@@ -14,7 +16,8 @@ from rules.schema import json_schema
 REASKS = 2
 MAX_POINTERS = 20
 MAX_POINTER = 120
-MAX_SHOWN = 5  # mismatches in an error
+MAX_LISTED = 20  # mismatches in an error
+MAX_SHOWN = 5  # mismatches in a warning
 AS_STRING = "Write it as a string, with all its digits."
 
 
@@ -150,10 +153,18 @@ def on_pages(question: Question) -> str:
 
 
 def invalid(reply: InvalidReply) -> SchemaInvalid:
+    """Return the error with all mismatches, up to a number."""
     if not reply.mismatches:
         return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
-    shown = dict.fromkeys(map(describe, reply.mismatches[:MAX_SHOWN]))
-    return SchemaInvalid(f"{SchemaInvalid.detail} {' '.join(shown)}")
+    found = list(dict.fromkeys(map(describe, reply.mismatches)))
+    more = [f"And {len(found) - MAX_LISTED} more."] if len(found) > MAX_LISTED else []
+    return SchemaInvalid(" ".join([SchemaInvalid.detail, *found[:MAX_LISTED], *more]))
+
+
+def with_answer(error: EtlError, data: Any) -> EtlError:
+    """Return the error with data as its answer, unless it has one."""
+    error.answer = error.answer or exact_json.dumps(data, indent=True).decode()
+    return error
 
 
 def unrepresentable(numbers: dict[str, str]) -> NumberUnrepresentable:

@@ -15,7 +15,7 @@ from config.dev.stack.processes import Web
 from config.platform import storage
 from config.platform.ui.account import tokens_of
 from etl.models import Task
-from etl.pipeline import page_images
+from etl.pipeline import artifacts, page_images
 from exports.models import Dataset, Delivery
 from exports.webhooks import subscriptions
 from exports.webhooks.models import EventType
@@ -61,6 +61,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     )
     scenes.completed(alice, kind="pdf")
     task = Task.objects.get()
+    storage.put(artifacts.answer_key(task), b"{}", content_type=artifacts.TEXT)
     storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
     rule = editing.create(owner=alice, values=SAYS)
     token_of(alice)
