@@ -45,17 +45,17 @@ class Llm(PostProcessor):
 
     def processed(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
-        name = chosen(rule, size=len(ocr.markdown))
-        has_images = context.page_images is not None
-        if reads_images(name) and not has_images:
-            name = by_size(len(ocr.markdown))
+        name = reader = chosen(rule, size=len(ocr.markdown))
+        if reads_images(name) and context.page_images is None:
             context.warn("no_page_images", "The text was read, because there are no images of pages.")
-        if not (text.pages or reads_images(name)):
+            reader = by_size(len(ocr.markdown))
+        if not (text.pages or reads_images(reader)):
             raise EmptyDocument
         document_text.warn_of_removed_text(ocr, context=context)
         document_text.warn_of_prompt_injection(ocr, context=context)
         model = Model(rule, context=context)
-        name, found = run(name, text, rule, model=model, context=context)
+        used, found = run(reader, text, rule, model=model, context=context)
+        name = context.strategy = used if reader == name else name
         check(found.answer.data, rule, context=context)
         sums.check(found.answer.data, rule.json_schema or {}, context=context)
         if not found.seen:

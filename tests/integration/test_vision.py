@@ -241,7 +241,7 @@ def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
 
     result = process(None, ocr=ocr_of("Invoice INV-7, total 12.50"), context=context)
 
-    assert (result.strategy, codes(context)) == ("direct-json", ["no_page_images"])
+    assert (result.strategy, codes(context)) == ("vision", ["no_page_images"])
     assert isinstance(models.requests[0].message("user"), str)
 
 
