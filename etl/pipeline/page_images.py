@@ -7,6 +7,7 @@ any time, so the sweep deletes them after a while. A request draws the pages aro
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -15,7 +16,7 @@ from django.conf import settings
 from config.platform import storage
 from etl import runstate
 from etl.core.errors import EngineMissing, EtlError, OutOfTime, WorkspaceFull
-from etl.core.formats import PRINTED
+from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.models import Task
 from etl.pipeline import artifacts, dispatch, engines
@@ -107,6 +108,7 @@ class StoredPageImages:
 
     owner: ArtifactOwner
     count: int
+    draws: bool = True  # False in web processes: a document is opened by workers alone
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, first: int, last: int, *, context: StageContext) -> dict[int, bytes]:
@@ -122,10 +124,12 @@ class StoredPageImages:
         return {page: image for page, image in images.items() if image}
 
     def draw(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
-        try:
-            draw_models_group(self.owner, missing[0], max(missing[-1], missing[0] + PAGES_AT_ONCE - 1), pixels, context)
-        except EngineMissing:
-            self.await_worker(missing, pixels, context=context)
+        last = max(missing[-1], missing[0] + PAGES_AT_ONCE - 1)
+        if self.draws:
+            with suppress(EngineMissing):
+                draw_models_group(self.owner, missing[0], last, pixels, context)
+                return
+        self.await_worker(missing, pixels, context=context)
 
     def await_worker(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
         """Wait until a worker has stored the images."""
@@ -136,6 +140,12 @@ class StoredPageImages:
                     dispatch.draw(task_id=self.owner.task_id, page=page, width=WIDTHS[0], pixels=pixels)
                     ask_at = time.monotonic() + ASK_AGAIN_SECONDS
                 context.pause(POLL_SECONDS)
+
+
+def for_models(state: RunState, *, count: int | None, draws: bool = True) -> StoredPageImages | None:
+    """Return the images of a document for a model, or None if its pages are not known or cannot be drawn."""
+    has_pages = bool(count) and DocumentFormat(state.kind) in PRINTED
+    return StoredPageImages(owner=state, count=count or 0, draws=draws) if has_pages else None
 
 
 def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:

@@ -21,10 +21,11 @@ from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
 from etl.models import ModelUsage
-from etl.pipeline import artifacts, budgets, engines, quotas
+from etl.pipeline import artifacts, budgets, engines, page_images, quotas
 from etl.pipeline.stages.postprocess import ResultOrigin, output_of
 from etl.postprocessors.base import Processed
 from etl.providers.base import PAGE_MARKER, OCRResult, Page
+from etl.runstate import RunState
 from rules.library.content import RuleContent
 
 log = structlog.get_logger(__name__)
@@ -54,8 +55,17 @@ class TooManyTrialsOfUser(Problem):
     detail = f"You are testing {MAX_OF_USER} rules at the moment, which is the limit. Wait until one test has ended."
 
 
-def run(rule: RuleContent, *, markdown: str, user: User, before_wait: Callable[[], None]) -> dict[str, Any]:
+def run(
+    rule: RuleContent,
+    *,
+    markdown: str,
+    user: User,
+    before_wait: Callable[[], None],
+    document: RunState | None = None,
+) -> dict[str, Any]:
     """Return the result or error that a task would end with, after one attempt of at most MAX_SECONDS.
+
+    `document`: the one that the Markdown is of, whose pages are shown to a model by rules that do so.
 
     Raises TooManyTrials, TooManyTrialsOfUser and QuotaExceeded. `before_wait` is called before the trial waits for a
     model. No database connection is held during the model call: ten trials would exhaust a pool of ten.
@@ -71,6 +81,10 @@ def run(rule: RuleContent, *, markdown: str, user: User, before_wait: Callable[[
             budget=budgets.DailyBudget(user_id=user.pk, rule_id=rule.rule_id),
             on_usage=partial(count_tokens, rule, user),
         )
+        if document:
+            context.page_images = page_images.for_models(
+                document, count=document.metadata["ocr"].get("pages"), draws=False
+            )
         try:
             close_old_connections()
             return process(rule, ocr_of(markdown), context=context)

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.test import Client
 from PIL import Image
 
 from config.platform import storage
@@ -22,6 +23,7 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from tests.broker import valkey
+from tests.conftest import client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run
@@ -257,6 +259,12 @@ def real(rehearsed: Change, models: ModelServer, settings: LazySettings) -> Iter
     engines.provider().close()
 
 
+def browser_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
 def vision_rule(user: User) -> Any:
     return make_rule(user, mode="llm", postprocess_strategy="vision", json_schema=INVOICE)
 
@@ -321,6 +329,36 @@ def test_workers_without_the_engine_ask_one_that_has_it(
     assert [each["page"] for each in asked] == [1]
     found = b"".join(storage.read(page_images.model_key(task, 1, 300_000)))
     assert Image.open(BytesIO(found)).format == "JPEG"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rule_is_tested_on_the_pages_of_a_document(
+    real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B40, B27: a worker draws them, by the API and on the page; strangers' documents do not exist."""
+    real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
+    task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
+    run(task, Stage.OCR)
+    monkeypatch.setattr(
+        dispatch,
+        "draw",
+        lambda task_id, page, pixels, **_: page_images.draw_for_models(task_id, page=page, pixels=pixels),
+    )
+    body = {"markdown": "Invoice", "task_id": task.pk}
+
+    tested = client_of(alice).post(f"/api/v1/etl/rules/{task.rule_id}/test", body, format="json").json()
+
+    assert tested["ok"] is True, tested
+    assert tested["result"]["metadata"]["provenance"]["strategy"] == "vision"
+    assert tested["warnings"] == []
+    assert [part["type"] for part in parts_of(real.requests[0])] == ["text", "text", "image_url"]
+
+    page = browser_of(alice).post("/app/rules/try", {"rule": task.rule_id, "document": task.pk, "markdown": ""})
+    assert page.status_code == 200
+    assert [part["type"] for part in parts_of(real.requests[1])] == ["text", "text", "image_url"]
+
+    refused = client_of(bob).post(f"/api/v1/etl/rules/{vision_rule(bob).pk}/test", body, format="json")
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/task_id")
 
 
 def test_rules_name_the_strategy(api: Any) -> None:

@@ -8,11 +8,9 @@ import structlog
 from config.platform import storage
 from etl.core import completeness
 from etl.core.errors import ArtifactMissing, EmptyDocument, EtlError, IncompleteDocument
-from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
-from etl.pipeline import artifacts, engines
+from etl.pipeline import artifacts, engines, page_images
 from etl.pipeline.artifacts import StoredOcr
-from etl.pipeline.page_images import StoredPageImages
 from etl.postprocessors.base import Processed
 from etl.providers.base import without_markers
 from etl.runstate import RunState
@@ -45,8 +43,7 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     if stored is None:
         raise ArtifactMissing
     rule = rule_of(state)
-    if (pages := stored.metadata.get("pages")) and DocumentFormat(state.kind) in PRINTED:
-        context.page_images = StoredPageImages(owner=state, count=pages)
+    context.page_images = page_images.for_models(state, count=stored.metadata.get("pages"))
     is_seen = context.page_images is not None and engines.reads_images(rule)
     if rule.require_complete and not is_seen:
         refuse_incomplete(stored)
