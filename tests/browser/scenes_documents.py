@@ -6,6 +6,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils import timezone
 
+from config.platform import storage
 from etl import runstate
 from etl.core.errors import FileEncrypted, SchemaInvalid, explain
 from etl.core.stage_context import StageContext, TaskWarning, Usage
@@ -189,6 +190,7 @@ def failed_early(user: User) -> None:
 def failed_late(user: User) -> None:
     task = paper(user)
     read_paper(task)
+    storage.put(artifacts.answer_key(task), b'{"data": {}}', content_type=artifacts.TEXT)
     fail_to_extract(task)
 
 

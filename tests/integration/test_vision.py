@@ -336,7 +336,7 @@ def test_a_rule_is_tested_on_the_pages_of_a_document(
     real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B40, B27: a worker draws them, by the API and on the page; strangers' documents do not exist."""
-    real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
+    real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number", "/total")))
     task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
     run(task, Stage.OCR)
     monkeypatch.setattr(

@@ -30,8 +30,8 @@ def cases(draw: st.DrawFn, levels: int = 3) -> tuple[dict[str, Any], st.SearchSt
             limits = {"minLength": 0, "maximum": 9, "description": "…"} if draw(st.booleans()) else {}
             return {"type": names if len(names) > 1 else names[0], **limits}, st.one_of(*[SCALARS[n] for n in names])
         case "choice":
-            values = draw(st.lists(TEXTS | st.none() | st.booleans(), min_size=1, max_size=3, unique_by=repr))
-            return {"enum": values}, st.sampled_from(values)
+            choices = draw(st.lists(TEXTS | st.none() | st.booleans(), min_size=1, max_size=3, unique_by=repr))
+            return {"enum": choices}, st.sampled_from(choices)
         case "object":
             return draw(objects(levels))
         case "list":
