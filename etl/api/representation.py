@@ -73,9 +73,20 @@ def limits(
         "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": quota.resets_at},
         "rule_versions_per_day": {**versions, "resets_at": quota.resets_at},
         "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
-        "tokens_per_day": {**token_part(tokens.user_limit, tokens.user_used), "resets_at": quota.resets_at},
+        "tokens_per_day": {
+            "limit": tokens.user_limit,
+            "used": tokens.user_used,
+            "remaining": tokens_left(tokens.user_limit, tokens.user_used),
+            "resets_at": quota.resets_at,
+        },
         "rule_tokens_per_day": [
-            {"rule_id": rule_id, **token_part(each.rule_limit, each.rule_used), "resets_at": quota.resets_at}
+            {
+                "rule_id": rule_id,
+                "limit": each.rule_limit,
+                "used": each.rule_used,
+                "remaining": tokens_left(each.rule_limit, each.rule_used),
+                "resets_at": quota.resets_at,
+            }
             for rule_id, each in rules.items()
         ],
         "open_tasks": part(quota.max_open, quota.open),
@@ -89,8 +100,8 @@ def part(limit: int, used: int) -> schemas.OpenLimit:
     return {"limit": limit, "used": used, "remaining": left(limit, used)}
 
 
-def token_part(limit: int | None, used: int) -> Any:
-    return {"limit": limit, "used": used, "remaining": None if limit is None else left(limit, used)}
+def tokens_left(limit: int | None, used: int) -> int | None:
+    return None if limit is None else left(limit, used)
 
 
 def upload_target(target: UploadTarget) -> schemas.UploadPlace:

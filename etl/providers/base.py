@@ -21,7 +21,7 @@ BLOCK_KINDS = ("title", "text", "list", "table", "figure", "caption", "header", 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name.
-    `may_be_empty`: a document without text is no error, because a model reads the images of its pages."""
+    `may_be_empty`: a document without text is no error of the provider: a model may read the images of its pages."""
 
     path: Path
     kind: DocumentFormat

@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 
 from etl.core.errors import TokenBudgetExceeded
 from etl.core.stage_context import Usage as Spent
+from etl.core.states import Stage
 from etl.models import Allowance, ModelUsage, RuleAllowance, RuleTokens, Usage
 from etl.pipeline import actions, budgets, quotas
 from etl.pipeline.budgets import DailyBudget
@@ -126,17 +127,17 @@ def test_a_running_document_fails_with_its_own_reason(
     assert (row.error["code"], row.error["retryable"]) == ("token_budget_exceeded", True)
     assert "54 of today's 40" in row.error["detail"]
     assert len(models.requests) == 3  # by one call more than fits
-    assert row.metadata["attempts"]["postprocess"] == 1
-    assert run_when_due(task, "postprocess") is False
+    assert row.metadata["attempts"][Stage.POSTPROCESS] == 1
+    assert run_when_due(task, Stage.POSTPROCESS) is False
     with pytest.raises(quotas.QuotaExceeded):
-        actions.retry(task=row, from_stage="postprocess")
+        actions.retry(task=row, from_stage=Stage.POSTPROCESS)
 
     Usage.objects.update(day="2026-01-01")
     rehearsed(etl_daily_tokens=100_000)
-    actions.retry(task=row_of(task), from_stage="postprocess")
+    actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
     first = {request.message("user") for request in models.requests}
     del models.requests[:]
-    run_when_due(task, "postprocess")
+    run_when_due(task, Stage.POSTPROCESS)
     assert row_of(task).status == "completed"
     assert not first & {request.message("user") for request in models.requests}
 
@@ -201,7 +202,7 @@ def test_a_call_without_tokens_costs_none(models: ModelServer, alice: User, rule
     task = make_task(alice, "Invoice 1", rule=rule)
     run(task)
     assert used(alice) == 0
-    run_when_due(task, "postprocess")
+    run_when_due(task, Stage.POSTPROCESS)
     assert used(alice) == 18
 
 

@@ -33,16 +33,14 @@ def run(state: RunState, context: StageContext) -> StoredOcr:
 
 
 def convert(state: RunState, context: StageContext) -> StoredOcr:
-    may_be_empty = reads_images(state)
     # Providers store fetched results beside the document.
     with (
-        local_copy(state, context, may_be_empty=may_be_empty) as document,
+        local_copy(state, context, may_be_empty=DocumentFormat(state.kind) in PRINTED) as document,
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
         result = engines.provider().convert(document, context=context)
-    if not may_be_empty:
-        refuse_empty(result)
+    refuse_empty(state, result)
     return artifacts.keep_ocr(
         state,
         result,
@@ -52,14 +50,12 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
     )
 
 
-def reads_images(state: RunState) -> bool:
-    """Return whether a model will read the images of the pages, so that a document without text is not empty."""
+def refuse_empty(state: RunState, result: OCRResult) -> None:
+    """Raise EmptyDocument if there is no text, unless a model will read the images of the pages."""
+    if without_markers(result.markdown).strip():
+        return
     rule = catalog.content(rule_id=state.rule_id, version=state.rule_version)
-    return DocumentFormat(state.kind) in PRINTED and engines.reads_images(rule)
-
-
-def refuse_empty(result: OCRResult) -> None:
-    if not without_markers(result.markdown).strip():
+    if not (DocumentFormat(state.kind) in PRINTED and engines.reads_images(rule)):
         raise EmptyDocument
 
 
