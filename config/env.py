@@ -240,6 +240,8 @@ class Environment(BaseSettings):
     etl_daily_bytes: int = Field(5 * 1024**3, ge=0)
     etl_daily_rule_versions: int = Field(500, ge=0)
     etl_daily_rule_tests: int = Field(500, ge=0)
+    etl_daily_tokens: int | None = Field(None, ge=0)
+    etl_rule_daily_tokens: int | None = Field(None, ge=0)
     etl_retention_days: int = Field(0, ge=0)
     etl_worker_count: int = Field(3, ge=1)
     etl_task_timeout: int = Field(600, ge=1)
@@ -278,6 +280,9 @@ class Environment(BaseSettings):
     etl_postprocess_max_chunks: int = Field(64, ge=1)
     etl_postprocess_parallel: int = Field(3, ge=1, le=16)
     etl_postprocess_long_strategy: str = "chunked-extract"
+    etl_vision_max_pages: int = Field(100, ge=1)
+    etl_vision_pages_per_call: int = Field(4, ge=1, le=50)
+    etl_vision_max_pixels: int = Field(1_500_000, ge=100_000, le=16_000_000)
     etl_llm_base_url: AnyHttpUrl | None = None
     etl_llm_api_key: SecretStr | None = None
     etl_llm_model: str = ""

@@ -242,6 +242,7 @@ UNFOLD = {
                     page("Rules", "rule", "rules.rule"),
                     page("Usage", "data_usage", "etl.usage"),
                     page("Quota overrides", "tune", "etl.allowance"),
+                    page("Token budgets of rules", "toll", "etl.ruleallowance"),
                 ],
             },
             {
@@ -449,6 +450,7 @@ ETL_STRATEGIES = {
     "direct-json": "etl.postprocessors.strategies.direct.DirectJson",
     "chunked-summarize": "etl.postprocessors.strategies.summarize.ChunkedSummarize",
     "chunked-extract": "etl.postprocessors.strategies.extract.ChunkedExtract",
+    "vision": "etl.postprocessors.strategies.vision.Vision",
 }
 
 # ---- Exports ----------------------------------------------------------------------------------------------------

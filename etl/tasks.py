@@ -31,8 +31,11 @@ def postprocess(self: Any, /, *, task_id: int, **_later: object) -> None:
 
 
 @shared_task(name=dispatch.DRAW)
-def draw_pages(*, task_id: int, page: int, width: int, **_later: object) -> None:
-    page_images.draw(task_id, page=page, width=width)
+def draw_pages(*, task_id: int, page: int, width: int, pixels: int = 0, **_later: object) -> None:
+    if pixels:
+        page_images.draw_for_models(task_id, page=page, pixels=pixels)
+    else:
+        page_images.draw(task_id, page=page, width=width)
 
 
 @shared_task(name=dispatch.RECOVER)

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from etl.api import batch_results, batches, event_stream, layout, markdown, results, rule_trial, usage, views
+from etl.api import answer, batch_results, batches, event_stream, layout, markdown, results, rule_trial, usage, views
 
 urlpatterns = [
     path("api/v1/etl/submit", views.SubmitView.as_view()),
@@ -11,6 +11,7 @@ urlpatterns = [
     path("api/v1/etl/tasks/<int:task_id>/result", results.ResultView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/approve", results.ApprovalView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/history", results.HistoryView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/answer", answer.AnswerView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/layout", layout.LayoutView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/pages/<int:page>/image", layout.PageImageView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/events", event_stream.TaskEventsView.as_view()),

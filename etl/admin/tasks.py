@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.views import ChangeList
@@ -19,6 +20,7 @@ from config.platform.admin.display import (
     bar,
     below_each_other,
     instant,
+    link,
     list_of,
     milliseconds,
     moment,
@@ -30,16 +32,17 @@ from config.platform.admin.display import (
     span,
 )
 from config.platform.http.paging import whole_number
+from config.platform.http.problems import StorageUnavailable
 from etl.admin import staff_actions
 from etl.admin.filters import ByKind, ByReview, ByStatus, ByTaskError
-from etl.api import lookup
+from etl.api import answer, lookup
 from etl.models import ReviewEvent, Task
 from etl.runstate import whole_metadata
 
 PERCENT = 100
 MOST_EVENTS = 50  # of the history of a result's review
 BYTES = shown("size", size)
-EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"))})
+EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"), "answer")})
 
 
 def attach_run_states(tasks: Sequence[Any]) -> None:
@@ -206,6 +209,16 @@ class TaskAdmin(StaffActionAdmin):
             else "A retry will fail again until the cause is fixed."
         )
         return f"{task.error.get('detail', '')} {again}".strip()
+
+    @admin.display(description="model's response")
+    def answer(self, task: Any) -> SafeString:
+        """Return a link to the response, if there is one; opening it is recorded."""
+        try:
+            is_stored = bool(answer.find(task))
+        except StorageUnavailable:
+            is_stored = False
+        url = reverse("document-answer", kwargs={"task_id": task.pk})
+        return link(url, "Download") if is_stored else SafeString(NOTHING)
 
     @admin.display(description="stage")
     def stage(self, task: Any) -> str:

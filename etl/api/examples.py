@@ -27,6 +27,21 @@ LIMITS = {
     },
     "rule_versions_per_day": {"limit": 500, "used": 4, "remaining": 496, "resets_at": "2026-03-02T00:00:00Z"},
     "rule_tests_per_day": {"limit": 500, "used": 12, "remaining": 488, "resets_at": "2026-03-02T00:00:00Z"},
+    "tokens_per_day": {
+        "limit": 2000000,
+        "used": 50114,
+        "remaining": 1949886,
+        "resets_at": "2026-03-02T00:00:00Z",
+    },
+    "rule_tokens_per_day": [
+        {
+            "rule_id": 3,
+            "limit": 500000,
+            "used": 48211,
+            "remaining": 451789,
+            "resets_at": "2026-03-02T00:00:00Z",
+        }
+    ],
     "open_tasks": {"limit": 1000, "used": 3, "remaining": 997},
     "max_file_bytes": 52428800,
     "max_batch": 1000,

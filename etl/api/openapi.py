@@ -297,6 +297,15 @@ MARKDOWN: dict[str, Any] = {
     "parameters": [ETAG],
     "examples": [response_example("Two pages", examples.MARKDOWN, media_type="text/markdown")],
 }
+ANSWER: dict[str, Any] = {
+    "summary": "Get the model's response of a failed task",
+    "description": "Returns the last response of the language model as it was sent, if the task failed because that "
+    "could not be used: `schema_validation`, `number_unrepresentable`, `llm_truncated` or `llm_refused`. Otherwise 404 "
+    "`no_answer`. It is deleted with the task.",
+    "examples": [
+        response_example("Not what the rule asks for", '{"data": {"total": "12.00"}}', media_type="text/plain")
+    ],
+}
 LAYOUT: dict[str, Any] = {
     "summary": "Get the layout of a task's document",
     "description": "Returns the pages with their blocks: kind, place and text. A block's place can be shown on the "

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from django.contrib.auth.models import User
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -9,11 +10,12 @@ from rest_framework.views import APIView
 from config.platform.http import large_bodies
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
-from config.platform.http.problems import BadInput, BodyTooLarge
+from config.platform.http.problems import BadInput, BodyTooLarge, InputError
 from config.platform.http.renderers import ExactJSONRenderer
-from etl.api import openapi
+from etl.api import lookup, openapi
 from etl.api.serializers import TrialSerializer
-from etl.pipeline import quotas, schemas, trial
+from etl.pipeline import engines, quotas, schemas, trial
+from etl.runstate import RunState
 from rules.api import openapi as rules_openapi
 from rules.api import rates
 from rules.library import access, catalog
@@ -45,6 +47,18 @@ class RuleTrialView(APIView):
     def post(self, request: Request, rule_id: int) -> Response:
         user = user_of(request)
         rule = catalog.as_content(access.visible(user, rule_id))
-        markdown = TrialSerializer.read(request.data)["markdown"]
+        fields = TrialSerializer.read(request.data)
+        document = None
+        if "task_id" in fields and engines.reads_images(rule):
+            document = self.document(fields["task_id"], user)
         end_turn = partial(large_bodies.end_turn, request._request)
-        return Response(trial.run(rule, markdown=markdown, user=user, before_wait=end_turn))
+        found = trial.run(rule, markdown=fields["markdown"], user=user, before_wait=end_turn, document=document)
+        return Response(found)
+
+    def document(self, task_id: int, user: User) -> RunState:
+        """Return a document whose pages are shown to a model. Raises BadInput."""
+        state = lookup.find(task_id, user=user)
+        if state is None:
+            raise BadInput(InputError(pointer="/task_id", code="unknown_task", detail="Task not found."))
+        lookup.record_reading(state, user=user, what="Over the API: opened the pages to test a rule.")
+        return state

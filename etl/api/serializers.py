@@ -134,6 +134,11 @@ class TrialSerializer(StrictSerializer):
     """Markdown to test a rule on."""
 
     markdown = FilledText(max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` start new pages.")
+    task_id = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        help_text="The document whose pages are shown to the model by a rule with the strategy `vision`.",
+    )
 
 
 class SubmitInput:

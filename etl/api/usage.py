@@ -13,7 +13,7 @@ from etl.api import openapi
 from etl.api.serializers import read_number
 from etl.api.views import TaskAPIView
 from etl.models import ModelUsage
-from etl.pipeline import quotas, representation, schemas
+from etl.pipeline import budgets, quotas, representation, schemas
 from rules.library import quotas as rule_quotas
 
 DAYS, MOST_DAYS = 30, 366
@@ -24,8 +24,14 @@ class LimitsView(TaskAPIView):
 
     @openapi.operation(operation_id="getDocumentLimits", **openapi.LIMITS, responses={200: schemas.DocumentLimits})
     def get(self, request: Request) -> Response:
-        user_id = user_of(request).pk
-        return Response(representation.limits(quotas.state(user_id), rule_versions=rule_quotas.used(user_id)))
+        user = user_of(request)
+        limits = representation.limits(
+            quotas.state(user.pk),
+            rule_versions=rule_quotas.used(user.pk),
+            tokens=budgets.state(user.pk, 0),
+            rules=budgets.of_rules(user),
+        )
+        return Response(limits)
 
 
 class UsageView(TaskAPIView):

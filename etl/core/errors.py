@@ -16,6 +16,8 @@ class EtlError(Exception):
     detail = "The task failed."
     # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.
     retry_after: float | None = None
+    # The response of the model that cannot be used. Stored beside the task for its owner, and never logged.
+    answer: str = ""
 
     def __init__(self, detail: str = "", *, code: str = "", retry_after: float | None = None) -> None:
         self.detail = detail or self.detail
@@ -153,6 +155,13 @@ class LlmForbidden(LlmUnavailable):
     detail = "No language model is configured, or its server rejected our credentials or requests."
 
 
+class VisionUnsupported(EtlError):
+    code = "vision_unsupported"
+    # After the operator has configured another model.
+    retryable = True
+    detail = "The configured language model does not take images, which the rule's strategy needs."
+
+
 class LlmRefused(EtlError):
     code = "llm_refused"
     detail = "The language model declined to respond, or a content filter withheld its response."
@@ -183,6 +192,13 @@ class NoEInvoice(EtlError):
 class NumberUnrepresentable(SchemaInvalid):
     code = "number_unrepresentable"
     detail = "The language model's response has a number that cannot be stored. Allow a string in the rule's schema."
+
+
+class TokenBudgetExceeded(EtlError):
+    code = "token_budget_exceeded"
+    # On the next day.
+    retryable = True
+    detail = "The daily budget of language model tokens is used up."
 
 
 class DocumentTooLong(EtlError):

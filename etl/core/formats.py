@@ -65,6 +65,7 @@ OFFICE_FORMATS = frozenset({
     DocumentFormat.ODS, DocumentFormat.EPUB, DocumentFormat.HTML, DocumentFormat.EML, DocumentFormat.CSV,
 })  # fmt: skip
 IMAGES = frozenset({DocumentFormat.PNG, DocumentFormat.JPEG, DocumentFormat.TIFF, DocumentFormat.WEBP})
+PRINTED = IMAGES | {DocumentFormat.PDF}  # their pages can be drawn
 
 # ---- First bytes ----------------------------------------------------------------------------------------------------
 ZIP = b"PK\x03\x04"

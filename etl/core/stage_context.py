@@ -7,6 +7,7 @@ run again. Long-running code calls `check()` between its steps and never waits l
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -62,6 +63,30 @@ class ResponseCache(Protocol):
         ...
 
 
+class PageImages(Protocol):
+    """The images of a document's pages, for models that read them. `count`: of pages."""
+
+    @property
+    def count(self) -> int: ...
+
+    def read(self, first: int, last: int, *, context: "StageContext") -> dict[int, bytes]:
+        """Return the images of pages, JPEGs by page number, without those of pages that cannot be drawn."""
+        ...
+
+
+class Budget(Protocol):
+    """A budget of tokens. A call in the block is counted before it ends."""
+
+    def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
+        """Make a call that costs at most so many tokens. Raises TokenBudgetExceeded."""
+        ...
+
+
+class NoBudget:
+    def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 class NoResponseCache:
     """A cache that stores nothing, for runs that are never resumed, such as rule trials."""
 
@@ -106,6 +131,8 @@ class StageContext:
     provider_task_id: str = ""
     secret: bytes = b""
     response_cache: ResponseCache = field(default_factory=NoResponseCache)
+    budget: Budget = field(default_factory=NoBudget)
+    page_images: PageImages | None = None  # if the document has pages, and they are known here
     on_progress: Callable[[int, int], None] = ignore
     on_provider_task: Callable[[str], None] = ignore
     on_usage: Callable[[Usage], None] = ignore

@@ -16,7 +16,7 @@ from etl.core import metrics
 from etl.core.states import Stage
 from etl.ingest.uploads import StoredDocument
 from etl.models import Task
-from etl.pipeline import dispatch, queue_limit, turns
+from etl.pipeline import budgets, dispatch, queue_limit, turns
 from rules.library import catalog
 from rules.library.content import RuleContent
 
@@ -61,6 +61,7 @@ def submit(
     if idempotency and (task := idempotency.find(TASKS, user_id=user.pk)):
         return task, True
     rule = catalog.resolve(user=user, rule_id=rule_id)
+    budgets.require(user.pk, rule)
     document.check()
     queue_limit.check(user_id=user.pk, size=document.size, uploads=uploads_of(document))  # before storing it
     stored = document.store(identity.marker())

@@ -10,7 +10,7 @@ from config.platform.cleanup import run_steps
 from config.platform.db import identity
 from etl.core import metrics, workspace
 from etl.core.states import Status
-from etl.models import Task, Upload, Usage
+from etl.models import RuleTokens, Task, Upload, Usage
 from etl.pipeline import artifacts, deletion, quotas
 from rules.library import quotas as rule_quotas
 
@@ -111,7 +111,7 @@ def delete_superseded() -> int:
 
 def delete_old_usage() -> int:
     """Delete the quota usage of old days: of documents, and of rules."""
-    return Usage.objects.delete_old() + rule_quotas.delete_old()
+    return Usage.objects.delete_old() + RuleTokens.objects.delete_old() + rule_quotas.delete_old()
 
 
 def abort_uploads() -> int:

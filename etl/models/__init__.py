@@ -1,8 +1,19 @@
 from etl.models.batch import DocumentBatch
 from etl.models.deletion import Deletion
-from etl.models.quota import Allowance, Upload, Usage
+from etl.models.quota import Allowance, RuleAllowance, RuleTokens, Upload, Usage
 from etl.models.review import ReviewEvent
 from etl.models.task import Task
 from etl.models.usage import ModelUsage
 
-__all__ = ["Allowance", "Deletion", "DocumentBatch", "ModelUsage", "ReviewEvent", "Task", "Upload", "Usage"]
+__all__ = [
+    "Allowance",
+    "Deletion",
+    "DocumentBatch",
+    "ModelUsage",
+    "ReviewEvent",
+    "RuleAllowance",
+    "RuleTokens",
+    "Task",
+    "Upload",
+    "Usage",
+]

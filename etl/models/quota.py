@@ -3,7 +3,8 @@
 from django.conf import settings
 from django.db import models
 
-from config.platform.db.usage import DailyUsage
+from config.platform.db.usage import DailyUsage, DailyUsageQuerySet
+from rules.models import Rule
 
 
 class Usage(DailyUsage):
@@ -11,6 +12,7 @@ class Usage(DailyUsage):
 
     documents = models.PositiveIntegerField(default=0)
     bytes = models.BigIntegerField(default=0)
+    tokens = models.BigIntegerField(default=0, db_default=0, help_text="Of language models")
     tests = models.PositiveIntegerField(default=0, db_default=0, help_text="Of rules, with a language model")
 
     class Meta(DailyUsage.Meta):
@@ -39,6 +41,7 @@ class Allowance(models.Model):
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="+")
     daily_documents = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: ETL_DAILY_DOCUMENTS.")
     daily_bytes = models.BigIntegerField(null=True, blank=True, help_text="Empty: ETL_DAILY_BYTES.")
+    daily_tokens = models.PositiveBigIntegerField(null=True, blank=True, help_text="Empty: ETL_DAILY_TOKENS.")
     max_open = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: ETL_MAX_OPEN_PER_USER.")
 
     class Meta:
@@ -52,3 +55,34 @@ class Allowance(models.Model):
 
     def __str__(self) -> str:
         return str(self.user)
+
+
+class RuleAllowance(models.Model):
+    """A rule's own budget of tokens, set by staff instead of that of the settings."""
+
+    rule = models.OneToOneField(Rule, models.CASCADE, primary_key=True, related_name="+")
+    daily_tokens = models.PositiveBigIntegerField(help_text="Of language models, for all users together.")
+
+    class Meta:
+        db_table = "etl_rule_allowance"
+
+    def __str__(self) -> str:
+        return str(self.rule)
+
+
+class RuleTokens(models.Model):
+    """The tokens that tasks with a rule have used in a day. Written by `etl.pipeline.budgets`."""
+
+    rule_id = models.BigIntegerField()
+    day = models.DateField(help_text="In UTC, by the database's clock")
+    tokens = models.BigIntegerField(default=0)
+
+    objects = DailyUsageQuerySet.as_manager()
+
+    class Meta:
+        db_table = "etl_rule_tokens"
+        verbose_name_plural = "tokens of rules"
+        constraints = [models.UniqueConstraint(fields=["day", "rule_id"], name="etl_rule_tokens_day")]
+
+    def __str__(self) -> str:
+        return f"{self.rule_id} {self.day}"

@@ -7,7 +7,16 @@ has one.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from etl.postprocessors.citations.levels import AMBIGUOUS, COMPUTED, CORRECTED, EXACT, NORMALIZED, NOT_FOUND, QUOTE
+from etl.postprocessors.citations.levels import (
+    AMBIGUOUS,
+    COMPUTED,
+    CORRECTED,
+    EXACT,
+    IMAGE,
+    NORMALIZED,
+    NOT_FOUND,
+    QUOTE,
+)
 
 
 class Explanation(NamedTuple):
@@ -69,6 +78,10 @@ ERRORS = {
         "Extract again in a few minutes; the document is not parsed again. If the problem persists, contact your "
         "administrator.",
     ),
+    "vision_unsupported": Explanation(
+        "The language model does not take images",
+        "Extract with a rule of another strategy, or ask your administrator to configure a model with vision.",
+    ),
     "llm_refused": Explanation(
         "The language model refused to respond",
         "Extract with another rule, or change the rule's prompt. The parsed text is shown below.",
@@ -94,6 +107,10 @@ ERRORS = {
     "number_unrepresentable": Explanation(
         "A number is too large or too precise",
         "Allow a string at the place named in the error in the rule's schema, and extract again.",
+    ),
+    "token_budget_exceeded": Explanation(
+        "Today's budget of language model tokens is used up",
+        "Extract again tomorrow: completed pieces are not requested again. Or ask your administrator to raise it.",
     ),
     "document_too_long": Explanation(
         "The document is too long for the language model",
@@ -132,6 +149,12 @@ WARNINGS = {
     "truncated": Explanation("The file is incomplete", "Check whether the last pages are present."),
     "hidden_text": Explanation("Hidden text", "It may have been added to mislead programs."),
     "low_confidence": Explanation("Low OCR confidence", "Compare the page with the original."),
+    "page_not_shown": Explanation(
+        "A page could not be shown to the language model", "Its values are missing from the result."
+    ),
+    "no_page_images": Explanation(
+        "The text was read, and not the images of pages", "Only PDFs and images have them, and not pasted text."
+    ),
     "image_not_read": Explanation("An image was not read", "If it shows text, that is missing from the result."),
     "attachment_not_read": Explanation("Attachments were not read", "Upload them as documents of their own."),
     "usage_incomplete": Explanation("Usage data is incomplete", "The result itself is complete."),
@@ -187,6 +210,7 @@ MATCHES = {
     NORMALIZED: Explanation("Same value", "The document has it in another notation, which has one meaning."),
     AMBIGUOUS: Explanation("Unclear", "The notation has several meanings, or several places may be meant. Check it."),
     QUOTE: Explanation("Quote only", "The document has the quote. Check whether it supports the value."),
+    IMAGE: Explanation("Seen", "The language model read it in the image of the page. Compare it with the page."),
     COMPUTED: Explanation("Computed", "The document does not have it, but it is a sum or number of cited values."),
     NOT_FOUND: Explanation("Not found", "The document does not have it. Check the value."),
     CORRECTED: Explanation("Corrected", "A person has entered it. The history has the value before."),

@@ -12,7 +12,7 @@ from config.platform.ui.templatetags.pages import size
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
 from etl.pages.base import rules_for
-from etl.pipeline import engines, quotas
+from etl.pipeline import budgets, engines, quotas
 
 OTHER_ENDINGS = {
     DocumentFormat.JPEG: (".jpeg",),
@@ -49,12 +49,14 @@ def limits() -> dict[str, Any]:
 
 def quota_left(user_id: int) -> dict[str, Any]:
     """Return the quota of a user for templates."""
-    quota = quotas.state(user_id)
+    quota, tokens = quotas.state(user_id), budgets.state(user_id, 0)
     return {
         "documents": left(quota.daily_documents, quota.documents),
         "daily_documents": quota.daily_documents,
         "size": size(left(quota.daily_bytes, quota.bytes)),
         "daily_size": size(quota.daily_bytes),
+        "daily_tokens": tokens.user_limit,
+        "tokens": None if tokens.user_limit is None else left(tokens.user_limit, tokens.user_used),
         "open": left(quota.max_open, quota.open),
         "max_open": quota.max_open,
         "is_used_up": quota.documents >= quota.daily_documents or quota.bytes >= quota.daily_bytes,

@@ -11,7 +11,7 @@ from config.platform import exact_json, storage
 from config.platform.http import staff
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import api_request
-from etl.api import lookup, markdown
+from etl.api import answer, lookup, markdown
 from etl.core.formats import DocumentFormat
 from etl.core.states import Status
 from etl.ingest import acceptance
@@ -235,3 +235,15 @@ class JsonDownload(ResultDownload):
         if "data" not in output:
             raise NotFound
         return HttpResponse(dumped(output["data"]), content_type=artifacts.JSON)
+
+
+class AnswerDownload(ResultDownload):
+    """The language model's response that made the task fail."""
+
+    ending = "answer.txt"
+
+    def content(self, state: RunState) -> HttpResponseBase:
+        key = answer.find(state)
+        if not key:
+            raise answer.NoAnswer
+        return markdown.streamed(key, api_request(self.request), content_type=artifacts.TEXT)

@@ -5,8 +5,9 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
+from config.platform.http.problems import StorageUnavailable
 from config.platform.ui.base import is_htmx
-from etl.api import lookup
+from etl.api import answer, lookup
 from etl.core import completeness
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
@@ -144,7 +145,11 @@ def owner_of(state: RunState, user: User) -> str:
 def failure_of(state: RunState) -> dict[str, Any] | None:
     if state.status != Status.FAILED or not state.error:
         return None
-    return {**state.error, "explained": explanations.of_error(state.error)}
+    try:
+        has_answer = bool(answer.find(state))
+    except StorageUnavailable:
+        has_answer = False
+    return {**state.error, "explained": explanations.of_error(state.error), "has_answer": has_answer}
 
 
 def warnings_of(state: RunState) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ from etl.core.states import ENDED
 from etl.ingest import acceptance
 from etl.models import Task
 from etl.pages import explanations
-from etl.pipeline import actions, trial
+from etl.pipeline import actions, engines, trial
+from etl.runstate import RunState
 from rules.library import access, catalog
 from rules.library.content import RuleContent
 from rules.models import Rule
@@ -75,11 +76,17 @@ class RuleTrialPage(Editor):
             if not (text := self.text(markdown)).strip():
                 return {"blocker": "Paste Markdown or choose a document first."}
             end_turn = partial(large_bodies.end_turn, self.request)
-            return {
-                "outcome": shown(trial.run(content(rule, values), markdown=text, user=self.user, before_wait=end_turn))
-            }
+            rule_content = content(rule, values)
+            document = self.document() if engines.reads_images(rule_content) else None
+            found = trial.run(rule_content, markdown=text, user=self.user, before_wait=end_turn, document=document)
+            return {"outcome": shown(found)}
         except Problem as problem:
             return {"blocker": problem_text(problem)}
+
+    def document(self) -> RunState | None:
+        """Return the selected document, whose pages are shown to a model. Raises NoSuchDocument."""
+        number = whole_number(self.request.POST.get("document", ""))
+        return document_of(number, user=self.user, what="opened the pages to test a rule.") if number else None
 
     def text(self, markdown: str) -> str:
         """Return the validated Markdown: typed, or of the selected document."""
@@ -133,6 +140,15 @@ class SampleMarkdownFragment(RulesPage):
         except Problem as problem:
             found = {"blocker": problem_text(problem)}
         return super().get_context_data(taken_from="document", **found, **context)
+
+
+def document_of(task_id: int, *, user: User, what: str) -> RunState:
+    """Return a document, and record that staff open it. Raises NoSuchDocument."""
+    state = lookup.find(task_id, user=user)
+    if state is None:
+        raise NoSuchDocument
+    lookup.record_reading(state, user=user, what=f"On the web page: {what}")
+    return state
 
 
 def markdown_of(task_id: int, *, user: User) -> str:

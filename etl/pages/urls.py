@@ -24,5 +24,6 @@ urlpatterns = [
     path("app/documents/<int:task_id>/branch", results.BranchFragment.as_view(), name="document-branch"),
     path("app/documents/<int:task_id>/original", results.OriginalDownload.as_view(), name="document-original"),
     path("app/documents/<int:task_id>/markdown", results.MarkdownDownload.as_view(), name="document-markdown"),
+    path("app/documents/<int:task_id>/answer", results.AnswerDownload.as_view(), name="document-answer"),
     path("app/documents/<int:task_id>/json", results.JsonDownload.as_view(), name="document-json"),
 ]

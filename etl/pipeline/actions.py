@@ -15,7 +15,7 @@ from etl import runstate
 from etl.core import metrics
 from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.pipeline import artifacts, batch_ends, completion, dispatch, queue_limit, turns
+from etl.pipeline import artifacts, batch_ends, budgets, completion, dispatch, queue_limit, turns
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import Verdict
 from rules.library import catalog
@@ -109,6 +109,7 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
         # Until the commit, they read the row, which has the same end.
         with reading_state():
             runstate.forget(again.pk, generation=again.generation)
+        budgets.require(again.user_id, rule_content or rule_of(again, None, user=again.user))
         queue_limit.enter(user_id=again.user_id)
         again.rank = turns.next_rank(again.user_id)
         reset(again, from_stage, rule_content, stored)

@@ -6,6 +6,7 @@
     etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice that it carries, named by its content
     etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
+    etl/tasks/17/result-9405313/answer.txt    the model's response that could not be used, of a run that failed
     etl/tasks/17/result-9405313/journal/5c1e….json    model responses of this run, valid or not
     etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 
@@ -38,9 +39,12 @@ IMAGES = "etl/images/"
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RUN = rf"{TASKS}(?P<task>\d+)/(?P<part>ocr|result|journal)-(?P<run>\d+)/"
 RUN_FOLDER = re.compile(RUN)
-OWN_KEY = re.compile(rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+|{IMAGES}\d+/ocr-\d+/\d+-\d+\.webp")
+OWN_KEY = re.compile(
+    rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+|{IMAGES}\d+/ocr-\d+/\d+-\d+\.(webp|jpg)"
+)
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
 # Both have the numbers in the keys of artifacts.
 ArtifactOwner = Task | RunState
 
@@ -94,6 +98,10 @@ def ocr_key(owner: ArtifactOwner) -> str:
 
 def output_key(owner: ArtifactOwner) -> str:
     return f"{result_folder(owner)}output.json"
+
+
+def answer_key(owner: ArtifactOwner) -> str:
+    return f"{result_folder(owner)}answer.txt"
 
 
 def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:

@@ -101,9 +101,11 @@ def signature(name: str, task_id: int) -> Signature:
     )
 
 
-def draw(*, task_id: int, page: int, width: int) -> None:
-    """Ask a worker for the image of a page. If the message is lost, the next request sends it again."""
-    message = current_app.signature(DRAW, kwargs={"task_id": task_id, "page": page, "width": width}, immutable=True)
+def draw(*, task_id: int, page: int, width: int, pixels: int = 0) -> None:
+    """Ask a worker for the image of a page: for people in this width, or for models with at most so many pixels. If the
+    message is lost, the next request sends it again."""
+    facts = {"task_id": task_id, "page": page, "width": width, "pixels": pixels}
+    message = current_app.signature(DRAW, kwargs=facts, immutable=True)
     try:
         with connection() as connected:
             message.apply_async(connection=connected, retry_policy=RETRY_ONCE)

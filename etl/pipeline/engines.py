@@ -12,8 +12,10 @@ from django.utils.module_loading import import_string
 from etl.core.errors import LlmForbidden
 from etl.core.formats import DocumentFormat
 from etl.postprocessors.base import PostProcessor
+from etl.postprocessors.strategies.base import Strategy
 from etl.providers.base import OCRProvider
 from etl.providers.local import LocalProvider
+from rules.library.content import RuleContent
 
 
 def provider() -> OCRProvider:
@@ -52,6 +54,14 @@ def processor(mode: str) -> PostProcessor:
     if mode not in settings.ETL_POSTPROCESSORS:
         raise LlmForbidden(f"The mode {mode[:40]} is not configured in ETL_POSTPROCESSORS.")
     return cast("PostProcessor", instance(settings.ETL_POSTPROCESSORS[mode]))
+
+
+def reads_images(rule: RuleContent) -> bool:
+    """Return whether the rule's strategy shows a model the images of pages."""
+    if rule.mode not in settings.ETL_POSTPROCESSORS or rule.strategy not in settings.ETL_STRATEGIES:
+        return False
+    strategy: type[Strategy] = import_string(settings.ETL_STRATEGIES[rule.strategy])
+    return processor(rule.mode).asks_model and strategy.reads_images
 
 
 @cache

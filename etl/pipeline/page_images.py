@@ -1,15 +1,22 @@
 """Images of the pages of documents, drawn by workers on the first request.
 
-Their keys: `etl/images/17/ocr-9405313/3-1240.webp` is page 3, 1,240 pixels wide. It is empty if it cannot be drawn.
-They can be drawn again at any time, so the sweep deletes them after a while. A request draws the pages around its own.
+Their keys: `etl/images/17/ocr-9405313/3-1240.webp` is page 3, 1,240 pixels wide, for people, and `3-1500000.jpg` the
+same page with at most so many pixels, for models. An image is empty if it cannot be drawn. They can be drawn again at
+any time, so the sweep deletes them after a while. A request draws the pages around its own.
 """
 
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
 import structlog
+from django.conf import settings
 
 from config.platform import storage
 from etl import runstate
 from etl.core.errors import EngineMissing, EtlError, OutOfTime, WorkspaceFull
-from etl.core.formats import IMAGES, DocumentFormat
+from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.models import Task
 from etl.pipeline import artifacts, dispatch, engines
@@ -21,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "image/webp"
 WIDTHS = (320, 1240, 2000)  # pixels: thumbnails, a column of a screen, and details
-FORMATS = IMAGES | {DocumentFormat.PDF}
+FORMATS = PRINTED
 PAGES_AT_ONCE = 8
 DRAW_SECONDS = 60
 # Between two messages of one user: looking at pages takes at most half of the time of one worker.
@@ -87,3 +94,85 @@ def draw_group(task: Task, page: int, width: int) -> None:
 
 def keep(task: Task, page: int, width: int, image: bytes) -> None:
     artifacts.put_once(key_of(task, page, width), image, content_type=MEDIA_TYPE, check=lambda: None)
+
+
+# ---- For models -----------------------------------------------------------------------------------------------------
+JPEG = "image/jpeg"
+POLL_SECONDS = 0.5
+ASK_AGAIN_SECONDS = 30.0  # a message may be lost, or wait behind others
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredPageImages:
+    """`etl.core.stage_context.PageImages` of a task. Several threads may read at once."""
+
+    owner: ArtifactOwner
+    count: int
+    draws: bool = True  # False in web processes: a document is opened by workers alone
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, first: int, last: int, *, context: StageContext) -> dict[int, bytes]:
+        """Return the images. Draws those that are missing here, or where this process has no engine, by a worker that
+        has it. Raises EtlError, StorageError, and the errors of `context.check()`."""
+        pixels = settings.SLUICE.etl_vision_max_pixels
+        pages = range(first, min(last, self.count) + 1)
+        with self.lock:
+            missing = [page for page in pages if storage.head(model_key(self.owner, page, pixels)) is None]
+            if missing:
+                self.draw(missing, pixels, context=context)
+        images = {page: b"".join(storage.read(model_key(self.owner, page, pixels))) for page in pages}
+        return {page: image for page, image in images.items() if image}
+
+    def draw(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
+        last = max(missing[-1], missing[0] + PAGES_AT_ONCE - 1)
+        if self.draws:
+            with suppress(EngineMissing):
+                draw_models_group(self.owner, missing[0], last, pixels, context)
+                return
+        self.await_worker(missing, pixels, context=context)
+
+    def await_worker(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
+        """Wait until a worker has stored the images."""
+        ask_at = 0.0
+        for page in missing:
+            while storage.head(model_key(self.owner, page, pixels)) is None:
+                if time.monotonic() >= ask_at:
+                    dispatch.draw(task_id=self.owner.task_id, page=page, width=WIDTHS[0], pixels=pixels)
+                    ask_at = time.monotonic() + ASK_AGAIN_SECONDS
+                context.pause(POLL_SECONDS)
+
+
+def for_models(state: RunState, *, count: int | None, draws: bool = True) -> StoredPageImages | None:
+    """Return the images of a document for a model, or None if its pages are not known or cannot be drawn."""
+    has_pages = bool(count) and DocumentFormat(state.kind) in PRINTED
+    return StoredPageImages(owner=state, count=count or 0, draws=draws) if has_pages else None
+
+
+def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:
+    return f"{artifacts.image_folder(owner)}{page}-{pixels}.jpg"
+
+
+def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
+    """Draw and store a page and those after it for models, unless it is stored. Running twice does no harm."""
+    task = Task.objects.without_results().filter(pk=task_id).first()
+    if task is None:
+        return
+    try:
+        if storage.head(model_key(task, page, pixels)) is None:
+            draw_models_group(task, page, page + PAGES_AT_ONCE - 1, pixels, StageContext(seconds=DRAW_SECONDS))
+    except storage.StorageError as error:
+        log.warning("image_not_stored", etl_task_id=task_id, error=str(error))
+    except (EtlError, OutOfTime) as error:
+        log.warning("pages_not_drawn", etl_task_id=task_id, page=page, error=type(error).__name__)
+        if not isinstance(error, TEMPORARY):
+            artifacts.put_once(model_key(task, page, pixels), b"", content_type=JPEG, check=lambda: None)
+
+
+def draw_models_group(owner: ArtifactOwner, first: int, last: int, pixels: int, context: StageContext) -> None:
+    """Draw and store pages. Raises EtlError, StorageError, and the errors of `context.check()`."""
+    with ocr.local_copy(owner, context) as document:
+        for number, image in engines.local().draw_pages(
+            document, first=first, last=last, pixels=pixels, jpeg=True, context=context
+        ):
+            key = model_key(owner, number, pixels)
+            artifacts.put_once(key, image or b"", content_type=JPEG, check=context.check)

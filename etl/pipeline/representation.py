@@ -9,6 +9,7 @@ from config.platform.http.quotas import left
 from etl.core.states import Status
 from etl.models import DocumentBatch, ReviewEvent
 from etl.pipeline import schemas
+from etl.pipeline.budgets import TokenState
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
 
@@ -130,7 +131,9 @@ def batch(row: Any) -> schemas.BatchSummary:
     }
 
 
-def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
+def limits(
+    quota: Quota, *, rule_versions: int, tokens: TokenState, rules: dict[int, TokenState]
+) -> schemas.DocumentLimits:
     env = settings.SLUICE
     versions = part(env.etl_daily_rule_versions, rule_versions)
     return {
@@ -138,6 +141,22 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
         "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": quota.resets_at},
         "rule_versions_per_day": {**versions, "resets_at": quota.resets_at},
         "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
+        "tokens_per_day": {
+            "limit": tokens.user_limit,
+            "used": tokens.user_used,
+            "remaining": tokens_left(tokens.user_limit, tokens.user_used),
+            "resets_at": quota.resets_at,
+        },
+        "rule_tokens_per_day": [
+            {
+                "rule_id": rule_id,
+                "limit": each.rule_limit,
+                "used": each.rule_used,
+                "remaining": tokens_left(each.rule_limit, each.rule_used),
+                "resets_at": quota.resets_at,
+            }
+            for rule_id, each in rules.items()
+        ],
         "open_tasks": part(quota.max_open, quota.open),
         "max_file_bytes": env.etl_max_file_bytes,
         "max_batch": env.etl_max_batch,
@@ -149,3 +168,7 @@ def limits(quota: Quota, *, rule_versions: int) -> schemas.DocumentLimits:
 
 def part(limit: int, used: int) -> schemas.OpenLimit:
     return {"limit": limit, "used": used, "remaining": left(limit, used)}
+
+
+def tokens_left(limit: int | None, used: int) -> int | None:
+    return None if limit is None else left(limit, used)

@@ -12,7 +12,7 @@ from etl.core import metrics
 from etl.core.errors import Fenced
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
-from etl.pipeline import artifacts
+from etl.pipeline import artifacts, budgets
 from etl.pipeline.response_cache import StoredResponseCache
 from etl.runstate import RunState, Verdict
 
@@ -29,6 +29,7 @@ def build_context(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) 
             "etl.core.stage_context", f"{state.task_id}/{state.journal_run}", algorithm="sha256"
         ).digest(),
         response_cache=StoredResponseCache(state),
+        budget=budgets.DailyBudget(user_id=state.user_id, rule_id=state.rule_id),
         on_progress=ProgressReporter(state, span),
         on_provider_task=lambda provider_task_id: remember(state, provider_task_id),
         on_usage=lambda usage: spend(state, usage),
@@ -72,5 +73,6 @@ def remember(state: RunState, provider_task_id: str) -> None:
 
 def spend(state: RunState, usage: Usage) -> None:
     metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
+    budgets.spend(state.user_id, state.rule_id, usage)
     with suppress(runstate.Unavailable):
         runstate.note_usage(state, usage)

@@ -49,6 +49,7 @@ CITATIONS = {
                 "description": "How certain the citation is. `exact`: the quote contains the value as it is written. "
                 "`normalized`: in another notation that has one meaning. `ambiguous`: in a notation with several "
                 "meanings, or at several places. `quote`: the quote is in the document, the value was not checked. "
+                "`image`: the model read it in the image of the page, and the text does not have it. "
                 "`computed`: not in the document, but the sum or number of cited values. `not_found`: not in the "
                 "document. `corrected`: a person has entered the value.",
             },
@@ -369,6 +370,17 @@ class DocumentDayLimit(OpenLimit):
     resets_at: datetime
 
 
+class TokenLimit(TypedDict):
+    limit: Annotated[int | None, "Null: no limit."]
+    used: int
+    remaining: Annotated[int | None, "Null: no limit."]
+    resets_at: datetime
+
+
+class RuleTokenLimit(TokenLimit):
+    rule_id: int
+
+
 class DocumentLimits(TypedDict):
     documents_per_day: Annotated[
         DocumentDayLimit, "Submissions. An upload URL counts as one until its document is submitted or deleted."
@@ -376,6 +388,10 @@ class DocumentLimits(TypedDict):
     bytes_per_day: Annotated[DocumentDayLimit, "The sizes of these documents and upload URLs."]
     rule_versions_per_day: Annotated[DocumentDayLimit, "New rules, and changes of rules."]
     rule_tests_per_day: Annotated[DocumentDayLimit, "Tests of rules that call a language model."]
+    tokens_per_day: Annotated[TokenLimit, "Tokens of language models, of documents and rule tests."]
+    rule_tokens_per_day: Annotated[
+        list[RuleTokenLimit], "Your rules, and system rules, that have a budget. The tokens are those of all users."
+    ]
     open_tasks: Annotated[OpenLimit, "Tasks that have not ended, and upload URLs that can be used."]
     max_file_bytes: int
     max_batch: Annotated[int, "Documents of a batch."]

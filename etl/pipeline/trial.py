@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,10 +21,11 @@ from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
 from etl.models import ModelUsage
-from etl.pipeline import artifacts, engines, quotas
+from etl.pipeline import artifacts, budgets, engines, page_images, quotas
 from etl.pipeline.stages.postprocess import ResultOrigin, output_of
 from etl.postprocessors.base import Processed
 from etl.providers.base import PAGE_MARKER, OCRResult, Page
+from etl.runstate import RunState
 from rules.library.content import RuleContent
 
 log = structlog.get_logger(__name__)
@@ -53,28 +55,41 @@ class TooManyTrialsOfUser(Problem):
     detail = f"You are testing {MAX_OF_USER} rules at the moment, which is the limit. Wait until one test has ended."
 
 
-def run(rule: RuleContent, *, markdown: str, user: User, before_wait: Callable[[], None]) -> dict[str, Any]:
+def run(
+    rule: RuleContent,
+    *,
+    markdown: str,
+    user: User,
+    before_wait: Callable[[], None],
+    document: RunState | None = None,
+) -> dict[str, Any]:
     """Return the result or error that a task would end with, after one attempt of at most MAX_SECONDS.
+
+    `document`: the one that the Markdown is of, whose pages are shown to a model by rules that do so.
 
     Raises TooManyTrials, TooManyTrialsOfUser and QuotaExceeded. `before_wait` is called before the trial waits for a
     model. No database connection is held during the model call: ten trials would exhaust a pool of ten.
     """
     with ExitStack() as held:
-        if asks_model(rule):
+        if budgets.asks_model(rule):
             held.enter_context(place_of(user))
+            budgets.require(user.pk, rule)
             quotas.charge_test(user.pk)
             before_wait()
-        context = StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS), on_usage=count_tokens)
+        context = StageContext(
+            seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS),
+            budget=budgets.DailyBudget(user_id=user.pk, rule_id=rule.rule_id),
+            on_usage=partial(count_tokens, rule, user),
+        )
+        if document:
+            context.page_images = page_images.for_models(
+                document, count=document.metadata["ocr"].get("pages"), draws=False
+            )
         try:
             close_old_connections()
             return process(rule, ocr_of(markdown), context=context)
         finally:
             record(rule, context.usage, user=user)
-
-
-def asks_model(rule: RuleContent) -> bool:
-    """Return whether a trial may take long. A rule whose mode is not configured fails at once."""
-    return rule.mode in settings.ETL_POSTPROCESSORS and engines.processor(rule.mode).asks_model
 
 
 @contextmanager
@@ -95,8 +110,9 @@ def place_of(user: User) -> Iterator[None]:
                 del running[user.pk]
 
 
-def count_tokens(usage: Usage) -> None:
+def count_tokens(rule: RuleContent, user: User, usage: Usage) -> None:
     metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
+    budgets.spend(user.pk, rule.rule_id, usage)
 
 
 def record(rule: RuleContent, usage: Usage, *, user: User) -> None:

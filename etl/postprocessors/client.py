@@ -201,4 +201,6 @@ def requested_delay(response: httpx2.Response) -> float | None:
 
 def text_of(request: dict[str, Any]) -> str:
     """Return the prompt of a request."""
-    return "\n".join(message["content"] for message in request["messages"])
+    contents = [message["content"] for message in request["messages"]]
+    parts = [[{"text": each}] if isinstance(each, str) else each for each in contents]
+    return "\n".join(part.get("text", "") for content in parts for part in content)

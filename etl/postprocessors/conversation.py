@@ -15,19 +15,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from config.platform import exact_json
-from etl.core.errors import LlmInvalidResponse
+from etl.core.errors import EtlError, LlmInvalidResponse, SchemaInvalid, VisionUnsupported
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, repair, server_features, splitting
 from etl.postprocessors.client import ModelEndpoint
 from etl.postprocessors.excerpts import Excerpts, Item, Shown, locate
-from etl.postprocessors.rejections import RequestRejected
+from etl.postprocessors.rejections import RequestRejected, lacks_vision
 from etl.postprocessors.repair import Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
 from etl.postprocessors.responses import ParsedResponse
-from etl.postprocessors.schemas import Guide, envelope, with_floats
+from etl.postprocessors.schemas import Guide, Schema, envelope, with_floats
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
+from etl.postprocessors.strict_schemas import strict_envelope
 from etl.postprocessors.validation import (
     MAX_POINTERS,
     InvalidReply,
@@ -41,6 +43,7 @@ from etl.postprocessors.validation import (
     rejection,
     unrepresentable,
     validate,
+    with_answer,
 )
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -48,6 +51,9 @@ from rules.schema import json_schema
 log = structlog.get_logger(__name__)
 
 PROMPT_VERSION = 6  # cached replies to other prompts are not used
+OWN_TOKENS = 4_000  # of Sluice's instructions
+MIN_PIXELS_PER_TOKEN = 256  # of an image
+MAX_RESPONSE_TOKENS = 32_768  # unless ETL_LLM_MAX_TOKENS is set
 SHOWN_WHOLE = 1_000  # characters of an invalid response that is shown and requested as a whole
 
 
@@ -147,7 +153,11 @@ class Model:
                     log.info("llm_asked_again", label=question.label, complaints=len(invalid_reply.complaints))
                     rounds.append(round_of(reply.text, question, invalid_reply, standing))
                     continue
-                answer = answer or self.without_mismatches(question, standing, invalid_reply, numbers)
+                try:
+                    answer = answer or self.without_mismatches(question, standing, invalid_reply, numbers)
+                except SchemaInvalid as error:
+                    error.answer = reply.text
+                    raise
             if numbers:
                 detail = f"Numbers that cannot be stored were requested as text: {reasons_for(numbers)}"
                 self.context.warn("number_unrepresentable", detail)
@@ -178,7 +188,10 @@ class Model:
             self.context.warn("number_unrepresentable", detail)
         if found:
             failure = InvalidReply([], found.listed)
-            answer = self.without_mismatches(draft.question, draft.standing, failure, draft.numbers)
+            try:
+                answer = self.without_mismatches(draft.question, draft.standing, failure, draft.numbers)
+            except SchemaInvalid as error:
+                raise with_answer(error, draft.standing.response.data) from None
         if draft.first.mismatches:
             self.report_repair(draft.question, draft.first, answer)
         return answer
@@ -231,14 +244,34 @@ class Model:
         key = self.key(question, rounds)
         reply = self.recall(key, question)
         if reply is None:
-            reply = self.call(question, rounds)
-            if is_empty(reply, is_notes=question.is_notes):
-                self.count(reply, question, cached=False)
-                raise LlmInvalidResponse
-            if self.context.response_cache.put(key, asdict(reply), run=True):
-                self.context.advanced.set()
+            with self.context.budget.call(self.most_tokens(question, rounds), context=self.context):
+                reply = self.pay(question, rounds, key)
+        try:
+            return check_complete(reply)
+        except EtlError as error:
+            error.answer = reply.text
+            raise
+
+    def pay(self, question: Question, rounds: list[Round], key: str) -> ModelReply:
+        """Return a new reply, after it is stored and counted."""
+        reply = self.call(question, rounds)
+        if is_empty(reply, is_notes=question.is_notes):
             self.count(reply, question, cached=False)
-        return check_complete(reply)
+            raise LlmInvalidResponse
+        if self.context.response_cache.put(key, asdict(reply), run=True):
+            self.context.advanced.set()
+        self.count(reply, question, cached=False)
+        return reply
+
+    def most_tokens(self, question: Question, rounds: list[Round]) -> int:
+        """Return the most tokens that a call can cost: a token has a byte or more, and an image one for so many
+        pixels."""
+        texts = [question.data, question.task, question.about, question.part, self.rule.system_prompt]
+        texts += [*question.complaints, *(text for each in rounds for text in (each.text, each.part, *each.complaints))]
+        schema = 2 * len(exact_json.dumps(question.schema))  # in the prompt, and as the form of the response
+        prompt = OWN_TOKENS + schema + sum(len(text.encode()) for text in texts)
+        image = settings.SLUICE.etl_vision_max_pixels // MIN_PIXELS_PER_TOKEN
+        return prompt + len(question.images) * image + (self.endpoint.max_tokens or MAX_RESPONSE_TOKENS)
 
     def recall(self, key: str, question: Question) -> ModelReply | None:
         entry = self.context.response_cache.get(key)
@@ -264,37 +297,37 @@ class Model:
     def key(self, question: Question, rounds: list[Round]) -> str:
         """Return the cache key of a reply: the same for the same question after the same replies. Markers and server
         features are not part of it, because they do not affect the content."""
-        facts = [
-            PROMPT_VERSION,
-            self.endpoint.model,
-            self.rule.system_prompt,
-            asdict(question),
-            [each.text for each in rounds],
-        ]
+        asked = asdict(replace(question, images=()))
+        del asked["images"]
+        facts = [PROMPT_VERSION, self.endpoint.model, self.rule.system_prompt, asked, [each.text for each in rounds]]
+        facts += [[each.number, hashlib.sha256(each.content).hexdigest()] for each in question.images]
         digest = hashlib.sha256(exact_json.dumps(facts, is_sorted=True)).hexdigest()
         return f"{question.label}-{digest}"
 
     # ---- One request ------------------------------------------------------------------------------------------------
     def call(self, question: Question, rounds: list[Round]) -> ModelReply:
         """Send the request, with fallbacks for features that the server rejects. Each is tried once, so this ends."""
-        before = lasting = features = self.features or server_features.recall(
-            self.endpoint.base_url, self.endpoint.model
+        negotiation = server_features.Negotiation(
+            self.endpoint.base_url,
+            self.endpoint.model,
+            form=best_form(question),
+            schema="" if question.is_notes else digest_of(question.schema),
+            of_document=self.features,
         )
+        sent = question.data + self.rule.system_prompt
         while True:
+            request = self.request(question, rounds, negotiation.features)
             try:
-                reply = client.call(self.endpoint, self.request(question, rounds, features), context=self.context)
+                reply = client.call(self.endpoint, request, context=self.context)
                 break
             except RequestRejected as rejected:
-                following = features.after(rejected.message)
-                if following is None:
+                if question.images and lacks_vision(rejected.message):
+                    raise VisionUnsupported from None
+                if not negotiation.fall_back(rejected.message, sent=sent):
                     raise rejected.error from None
-                is_certain = features.is_about_server(rejected.message, sent=question.data + self.rule.system_prompt)
-                lasting = following if lasting == features and is_certain else lasting
-                features = following
-                log.info("llm_dialect_changed", form=features.form)
-        self.features = features
-        if lasting != before:
-            server_features.remember(self.endpoint.base_url, self.endpoint.model, lasting)
+                log.info("llm_dialect_changed", form=negotiation.features.form)
+        negotiation.settle()
+        self.features = negotiation.of_document
         return reply
 
     def request(self, question: Question, rounds: list[Round], features: ServerFeatures) -> dict[str, Any]:
@@ -313,7 +346,11 @@ class Model:
             task=question.task,
             schema=question.schema,
             own=self.rule.system_prompt,
-            answer=prompts.form(wants_evidence=question.wants_evidence, is_notes=question.is_notes),
+            answer=prompts.form(
+                wants_evidence=question.wants_evidence,
+                is_notes=question.is_notes,
+                is_listed=features.form is JsonMode.STRICT,
+            ),
             mark=mark,
             is_fenced=features.form is JsonMode.TEXT and not question.is_notes,
         )
@@ -326,7 +363,14 @@ class Model:
             for one in rounds
             for each in prompts.corrective_messages(one.part or one.text, one.complaints, is_part=bool(one.part))
         ]
-        return prompts.messages(system, user, more, features)
+        return prompts.messages(system, user, more, features, question.images)
+
+
+def best_form(question: Question) -> JsonMode:
+    """Return the best form for a question: not every schema can be enforced."""
+    if question.is_notes or strict_envelope(question.schema, wants_evidence=question.wants_evidence):
+        return JsonMode.STRICT
+    return JsonMode.JSON_SCHEMA
 
 
 def form_of(question: Question, features: ServerFeatures) -> dict[str, Any]:
@@ -334,10 +378,19 @@ def form_of(question: Question, features: ServerFeatures) -> dict[str, Any]:
         return {"response_format": {"type": "json_object"}}
     if features.form is JsonMode.TEXT:
         return {}
-    schema = with_floats(envelope(question.schema, wants_evidence=question.wants_evidence))
-    return {
-        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": False, "schema": schema}}
-    }
+    if features.form is JsonMode.STRICT:
+        schema = strict_envelope(question.schema, wants_evidence=question.wants_evidence)
+        return json_schema_format(schema or {}, is_strict=True)
+    return json_schema_format(envelope(question.schema, wants_evidence=question.wants_evidence), is_strict=False)
+
+
+def json_schema_format(schema: Schema, *, is_strict: bool) -> dict[str, Any]:
+    asked = {"name": "answer", "strict": is_strict, "schema": with_floats(schema)}
+    return {"response_format": {"type": "json_schema", "json_schema": asked}}
+
+
+def digest_of(schema: Schema) -> str:
+    return hashlib.sha256(exact_json.dumps(schema)).hexdigest()[:32]
 
 
 # ---- Rounds ----------------------------------------------------------------------------------------------------

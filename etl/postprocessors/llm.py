@@ -13,9 +13,10 @@ from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.citations.citing import cite
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
+from etl.postprocessors.repair import MAX_ERRORS
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
-from etl.postprocessors.validation import InvalidReply, invalid
+from etl.postprocessors.validation import InvalidReply, invalid, with_answer
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -44,24 +45,37 @@ class Llm(PostProcessor):
 
     def processed(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
-        if not text.pages:
+        name = reader = chosen(rule, size=len(ocr.markdown))
+        if reads_images(name) and context.page_images is None:
+            context.warn("no_page_images", "The text was read, because there are no images of pages.")
+            reader = by_size(len(ocr.markdown))
+        if not (text.pages or reads_images(reader)):
             raise EmptyDocument
         document_text.warn_of_removed_text(ocr, context=context)
         document_text.warn_of_prompt_injection(ocr, context=context)
         model = Model(rule, context=context)
-        name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, context=context)
+        used, found = run(reader, text, rule, model=model, context=context)
+        name = context.strategy = used if reader == name else name
         check(found.answer.data, rule, context=context)
         sums.check(found.answer.data, rule.json_schema or {}, context=context)
-        repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
+        if not found.seen:
+            repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
         cited = cite(found, schema=rule.json_schema or {}, text=text, lines=ocr.lines, context=context)
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
 
 
 def chosen(rule: RuleContent, *, size: int) -> str:
     """Return the strategy of the rule, or of the document's size."""
+    return rule.strategy or by_size(size)
+
+
+def by_size(size: int) -> str:
     env = settings.SLUICE
-    by_size = env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
-    return rule.strategy or by_size
+    return env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
+
+
+def reads_images(name: str) -> bool:
+    return name in settings.ETL_STRATEGIES and strategy(name).reads_images
 
 
 def run(
@@ -91,8 +105,8 @@ def strategy(name: str) -> Strategy:
 
 def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
     """Raise SchemaInvalid if the data violates the rule's schema; warn if it has no values."""
-    errors = json_schema.errors(rule.json_schema or {}, data)
+    errors = json_schema.errors(rule.json_schema or {}, data, MAX_ERRORS)
     if errors:
-        raise invalid(InvalidReply([], errors))
+        raise with_answer(invalid(InvalidReply([], errors)), data)
     if all(value is None or value == "" for _, value in scalars(data)):
         context.warn("no_values", "No value was found in the document.")

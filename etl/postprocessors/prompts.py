@@ -10,13 +10,17 @@ rule share, what the calls of one strategy share, and last what differs: the mar
 
 import hashlib
 import hmac
+from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any
 
 from config.platform import exact_json
 from etl.postprocessors.schemas import strip_extensions
 from etl.postprocessors.server_features import ServerFeatures
+from etl.postprocessors.validation import PageImage
+from etl.providers.base import page_marker
 
-Message = dict[str, str]
+Message = dict[str, Any]
 MAX_PREVIOUS = 40_000  # characters of a response that is shown again
 MAX_COMPLAINTS = 20
 MAX_COMPLAINT = 300
@@ -27,6 +31,13 @@ Answer with one JSON object and nothing around it:
 "data" must fit the JSON Schema above. "evidence" has, by JSON Pointer, each value of "data" that is in the document: \
 "page" is the number in the nearest `<!-- page: N -->` above it, "quote" the few words that show it, exactly as \
 written (at most 200 characters)."""
+
+WITH_LISTED_EVIDENCE = """\
+Answer with one JSON object and nothing around it:
+{"data": …, "evidence": [{"pointer": "/pointer/into/data", "page": 1, "quote": "…"}]}
+"data" must fit the JSON Schema above, with null for each member that is left out. "evidence" has, by JSON Pointer, \
+each value of "data" that is in the document: "page" is the number in the nearest `<!-- page: N -->` above it, \
+"quote" the few words that show it, exactly as written (at most 200 characters)."""
 
 WITHOUT_EVIDENCE = """\
 Answer with one JSON object and nothing around it:
@@ -69,9 +80,13 @@ def marker(secret: bytes, label: str, text: str) -> str:
     raise AssertionError("a text that holds a thousand HMACs of a secret")
 
 
-def form(*, wants_evidence: bool, is_notes: bool) -> str:
-    """Return the instructions for the form of a response."""
-    return NOTES if is_notes else WITH_EVIDENCE if wants_evidence else WITHOUT_EVIDENCE
+def form(*, wants_evidence: bool, is_notes: bool, is_listed: bool = False) -> str:
+    """Return the instructions for the form of a response. `is_listed`: its evidence is a list, in the form that servers
+    enforce."""
+    if is_notes:
+        return NOTES
+    with_evidence = WITH_LISTED_EVIDENCE if is_listed else WITH_EVIDENCE
+    return with_evidence if wants_evidence else WITHOUT_EVIDENCE
 
 
 def system(*, task: str, schema: dict[str, Any], own: str, answer: str, mark: str, is_fenced: bool) -> str:
@@ -121,7 +136,22 @@ def corrective_messages(shown: str, complaints: list[str], *, is_part: bool) -> 
     ]
 
 
-def messages(system_text: str, user_text: str, rounds: list[Message], features: ServerFeatures) -> list[Message]:
-    if features.has_system:
-        return [{"role": "system", "content": system_text}, {"role": "user", "content": user_text}, *rounds]
-    return [{"role": "user", "content": f"{system_text}\n\n{user_text}"}, *rounds]
+def messages(
+    system_text: str, user_text: str, rounds: list[Message], features: ServerFeatures, images: Sequence[PageImage] = ()
+) -> list[Message]:
+    """Return the messages of a request. Images follow the text, each after the marker of its page."""
+    if not features.has_system:
+        return [{"role": "user", "content": with_images(f"{system_text}\n\n{user_text}", images)}, *rounds]
+    user_message = {"role": "user", "content": with_images(user_text, images)}
+    return [{"role": "system", "content": system_text}, user_message, *rounds]
+
+
+def with_images(text: str, images: Sequence[PageImage]) -> str | list[Message]:
+    """Return the content of a message: a text, or with images OpenAI's list of parts."""
+    if not images:
+        return text
+    parts: list[Message] = [{"type": "text", "text": text}]
+    for image in images:
+        url = f"data:image/jpeg;base64,{b64encode(image.content).decode()}"
+        parts += [{"type": "text", "text": page_marker(image.number)}, {"type": "image_url", "image_url": {"url": url}}]
+    return parts

@@ -31,6 +31,14 @@ REFUSED = re.compile(
     r"content management policy|content filter|content.?policy|inappropriate content|content exists risk"
     r"|flagged by (?:our )?(?:moderation|content|safety)|usage policies"
 )
+# Of a model without vision, or of a server that takes texts alone; and of an image that is refused for itself.
+SEES = r"(?:image|vision|visual|multi-?modal)"
+NO = r"(?:\bnot\b|n't\b|\bonly\b|unsupported|unknown|unexpected|cannot|\bno\b|at most 0)"
+NO_VISION = re.compile(
+    rf"{SEES}[^.]{{0,80}}{NO}|{NO}[^.]{{0,80}}{SEES}|mmproj"
+    r"|content\b[^.]{0,40}(?:must|should|expected)[^.]{0,40}string|expected a string[^.]{0,40}(?:list|array)"
+)
+BAD_IMAGE = re.compile(r"too (?:large|big|many|small)|dimension|resolution|decode|image (?:size|format)|at most [1-9]")
 
 # Some servers send 404 or 500 for an unknown parameter.
 ABOUT_REQUEST = (400, 404, 415, 422, 500, 501)
@@ -71,6 +79,11 @@ def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_aft
     if status == HTTPStatus.NOT_FOUND:
         return LlmForbidden("The language model's server does not have this model or address (HTTP 404).")
     return LlmForbidden(f"The language model's server rejects the request (HTTP {status}).")
+
+
+def lacks_vision(message: str) -> bool:
+    """Return whether a rejection of a request with images says that the model takes none."""
+    return bool(NO_VISION.search(message)) and not BAD_IMAGE.search(message)
 
 
 def says(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:

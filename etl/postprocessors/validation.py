@@ -1,20 +1,32 @@
 """Validation of a model's replies, and the words for what does not fit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
-from etl.core.errors import NumberUnrepresentable, SchemaInvalid
+from config.platform import exact_json
+from etl.core.errors import EtlError, NumberUnrepresentable, SchemaInvalid
 from etl.postprocessors import repair, reply_text, responses, splitting
 from etl.postprocessors.repair import ItemsLost, Mismatches
 from etl.postprocessors.responses import NotJson, NumberOutOfRange, ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema, as_map
+from etl.postprocessors.strict_schemas import without_nulls
 from rules.schema import json_schema
 
 REASKS = 2
 MAX_POINTERS = 20
 MAX_POINTER = 120
-MAX_SHOWN = 5  # mismatches in an error
+MAX_LISTED = 20  # mismatches in an error
+MAX_SHOWN = 5  # mismatches in a warning
 AS_STRING = "Write it as a string, with all its digits."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageImage:
+    """The image of a page as a JPEG. `number` counts from 1."""
+
+    number: int
+    content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +35,8 @@ class Question:
     shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
     response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
     task, also when a user retries it. `least`: the number of items that lists must have, by pointer. `part` and
-    `complaints`: of an earlier response, the parts to correct, and the reasons."""
+    `complaints`: of an earlier response, the parts to correct, and the reasons. `images`: of the pages, shown after the
+    data."""
 
     label: str
     task: str
@@ -39,6 +52,7 @@ class Question:
     least: dict[str, int] = field(default_factory=dict)
     part: str = ""
     complaints: tuple[str, ...] = ()
+    images: tuple[PageImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +103,7 @@ def readings_of(text: str, question: Question, standing: Standing | None) -> lis
     try:
         has_data = any("data" in as_map(part.get("properties")) for part in Guide.of(question.schema).parts)
         readings = responses.readings(responses.parse(text), has_data=has_data)
+        readings = [each for reading in readings for each in as_meant(reading, question)]
         if standing is None:
             return readings
         found = standing.mismatches
@@ -101,6 +116,13 @@ def readings_of(text: str, question: Question, standing: Standing | None) -> lis
         raise InvalidReply([str(reason)], []) from None
     except ItemsLost as reason:
         raise InvalidReply([str(reason)], standing.mismatches.listed if standing else []) from None
+
+
+def as_meant(reading: ParsedResponse, question: Question) -> list[ParsedResponse]:
+    """Return a response without the nulls that stand for missing members, and if these may have a meaning, also with
+    them."""
+    data = without_nulls(Guide.of(question.checked), reading.data)
+    return [replace(reading, data=data), *([reading] if data != reading.data else [])]
 
 
 def require_items(response: ParsedResponse, question: Question) -> ParsedResponse:
@@ -131,10 +153,18 @@ def on_pages(question: Question) -> str:
 
 
 def invalid(reply: InvalidReply) -> SchemaInvalid:
+    """Return the error with all mismatches, up to a number."""
     if not reply.mismatches:
         return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
-    shown = dict.fromkeys(map(describe, reply.mismatches[:MAX_SHOWN]))
-    return SchemaInvalid(f"{SchemaInvalid.detail} {' '.join(shown)}")
+    found = list(dict.fromkeys(map(describe, reply.mismatches)))
+    more = [f"And {len(found) - MAX_LISTED} more."] if len(found) > MAX_LISTED else []
+    return SchemaInvalid(" ".join([SchemaInvalid.detail, *found[:MAX_LISTED], *more]))
+
+
+def with_answer(error: EtlError, data: Any) -> EtlError:
+    """Return the error with data as its answer, unless it has one."""
+    error.answer = error.answer or exact_json.dumps(data, indent=True).decode()
+    return error
 
 
 def unrepresentable(numbers: dict[str, str]) -> NumberUnrepresentable:

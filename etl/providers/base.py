@@ -38,7 +38,8 @@ class EInvoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name."""
+    """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name.
+    `may_be_empty`: a document without text is no error of the provider: a model may read the images of its pages."""
 
     path: Path
     kind: DocumentFormat
@@ -48,6 +49,7 @@ class Document:
     # Returns a temporary URL, for providers that download the document themselves.
     url: Callable[[], str]
     einvoice: EInvoice | None = None  # that it carries
+    may_be_empty: bool = False
 
 
 # Below this confidence, recognized text has wrong words. Nonsense still gets 0.6.

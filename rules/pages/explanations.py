@@ -32,6 +32,10 @@ STRATEGIES = {
         "Summary",
         "Summarizes each piece and extracts values from the summaries. For long prose, such as contracts.",
     ),
+    "vision": (
+        "Page images",
+        "Shows the model the images of the pages. For scans, and scripts that OCR cannot read. Needs a vision model.",
+    ),
 }
 
 

@@ -23,6 +23,7 @@ ANY_FORM = {
     "watchExport",
     "watchTask",
     "getMarkdown",
+    "getAnswer",
     "getLayout",
     "getPageImage",
     "getBatchResults",

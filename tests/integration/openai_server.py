@@ -42,6 +42,12 @@ class Request:
         """Return the type of the response_format that was asked for, "" if none was."""
         return str(self.body.get("response_format", {}).get("type", ""))
 
+    @property
+    def json_form(self) -> str:
+        """Return "strict" for a schema that the server must enforce, else the type of the response_format."""
+        is_strict = self.body.get("response_format", {}).get("json_schema", {}).get("strict")
+        return "strict" if is_strict else self.form
+
 
 Answer = Reply | Callable[[Request], Reply]
 

@@ -26,6 +26,8 @@ from config.platform import startup
 from config.platform import storage as objects
 from config.platform.http import health
 from config.platform.storage import writability
+from etl.postprocessors import server_features
+from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.providers.local import sandbox, system_calls
 from exports.models import Dataset, Slot, Tick
 from tests.integration import faulty_s3
@@ -521,6 +523,19 @@ def test_it_finds_a_model_that_refuses_the_key(change: Callable[..., None], http
     level, text = examine(peers.SUBJECT, "model")
     assert level == "failure"
     assert "Set ETL_LLM_API_KEY" in text
+
+
+def test_it_tells_which_schemas_a_model_server_takes(change: Callable[..., None], httpserver: HTTPServer) -> None:
+    """B15: as far as a document has found it out."""
+    httpserver.expect_request("/v1/models").respond_with_json({"data": []})
+    url = AnyHttpUrl(httpserver.url_for("/v1"))
+    change(etl_llm_base_url=url, etl_llm_model="one")
+    assert "found out by the next document" in examine(peers.SUBJECT, "model")[1]
+
+    server_features.remember(str(url), "one", ServerFeatures())
+    assert "It enforces the schemas of rules" in examine(peers.SUBJECT, "model")[1]
+    server_features.remember(str(url), "one", ServerFeatures(form=JsonMode.JSON_OBJECT))
+    assert "json_object" in examine(peers.SUBJECT, "model")[1]
 
 
 def test_it_finds_an_unreachable_model(change: Callable[..., None]) -> None:

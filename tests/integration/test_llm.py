@@ -76,7 +76,7 @@ def failure(kind: type[errors.EtlError], **options: Any) -> errors.EtlError:
 
 # ---- What is sent ---------------------------------------------------------------------------------------------------
 def test_requests_contain_the_schema_of_the_rule(models: ModelServer) -> None:
-    """B15: the rule's prompt, its schema in the prompt, json_object."""
+    """B15: the rule's prompt, and its schema in the prompt and as one that the server enforces."""
     models.will(gives(GOOD))
 
     result = process(rule=rule_of(system_prompt="Amounts are in euros."))
@@ -84,7 +84,7 @@ def test_requests_contain_the_schema_of_the_rule(models: ModelServer) -> None:
     [request] = models.requests
     assert request.path == "/v1/chat/completions"
     assert request.headers["authorization"] == f"Bearer {KEY}"
-    assert (request.body["model"], request.body["temperature"], request.form) == (MODEL, 0, "json_object")
+    assert (request.body["model"], request.body["temperature"], request.form) == (MODEL, 0, "json_schema")
     assert request.body.keys() == {"model", "messages", "temperature", "response_format"}  # no tools, no stream
     system = request.message("system")
     assert "JSON" in system
@@ -148,19 +148,62 @@ def test_an_empty_document_needs_no_model(models: ModelServer) -> None:
 # ---- Dialects -------------------------------------------------------------------------------------------------------
 def picky(*forms: str, message: str = "'response_format.type' is not supported") -> Any:
     """A server that takes only these forms."""
-    return lambda request: gives(GOOD) if request.form in forms else problem(400, message)
+    return lambda request: gives(GOOD) if request.json_form in forms else problem(400, message)
 
 
-def test_it_falls_back_if_a_server_refuses_json_object(models: ModelServer) -> None:
-    """B15: response_format falls back."""
-    models.always(picky("json_schema"))
+def forms(models: ModelServer) -> list[str]:
+    return [request.json_form for request in models.requests]
+
+
+STRICT_FIRST = ["strict", "json_schema", "json_object", ""]
+
+
+@pytest.mark.parametrize("accepted", range(4), ids=STRICT_FIRST)
+def test_it_falls_back_if_a_server_refuses_a_form(models: ModelServer, accepted: int) -> None:
+    """B15: response_format falls back: json_schema with strict, without, json_object, and the prompt alone."""
+    models.always(picky(STRICT_FIRST[accepted]))
 
     assert process().data == GOOD
 
-    assert [request.form for request in models.requests] == ["json_object", "json_schema"]
-    wanted = models.requests[1].body["response_format"]["json_schema"]
-    assert wanted["strict"] is False
-    assert wanted["schema"]["properties"]["data"] == INVOICE
+    assert forms(models) == STRICT_FIRST[: accepted + 1]
+
+
+def test_schemas_are_sent_as_far_as_servers_enforce_them(models: ModelServer) -> None:
+    """B15: strict schemas are closed, and what is optional in the rule may be null."""
+    models.will(problem(400, "strict is not supported"), gives(GOOD))
+
+    process()
+
+    strict, loose = [request.body["response_format"]["json_schema"] for request in models.requests]
+    assert (strict["strict"], loose["strict"]) == (True, False)
+    members = {"number": {"type": ["string", "null"]}, "total": {"type": ["number", "null"]}}
+    assert strict["schema"]["properties"]["data"] == {
+        "type": "object",
+        "properties": members,
+        "required": ["number", "total"],
+        "additionalProperties": False,
+    }
+    assert strict["schema"]["properties"]["evidence"]["type"] == "array"
+    assert loose["schema"]["properties"]["data"] == INVOICE
+
+
+def test_nulls_stand_for_missing_members(models: ModelServer) -> None:
+    """B15: a strict response must name all members, those that the rule does not require as null."""
+    members = {"number": {"type": "string"}, "total": {"type": "number"}, "note": {"type": "string"}}
+    schema = {**INVOICE, "properties": members}
+    models.will(gives({**GOOD, "note": None}, [{"pointer": "/number", "page": 1, "quote": "Invoice INV-2024-17"}]))
+
+    result = process(rule=rule_of(schema))
+
+    assert result.data == GOOD
+    assert [(each["pointer"], each["match"]) for each in result.citations][:1] == [("/number", "exact")]
+
+
+def test_schemas_that_cannot_be_strict_are_sent_as_they_are(models: ModelServer) -> None:
+    models.will(gives({"a": 1}))
+
+    assert process(rule=rule_of({"type": "object"})).data == {"a": 1}
+    assert forms(models) == ["json_schema"]
 
 
 def test_it_falls_back_to_the_prompt_alone(models: ModelServer) -> None:
@@ -172,21 +215,22 @@ def test_it_falls_back_to_the_prompt_alone(models: ModelServer) -> None:
 
     assert process().data == GOOD
 
-    assert [request.form for request in models.requests] == ["json_object", "json_schema", ""]
-    assert "```json code fence" in models.requests[2].message("system")
+    assert forms(models) == STRICT_FIRST
+    assert "```json code fence" in models.requests[-1].message("system")
 
 
 def test_it_remembers_the_accepted_response_format(models: ModelServer) -> None:
-    models.always(picky("json_schema"))
+    """B15: no call is wasted for each document."""
+    models.always(picky("json_object"))
     process()
     models.requests.clear()
 
     process()
-    assert [request.form for request in models.requests] == ["json_schema"]
+    assert forms(models) == ["json_object"]
 
     server_features.known.clear()  # as another process, which has Redis alone
     process()
-    assert [request.form for request in models.requests] == ["json_schema", "json_schema"]
+    assert forms(models) == ["json_object", "json_object"]
     assert 0 < valkey().ttl(note_of(models)) <= server_features.KEEP_SECONDS
 
 
@@ -200,7 +244,7 @@ def test_it_works_without_redis(models: ModelServer, settings: Any) -> None:
     assert process().data == GOOD
     assert process().data == GOOD
 
-    assert [request.form for request in models.requests] == ["json_object", "json_schema", "json_schema"]
+    assert forms(models) == ["strict", "json_schema", "json_schema"]
 
 
 def test_it_ignores_formats_remembered_by_other_releases(models: ModelServer) -> None:
@@ -208,22 +252,21 @@ def test_it_ignores_formats_remembered_by_other_releases(models: ModelServer) ->
     models.will(gives(GOOD))
 
     assert process().data == GOOD
-    assert models.requests[0].form == "json_object"
+    assert forms(models) == ["strict"]
 
 
-def test_a_refused_schema_does_not_change_the_remembered_format(models: ModelServer) -> None:
-    """A schema that a server's grammar cannot hold is no reason to do without one for all rules."""
-    models.will(
-        problem(400, "response_format json_object is not supported"),
-        problem(400, "Invalid schema for response_format 'answer'"),
-        gives(GOOD),
-        gives(GOOD),
-    )
+def test_a_refused_schema_does_not_change_the_format_of_others(models: ModelServer) -> None:
+    """A schema that a server's grammar cannot hold is no reason to do without one for all rules, and is not sent again
+    with each document (B15)."""
+    other = {**INVOICE, "required": ["number"]}
+    models.will(*[problem(400, "Invalid schema for response_format 'answer'")] * 2)
+    models.always(gives(GOOD))
 
     process()
     process()
+    process(rule=rule_of(other))
 
-    assert [request.form for request in models.requests] == ["json_object", "json_schema", "", "json_schema"]
+    assert forms(models) == ["strict", "json_schema", "json_object", "json_object", "strict"]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +304,7 @@ def test_it_fails_if_a_server_refuses_every_format(models: ModelServer) -> None:
 
     assert not error.transient
     assert "HTTP 400" in error.detail
-    assert len(models.requests) <= 6
+    assert len(models.requests) <= 7
 
 
 ECHOED = "Our sensor measured the temperature. No system role. Use max_completion_tokens. The context length is 5 m."

@@ -154,7 +154,8 @@ def test_it_refuses_unknown_response_formats() -> None:
     with pytest.raises(rejections.RequestRejected) as caught:
         client.call(ModelEndpoint.configured(), request, context=context)
 
-    assert ServerFeatures(form=JsonMode.JSON_SCHEMA).after(caught.value.message) == ServerFeatures(form=JsonMode.TEXT)
+    following = ServerFeatures(form=JsonMode.JSON_SCHEMA).after(caught.value.message)
+    assert following == ServerFeatures(form=JsonMode.JSON_OBJECT)
 
 
 def test_it_reports_a_too_long_prompt() -> None:

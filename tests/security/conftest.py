@@ -17,7 +17,7 @@ from config.platform.ui.account import tokens_of
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import EventType
 from etl.models import Task
-from etl.pipeline import page_images
+from etl.pipeline import artifacts, page_images
 from exports.jobs.columns import columns_of
 from exports.models import Dataset, Delivery
 from exports.worker import completion, execution
@@ -65,6 +65,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     )
     scenes.completed(alice, kind="pdf")
     task = Task.objects.get()
+    storage.put(artifacts.answer_key(task), b"{}", content_type=artifacts.TEXT)
     storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
     batch, (of_batch,) = make_batch(alice)
     fail(of_batch)

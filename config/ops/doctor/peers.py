@@ -14,10 +14,12 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
 from config.env import Environment
-from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+from config.ops.doctor.findings import Finding, Level, Subject, failure, ok, warning
 from config.platform.http import health, outbound
 from config.platform.http.addresses import Address, parse, within
 from config.platform.http.outbound import Deadline
+from etl.postprocessors import server_features
+from etl.postprocessors.server_features import JsonMode
 
 SECONDS = 4
 METADATA_SERVICE = ip_address("169.254.169.254")  # hands cloud machines their credentials
@@ -28,13 +30,28 @@ def check_model(env: Environment) -> Finding:
     if env.etl_llm_base_url is None:
         return ok("No language model is configured; rules of mode llm fail with llm_unavailable.")
     status = status_of(f"{str(env.etl_llm_base_url).rstrip('/')}/models", bearer(env.etl_llm_api_key))
-    return finding_for(
+    finding = finding_for(
         status,
         server="The language model's server",
         url="ETL_LLM_BASE_URL",
         key="ETL_LLM_API_KEY",
         worker="worker-etl-postprocess",
     )
+    return finding if finding.level is not Level.OK else ok(f"{finding.state} {structured_output(env)}")
+
+
+STRUCTURED_OUTPUT = {
+    JsonMode.STRICT: "It enforces the schemas of rules (json_schema with strict).",
+    JsonMode.JSON_SCHEMA: "It takes the schemas of rules, and refuses strict ones (json_schema).",
+    JsonMode.JSON_OBJECT: "It refuses schemas: responses are JSON, and schemas are only in the prompt (json_object).",
+    JsonMode.TEXT: "It refuses response_format: JSON is requested by the prompt alone.",
+}
+
+
+def structured_output(env: Environment) -> str:
+    """Return what workers have found out about the server."""
+    known = server_features.recall(str(env.etl_llm_base_url), env.etl_llm_model)
+    return STRUCTURED_OUTPUT[known.form] if known else "Which schemas it takes is found out by the next document."
 
 
 def check_ocr(env: Environment) -> Finding:

@@ -16,13 +16,14 @@ from config.platform import storage
 from config.platform.observability import tracing
 from etl.core import workspace
 from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
-from etl.core.formats import DocumentFormat
+from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, duplicates, engines
 from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.postprocessors.einvoices import comparison
 from etl.providers.base import Document, EInvoice, OCRResult, without_markers
 from etl.runstate import RunState
+from rules.library import catalog
 
 
 def run(state: RunState, context: StageContext) -> StoredOcr:
@@ -36,14 +37,14 @@ def run(state: RunState, context: StageContext) -> StoredOcr:
 def convert(state: RunState, context: StageContext) -> StoredOcr:
     # Providers store fetched results beside the document.
     with (
-        local_copy(state, context) as document,
+        local_copy(state, context, may_be_empty=DocumentFormat(state.kind) in PRINTED) as document,
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
         duplicates.note(state, document.sha256)
         einvoice = find_einvoice(document, context)
         result = engines.provider().convert(replace(document, einvoice=einvoice), context=context)
-    refuse_empty(result)
+    refuse_empty(state, result)
     if einvoice:
         result = with_einvoice(result, einvoice, kind=document.kind, context=context)
     return artifacts.keep_ocr(
@@ -78,13 +79,17 @@ def with_einvoice(result: OCRResult, einvoice: EInvoice, *, kind: DocumentFormat
 
 
 # ---- The document ---------------------------------------------------------------------------------------------------
-def refuse_empty(result: OCRResult) -> None:
-    if not without_markers(result.markdown).strip():
+def refuse_empty(state: RunState, result: OCRResult) -> None:
+    """Raise EmptyDocument if there is no text, unless a model will read the images of the pages."""
+    if without_markers(result.markdown).strip():
+        return
+    rule = catalog.content(rule_id=state.rule_id, version=state.rule_version)
+    if not (DocumentFormat(state.kind) in PRINTED and engines.reads_images(rule)):
         raise EmptyDocument
 
 
 @contextmanager
-def local_copy(state: ArtifactOwner, context: StageContext) -> Iterator[Document]:
+def local_copy(state: ArtifactOwner, context: StageContext, *, may_be_empty: bool = False) -> Iterator[Document]:
     """Download the document into a temporary folder, under a name that the client did not choose."""
     with workspace.folder() as folder:
         path = folder / f"{state.task_id}.{DocumentFormat(state.kind)}"
@@ -97,6 +102,7 @@ def local_copy(state: ArtifactOwner, context: StageContext) -> Iterator[Document
             sha256=sha256,
             name=path.name,
             url=partial(url_of, state, path.name),
+            may_be_empty=may_be_empty,
         )
 
 

@@ -3,18 +3,24 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from config.platform import storage
 from etl.core import completeness
-from etl.core.errors import ArtifactMissing, IncompleteDocument
+from etl.core.errors import ArtifactMissing, EmptyDocument, EtlError, IncompleteDocument
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
-from etl.pipeline import artifacts, engines
+from etl.pipeline import artifacts, engines, page_images
 from etl.pipeline.artifacts import StoredOcr
 from etl.postprocessors.base import Processed
+from etl.providers.base import without_markers
 from etl.runstate import RunState
 from rules.library import catalog
 from rules.library.content import RuleContent
 
+log = structlog.get_logger(__name__)
+
 NO_MODEL = "skip"
+MAX_ANSWER = 2_000_000  # characters
 
 
 def run(state: RunState, context: StageContext) -> dict[str, Any]:
@@ -37,15 +43,34 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     if stored is None:
         raise ArtifactMissing
     rule = rule_of(state)
-    if rule.require_complete:
+    context.page_images = page_images.for_models(state, count=stored.metadata.get("pages"))
+    is_seen = context.page_images is not None and engines.reads_images(rule)
+    if rule.require_complete and not is_seen:
         refuse_incomplete(stored)
     try:
         ocr = artifacts.load_ocr(stored)
     except storage.Missing:
         raise ArtifactMissing from None
-    done = engines.processor(rule.mode).process(ocr, rule, context=context)
+    if not is_seen and not without_markers(ocr.markdown).strip():
+        raise EmptyDocument  # read for another rule, whose model was shown the pages
+    try:
+        done = engines.processor(rule.mode).process(ocr, rule, context=context)
+    except EtlError as error:
+        keep_answer(state, error, context)
+        raise
     output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
     return artifacts.commit(artifacts.output_key(state), output, check=context.check)
+
+
+def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None:
+    """Store the model's response that could not be used, for the owner. Without it, the task fails all the same."""
+    if not error.answer:
+        return
+    text = artifacts.clean(error.answer[:MAX_ANSWER]).encode()
+    try:
+        artifacts.put_once(artifacts.answer_key(state), text, content_type=artifacts.TEXT, check=context.check)
+    except storage.StorageError as reason:
+        log.warning("answer_not_stored", reason=str(reason))
 
 
 def refuse_incomplete(stored: StoredOcr) -> None:

@@ -13,7 +13,7 @@ from etl.postprocessors.citations import columns, computed
 from etl.postprocessors.citations.boxes import Boxes
 from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Place, Span
-from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, NOT_FOUND, QUOTE, RANK
+from etl.postprocessors.citations.levels import AMBIGUOUS, IMAGE, NORMALIZED, NOT_FOUND, QUOTE, RANK
 from etl.postprocessors.citations.quotes import quote_around
 from etl.postprocessors.citations.rows import Rows, rows_of
 from etl.postprocessors.citations.values import Citing, Claim, Finder, claims_in, day_of, literal
@@ -43,7 +43,8 @@ def cite(
     columns.settle(citings, index)
     settle_repeats(citings, rows)
     computed.find(citings)
-    warn(claims, citings, context)
+    citings = [by_image(citing, found) for citing in citings]
+    warn(claims, citings, context, is_seen=bool(found.seen))
     boxes = Boxes(lines, index)
     return [as_dict(citing, index, boxes) for citing in citings]
 
@@ -174,6 +175,15 @@ def settle_repeats(citings: Iterable[Citing], rows: Rows) -> None:
                 citing.match = AMBIGUOUS
 
 
+def by_image(citing: Citing, found: StrategyResult) -> Citing:
+    """Cite the page that the model names for a value that is not in the text, if it has seen the page."""
+    page = citing.claim.evidence.page if citing.claim.evidence else 0
+    first, last = found.places.get(citing.claim.pointer, (page, page))
+    if citing.match != NOT_FOUND or page not in found.seen or not first <= page <= last:
+        return citing
+    return Citing(claim=citing.claim, match=IMAGE, page=page)
+
+
 def likely(claim: Claim) -> list[Place]:
     first, last = claim.likely_range()
     return claim.places[first : min(last, first + MAX_OPTIONS)]
@@ -216,11 +226,11 @@ def is_unverified(citing: Citing) -> bool:
     return bool(citing.claim.evidence) and citing.quote is None
 
 
-def warn(claims: Iterable[Claim], citings: list[Citing], context: StageContext) -> None:
+def warn(claims: Iterable[Claim], citings: list[Citing], context: StageContext, *, is_seen: bool) -> None:
     decided = {citing.claim.pointer for citing in citings}
     dropped = sum(map(is_unverified, citings))
     dropped += sum(bool(claim.evidence) and claim.pointer not in decided for claim in claims)
-    if dropped:
+    if dropped and not is_seen:
         detail = f"The model's evidence for {dropped} values was not found in the document and is omitted."
         context.warn("citation_unverified", detail)
     missing = [citing.claim.pointer for citing in citings if citing.match == NOT_FOUND]

@@ -14,16 +14,20 @@ from rules.library.content import RuleContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyResult:
-    """The result of a strategy. `places`: the first and last page of a value's piece, by JSON Pointer, if known."""
+    """The result of a strategy. `places`: the first and last page of a value's piece, by JSON Pointer, if known.
+    `seen`: the pages that the model has read as images, so that values may be on them and not in the text."""
 
     answer: ParsedResponse
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    seen: frozenset[int] = frozenset()
 
 
 class Strategy(ABC):
     """A strategy has no state: one object may process several documents concurrently."""
 
     name: ClassVar[str]
+    # Whether the model is shown the images of pages. Without them, another strategy reads the text.
+    reads_images: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:

@@ -13,7 +13,16 @@ from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
-from etl.postprocessors.validation import InvalidReply, Question, Standing, invalid, is_missing, named, rejection
+from etl.postprocessors.validation import (
+    InvalidReply,
+    Question,
+    Standing,
+    invalid,
+    is_missing,
+    named,
+    rejection,
+    with_answer,
+)
 from rules.library.content import RuleContent
 
 EXTRACTING = """\
@@ -105,7 +114,7 @@ def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model,
     found = mismatches(schema, merged.data)
     if found.items:
         if rule.require_complete:
-            raise invalid(InvalidReply([], found.listed))
+            raise with_answer(invalid(InvalidReply([], found.listed)), merged.data)
         origins = {leaf.origin for pointer, leaf in merged.leaves.items() if found.has_item(pointer)}
         warn_of_rejected(found, [cut[origin] for origin in sorted(origins) if origin >= 0], context=context)
         merged.data, merged.leaves = rejected(guide, merged.data, merged.leaves, found)
@@ -113,7 +122,7 @@ def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model,
     if not found:
         return merged.data
     if all(map(is_missing, found.listed)):
-        raise invalid(InvalidReply([], found.listed))
+        raise with_answer(invalid(InvalidReply([], found.listed)), merged.data)
     lines = ["The values:", as_json(reduced(guide, merged.data, found)), "", "What is wrong:"]
     question = Question(
         label="repair",

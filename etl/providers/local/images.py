@@ -7,6 +7,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.core.errors import FileCorrupt, TooManyPages, TooManyPixels
 from etl.core.formats import DocumentFormat
+from etl.providers.local.page_images import ImageSize
 from etl.providers.local.pages import DocumentLimits, LocalPage, scale_for_ocr
 
 # The EXIF orientation tag, and the transposition that corrects each value.
@@ -56,8 +57,8 @@ class ImagePages:
         except DECODE_ERRORS:
             raise FileCorrupt from None
 
-    def draw(self, index: int, _width: int) -> Any:
-        """Return the pixels of a page for people, in BGR."""
+    def draw(self, index: int, _size: ImageSize) -> Any:
+        """Return the pixels of a page for people and models, in BGR."""
         return self.render(index)
 
     def check_sizes(self) -> None:

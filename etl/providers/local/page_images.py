@@ -1,5 +1,6 @@
-"""Images of pages, for people to look at. Runs only in the reader process."""
+"""Images of pages, for people and models to look at. Runs only in the reader process."""
 
+from dataclasses import dataclass
 from io import BytesIO
 from math import sqrt
 from typing import Any
@@ -8,21 +9,33 @@ from PIL import Image
 
 # Quality and effort of WebP: text stays sharp, and encoding a page takes about 30 ms.
 QUALITY, EFFORT = 80, 1
+JPEG_QUALITY = 88  # for models: JPEG is what all model servers take
 MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # of an image; the format's longest side
 
 
-def scale_to_width(size: tuple[float, float], width: int) -> float:
-    """Return the factor from points to pixels for an image of this width, less for a page that is very high."""
-    wide, high = (max(1.0, side) for side in size)
-    return min(width / wide, MAX_SIDE / high, sqrt(MAX_PIXELS / (wide * high)))
+@dataclass(frozen=True, slots=True)
+class ImageSize:
+    """The maximum size of an image. With `width` it is that wide, if the page is not very high."""
+
+    width: int | None = None
+    pixels: int = MAX_PIXELS
+
+    def scale(self, size: tuple[float, float]) -> float:
+        """Return the factor from points, or pixels, to pixels of the image."""
+        wide, high = (max(1.0, side) for side in size)
+        of_width = self.width / wide if self.width else MAX_SIDE / wide
+        return min(of_width, MAX_SIDE / high, sqrt(self.pixels / (wide * high)))
 
 
-def encode(pixels: Any, width: int) -> bytes:
-    """Return a WebP at most `width` pixels wide. `pixels`: rows of BGR."""
+def encode(pixels: Any, size: ImageSize, *, jpeg: bool) -> bytes:
+    """Return a WebP or JPEG, not larger than `size`. `pixels`: rows of BGR."""
     image = Image.fromarray(pixels[:, :, ::-1])
-    if image.width > width:
-        height = max(1, round(image.height * width / image.width))
-        image = image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    if (scale := size.scale(image.size)) < 1:
+        reduced = (max(1, int(image.width * scale)), max(1, int(image.height * scale)))
+        image = image.resize(reduced, Image.Resampling.LANCZOS, reducing_gap=2.0)
     output = BytesIO()
-    image.save(output, "WEBP", quality=QUALITY, method=EFFORT)
+    if jpeg:
+        image.save(output, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+    else:
+        image.save(output, "WEBP", quality=QUALITY, method=EFFORT)
     return output.getvalue()

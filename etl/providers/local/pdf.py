@@ -11,7 +11,7 @@ import pypdfium2.raw as pdfium
 from etl.core.errors import FileCorrupt, FileEncrypted, TooManyPixels
 from etl.providers.local.boxes import Box
 from etl.providers.local.forms import form_entries
-from etl.providers.local.page_images import scale_to_width
+from etl.providers.local.page_images import ImageSize
 from etl.providers.local.pages import DocumentLimits, LocalPage, Part, scale_for_ocr
 from etl.providers.local.words import Rectangle, TextLayer, to_page
 
@@ -73,11 +73,11 @@ class Pdf:
         page_box, rotation = page.get_bbox(), page.get_rotation()
         return list(form_entries(page, form and form.raw, lambda area: to_page(area, page_box, rotation)))
 
-    def draw(self, index: int, width: int) -> Any:
-        """Return the pixels of a page for people, in BGR."""
+    def draw(self, index: int, size: ImageSize) -> Any:
+        """Return the pixels of a page for people and models, in BGR."""
         page = self.document[index]
         self.check_images(page)
-        return page.render(scale=scale_to_width(page.get_size(), width), maybe_alpha=False).to_numpy()
+        return page.render(scale=size.scale(page.get_size()), maybe_alpha=False).to_numpy()
 
     def render(self, page: Any, dpi: int) -> Any:
         self.check_images(page)

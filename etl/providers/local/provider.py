@@ -102,6 +102,8 @@ class LocalProvider(OCRProvider):
         result = self.collect(
             plain_messages(document) if document.kind in PLAIN_FORMATS else self.read(document, context), context
         )
+        if not (result.has_text or document.may_be_empty):
+            raise EmptyDocument
         return OCRResult(
             markdown=result.markdown(),
             pages=tuple(result.text.pages),
@@ -154,13 +156,21 @@ class LocalProvider(OCRProvider):
         return self.collect(self.read(document, context, count_only=True), context).total
 
     def draw_pages(
-        self, document: Document, *, first: int, last: int, width: int, context: StageContext
+        self,
+        document: Document,
+        *,
+        first: int,
+        last: int,
+        width: int | None = None,
+        pixels: int | None = None,
+        jpeg: bool = False,
+        context: StageContext,
     ) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the number and the image of each page of a PDF or image, a WebP; None for a page that cannot be drawn.
+        """Yield the number and the image of each page of a PDF or image; None for a page that cannot be drawn.
 
-        Raises the errors of `convert`.
+        An image is a WebP or JPEG, of this width or at most this many pixels. Raises the errors of `convert`.
         """
-        draw = {"first": first, "last": last, "width": width}
+        draw = {"first": first, "last": last, "width": width, "pixels": pixels, "jpeg": jpeg}
         with closing(self.read(document, context, draw=draw)) as messages:
             for message in messages:
                 if "error" in message:
@@ -206,7 +216,7 @@ def make_request(
     context: StageContext,
     *,
     count_only: bool = False,
-    draw: dict[str, int] | None = None,
+    draw: dict[str, int | None] | None = None,
     einvoice: bool = False,
 ) -> dict[str, Any]:
     sluice = settings.SLUICE
@@ -338,8 +348,6 @@ class ResultBuilder:
     def markdown(self) -> str:
         if not self.text.pages or len(self.text.pages) != self.total:
             raise ReaderCrashed
-        if not self.has_text:
-            raise EmptyDocument
         return str(self.text)
 
 
@@ -359,13 +367,13 @@ def drawn_page(message: Message) -> tuple[int, bytes | None]:
         number, image = int(message["drawn"]), message["image"] and b64decode(message["image"], validate=True)
     except (TypeError, ValueError):
         raise ReaderCrashed from None
-    if image and not is_webp(image):
+    if image and not is_image(image):
         raise ReaderCrashed
     return number, image or None
 
 
-def is_webp(content: bytes) -> bool:
-    return content[:4] == b"RIFF" and content[8:12] == b"WEBP"
+def is_image(content: bytes) -> bool:
+    return content[:3] == b"\xff\xd8\xff" or (content[:4] == b"RIFF" and content[8:12] == b"WEBP")
 
 
 def reader_error(message: Message) -> EtlError:

@@ -63,14 +63,17 @@ class DocumentReader:
         yield {"pages": total}
         yield {"done": True}
 
-    def draw_pages(self, first: int, last: int, width: int) -> Iterator[Message]:
-        """Yield `{"drawn": 3, "image": …}` for each page from `first` to `last`: a WebP of this width, in base64.
+    def draw_pages(
+        self, first: int, last: int, width: int | None, pixels: int | None, *, jpeg: bool
+    ) -> Iterator[Message]:
+        """Yield `{"drawn": 3, "image": …}` for each page from `first` to `last`: a WebP or JPEG, in base64.
 
         A page that cannot be drawn is `{"drawn": 3, "image": None, "reason": …}`.
         """
+        size = page_images.ImageSize(width, pixels or page_images.MAX_PIXELS)
         for index in range(first - 1, min(last, self.page_count())):
             try:
-                image = page_images.encode(self.source.draw(index, width), width)
+                image = page_images.encode(self.source.draw(index, size), size, jpeg=jpeg)
             except (*DOCUMENT_ERRORS, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001 - as in `read_page`; the worker logs it

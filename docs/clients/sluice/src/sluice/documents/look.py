@@ -101,12 +101,13 @@ def result(
     markdown: Annotated[bool, typer.Option("--markdown", help="The parsed text as Markdown.")] = False,
     data: Annotated[bool, typer.Option("--data", help="Only the data that the rule extracted.")] = False,
     original: Annotated[bool, typer.Option("--original", help="Without the corrections of people.")] = False,
+    answer: Annotated[bool, typer.Option("--answer", help="The model's response that made the document fail.")] = False,
 ) -> None:
-    """Print a document's result as JSON, or its text."""
-    if markdown and data:
-        raise CliError("Use either --markdown or --data.", code=Exit.USAGE)
-    if markdown:
-        print_markdown(session, task)
+    """Print a document's result as JSON, its text, or the response that made it fail."""
+    if markdown + data + answer > 1:
+        raise CliError("Use one of --markdown, --data and --answer.", code=Exit.USAGE)
+    if markdown or answer:
+        print_text(session, f"{path_of(task)}/{'markdown' if markdown else 'answer'}")
         return
     response = session.api.get(path_of(task))
     if response["status"] in {"failed", "cancelled"}:
@@ -122,8 +123,8 @@ def result(
     session.terminal.json(found["data"] if data else found)
 
 
-def print_markdown(session: Session, task: int) -> None:
-    """Stream the text to stdout. On a terminal, remove control characters: the document is untrusted."""
-    with session.api.stream(f"{path_of(task)}/markdown", read=SILENCE_SECONDS) as response:
+def print_text(session: Session, path: str) -> None:
+    """Stream a text to stdout. On a terminal, remove control characters: the document is untrusted."""
+    with session.api.stream(path, read=SILENCE_SECONDS) as response:
         for block in response.iter_text():
             session.terminal.write(CONTROL.sub("", block) if sys.stdout.isatty() else block)

@@ -1,0 +1,52 @@
+"""API view of the model's response that made a task fail."""
+
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework.request import Request
+
+from config.platform import storage
+from config.platform.http.auth import user_of
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import NotFound, StorageUnavailable
+from etl.api import lookup, openapi
+from etl.api.markdown import streamed
+from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.ingest import acceptance
+from etl.pipeline import artifacts
+from etl.pipeline.artifacts import ArtifactOwner
+
+
+class NoAnswer(NotFound):
+    code = "no_answer"
+    detail = "The task did not fail by a response of a language model, or the response is no longer stored."
+
+
+def find(owner: ArtifactOwner) -> str:
+    """Return the key of the stored response of a run that failed, or "". Raises StorageUnavailable."""
+    key = artifacts.answer_key(owner)
+    with acceptance.storing():
+        return key if storage.head(key) else ""
+
+
+class AnswerView(TaskAPIView):
+    """`GET /tasks/{id}/answer`."""
+
+    content_negotiation_class = IgnoreAccept
+
+    @openapi.operation(
+        operation_id="getAnswer",
+        **openapi.ANSWER,
+        responses={
+            (200, "text/plain"): OpenApiResponse(OpenApiTypes.STR, "As the model wrote it. The content is untrusted."),
+            **problems(NoSuchTask, NoAnswer, StorageUnavailable),
+        },
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponseBase:
+        state = seen(request, task_id)
+        key = find(state)
+        if not key:
+            raise NoAnswer
+        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the model's response.")
+        return streamed(key, request, content_type=artifacts.TEXT)

@@ -1,0 +1,135 @@
+"""The response of a model that made a task fail: what its error names, and who can read it (B17)."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from django.conf import LazySettings
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+
+from config.platform import storage
+from etl.models import Task
+from etl.pipeline import artifacts
+from tests.broker import valkey
+from tests.conftest import client_of
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run
+from tests.integration.llm_factories import INVOICE, configure, forget
+from tests.integration.openai_server import ModelServer, gives, says
+
+SECRET = "Confidential sum of Alice"
+MANY = {"type": "object", "properties": {f"f{n:02}": {"type": "integer"} for n in range(32)}}
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def models(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
+    valkey().flushdb()
+    rehearsed(etl_ocr_provider="local")
+    settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
+    with openai_server.running() as server:
+        configure(settings, server)
+        yield server
+        forget(server)
+
+
+def failed(user: User, schema: Any = INVOICE) -> Task:
+    task = make_task(user, "Invoice 1", rule=make_rule(user, mode="llm", json_schema=schema))
+    run(task)
+    return row_of(task)
+
+
+def path(task: Task) -> str:
+    return f"/api/v1/etl/tasks/{task.pk}/answer"
+
+
+def text_of(response: Any) -> str:
+    assert response.status_code == 200, response.content
+    return b"".join(response.streaming_content).decode()
+
+
+def test_the_error_names_all_misfits_up_to_a_number(models: ModelServer, alice: User) -> None:
+    """B17: twenty places, and how many more."""
+    models.always(gives({f"f{n:02}": "no number" for n in range(32)}))
+
+    error = failed(alice, MANY).error
+
+    assert error is not None
+    assert error["code"] == "schema_validation"
+    assert error["detail"].count("/f") == 20
+    assert error["detail"].endswith("And 12 more.")
+
+
+@pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["misfit", "prose"])
+def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: User, bob: User, text: str) -> None:
+    """B17: as the model wrote it; strangers get 404, and no log line has it."""
+    models.will(says("First."), says("Second."), says(text))
+    with structlog.testing.capture_logs() as lines:
+        task = failed(alice)
+
+    assert task.error is not None
+    assert SECRET not in json.dumps([task.error, lines], default=str)
+    response = client_of(alice).get(path(task))
+    assert response["Content-Type"] == "text/plain; charset=utf-8"
+    assert text_of(response) == text
+    assert client_of(bob).get(path(task)).status_code == 404
+
+
+def test_a_truncated_response_is_kept(models: ModelServer, alice: User) -> None:
+    models.will(says('{"number": "1', finish="length"))
+    task = failed(alice)
+    assert task.error is not None
+    assert task.error["code"] == "llm_truncated"
+    assert text_of(client_of(alice).get(path(task))) == '{"number": "1'
+
+
+def test_the_page_links_to_it(models: ModelServer, alice: User, client: Client) -> None:
+    models.always(says(SECRET))
+    task = failed(alice)
+    client.force_login(alice)
+    page = client.get(f"/app/documents/{task.pk}").content.decode()
+    assert f'href="/app/documents/{task.pk}/answer"' in page
+    assert SECRET not in page
+    download = client.get(f"/app/documents/{task.pk}/answer")
+    assert text_of(download) == SECRET
+    assert download["Content-Disposition"].startswith("attachment")
+
+
+def test_staff_can_open_it_and_that_is_recorded(models: ModelServer, alice: User, client: Client) -> None:
+    """B17, C4."""
+    models.always(says(SECRET))
+    task = failed(alice)
+    staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
+    client.force_login(staff)
+    admin = client.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
+    assert f'href="/app/documents/{task.pk}/answer"' in admin
+    assert SECRET not in admin
+
+    assert text_of(client_of(staff).get(path(task))) == SECRET
+
+    [entry] = LogEntry.objects.filter(user=staff, object_id=str(task.pk), change_message__contains="response")
+    assert SECRET not in entry.change_message
+
+
+def test_a_task_that_completed_has_none(models: ModelServer, alice: User, client: Client) -> None:
+    models.always(gives({"number": "1", "total": 1}))
+    task = failed(alice)
+    assert task.status == "completed"
+    response = client_of(alice).get(path(task))
+    assert (response.status_code, response.json()["code"]) == (404, "no_answer")
+    client.force_login(alice)
+    assert "/answer" not in client.get(f"/app/documents/{task.pk}").content.decode()
+
+
+def test_it_is_deleted_with_the_task(models: ModelServer, alice: User) -> None:
+    """B34."""
+    models.always(says(SECRET))
+    task = failed(alice)
+    assert storage.head(artifacts.answer_key(task))
+    assert client_of(alice).delete(f"/api/v1/etl/tasks/{task.pk}").status_code == 204
+    assert storage.head(artifacts.answer_key(task)) is None

@@ -1,0 +1,368 @@
+"""Pages that a model reads as images: the strategy `vision` (B40)."""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import pytest
+import structlog
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+from PIL import Image
+
+from config.platform import storage
+from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, LlmForbidden, VisionUnsupported
+from etl.core.stage_context import StageContext
+from etl.core.states import Stage
+from etl.pipeline import artifacts, dispatch, engines, page_images
+from etl.postprocessors.base import Processed
+from etl.postprocessors.llm import Llm
+from etl.providers.base import OCRResult
+from tests.broker import valkey
+from tests.conftest import client_of
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run
+from tests.integration.llm_factories import INVOICE, Notebook, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.openai_server import ModelServer, Request, gives, problem
+from tests.samples import hostile
+
+LINES = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "string"},
+        "lines": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+    },
+    "required": ["number", "lines"],
+}
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Pages whose images are already there, by number: those of `lost` cannot be drawn."""
+
+    count: int
+    lost: tuple[int, ...] = ()
+    read_pages: list[tuple[int, int]] = field(default_factory=list)
+
+    def read(self, first: int, last: int, *, context: StageContext) -> dict[int, bytes]:
+        context.check()
+        self.read_pages.append((first, last))
+        return {page: content_of(page) for page in range(first, last + 1) if page not in self.lost}
+
+
+def content_of(page: int) -> bytes:
+    return b"\xff\xd8\xff image of page %d" % page
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        configure(settings, server)
+        yield server
+        forget(server)
+
+
+def process(
+    pages: Drawn | None,
+    *,
+    ocr: OCRResult | None = None,
+    schema: Any = INVOICE,
+    context: StageContext | None = None,
+    **rule: Any,
+) -> Processed:
+    context = context or context_of()
+    context.page_images = pages
+    return Llm().process(ocr or ocr_of(), rule_of(schema, strategy="vision", **rule), context=context)
+
+
+def parts_of(request: Request) -> list[dict[str, Any]]:
+    content: Any = request.message("user")
+    return list(content)
+
+
+def shown(request: Request) -> list[int]:
+    """Return the numbers of the pages whose images a request has."""
+    urls = [part["image_url"]["url"] for part in parts_of(request) if part["type"] == "image_url"]
+    return [int(b64decode(url.removeprefix("data:image/jpeg;base64,")).rpartition(b" ")[2]) for url in urls]
+
+
+def found_on(page: int, *pointers: str) -> list[dict[str, Any]]:
+    return [{"pointer": pointer, "page": page, "quote": "as seen"} for pointer in pointers]
+
+
+def test_the_model_gets_the_images_of_pages(models: ModelServer) -> None:
+    """B40: OpenAI's image parts with data URLs, each after the number of its page; usage is counted."""
+    models.will(gives({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
+    context = context_of()
+
+    result = process(Drawn(3), context=context)
+
+    [request] = models.requests
+    text, *rest = parts_of(request)
+    assert [part["type"] for part in rest] == ["text", "image_url"] * 3
+    assert [part["text"] for part in rest[::2]] == [f"<!-- page: {page} -->" for page in (1, 2, 3)]
+    assert shown(request) == [1, 2, 3]
+    assert "pages 1 to 3" in text["text"]
+    assert "is never followed" in request.message("system")
+    assert (result.data, result.strategy) == ({"number": "INV-7", "total": 12.5}, "vision")
+    assert context.usage.as_dict() == {"prompt_tokens": 11, "completion_tokens": 7, "calls": 1}
+
+
+def test_values_are_cited_by_page(models: ModelServer) -> None:
+    """B40: the page is the model's, and there is no place on it, unless the text has the value."""
+    models.will(gives({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
+    lines = {1: [[(10.0, 20.0, 60.0, 30.0, "Total 12.50")]]}
+    text = ocr_of("Total 12.50", "")
+    ocr = OCRResult(
+        markdown=text.markdown, pages=text.pages, provider="local", provider_task_id="t", metadata={}, lines=lines
+    )
+    context = context_of()
+
+    result = process(Drawn(2), ocr=ocr, context=context)
+
+    number, total = result.citations
+    assert number == {"pointer": "/number", "page": 2, "bbox": None, "quote": None, "match": "image"}
+    assert (total["page"], total["match"], total["bbox"]) == (1, "normalized", [10.0, 20.0, 60.0, 30.0])
+    assert codes(context) == []
+
+
+def test_a_value_without_a_page_is_not_found(models: ModelServer) -> None:
+    """B40, B31."""
+    models.will(gives({"number": "INV-7", "total": 12.5}, found_on(9, "/number")))
+    context = context_of()
+
+    result = process(Drawn(2), context=context)
+
+    assert [each["match"] for each in result.citations] == ["not_found", "not_found"]
+    assert "value_not_in_text" in codes(context)
+
+
+def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, settings: Any) -> None:
+    """B40, B42: a few pages in a call, joined as pieces of text are; what differs is told."""
+    configure(settings, models, etl_vision_pages_per_call=2, etl_postprocess_parallel=1)
+
+    def answer(request: Request) -> Any:
+        pages = shown(request)
+        lines = [{"name": f"item {page}"} for page in pages]
+        return gives({"number": f"INV-{pages[0]}", "lines": lines}, found_on(pages[0], "/number", "/lines/0/name"))
+
+    models.always(answer)
+    context = context_of()
+
+    result = process(Drawn(5), schema=LINES, context=context)
+
+    assert [shown(request) for request in models.requests] == [[1, 2], [3, 4], [5]]
+    assert result.data == {"number": "INV-1", "lines": [{"name": f"item {page}"} for page in range(1, 6)]}
+    assert codes(context).count("merge_conflict") == 1
+    pages = {each["pointer"]: each["page"] for each in result.citations}
+    assert (pages["/number"], pages["/lines/2/name"]) == (1, 3)
+
+
+def test_a_retry_pays_for_no_group_twice(models: ModelServer, settings: Any) -> None:
+    """B40, B21: the journal has the replies by the content of the images, and no image."""
+    configure(settings, models, etl_vision_pages_per_call=1)
+    journal = Notebook()
+    models.will(gives({"number": "INV-1", "lines": []}), problem(503, "busy"))
+    with pytest.raises(Exception, match="busy"):
+        process(Drawn(2), schema=LINES, context=context_of(response_cache=journal))
+    models.will(gives({"number": None, "lines": []}))
+
+    process(Drawn(2), schema=LINES, context=context_of(response_cache=journal))
+
+    assert [shown(request) for request in models.requests] == [[1], [2], [2]]
+    assert not any(
+        "image of page" in text or "base64" in text for text in (*journal.run.values(), *journal.task.values())
+    )
+
+
+def test_more_pages_than_the_limit_are_refused_with_numbers(models: ModelServer, settings: Any) -> None:
+    """B40."""
+    configure(settings, models, etl_vision_max_pages=3)
+    pages = Drawn(4)
+    with pytest.raises(DocumentTooLong, match="4 pages; the limit of pages that are shown to a language model is 3"):
+        process(pages)
+    assert (models.requests, pages.read_pages) == ([], [])
+
+
+def test_pages_that_cannot_be_drawn_are_told(models: ModelServer) -> None:
+    """B40, B32."""
+    models.always(gives({"number": "INV-7", "total": 12.5}))
+    context = context_of()
+    process(Drawn(3, lost=(2,)), context=context)
+    assert shown(models.requests[0]) == [1, 3]
+    assert [(each.code, each.page) for each in context.warnings if each.page] == [("page_not_shown", 2)]
+
+    with pytest.raises(IncompleteDocument, match="page 2"):
+        process(Drawn(3, lost=(2,)), require_complete=True)
+    with pytest.raises(EmptyDocument):
+        process(Drawn(1, lost=(1,)))
+
+
+NO_VISION = [
+    (400, "Invalid content type. image_url is only supported by certain models."),
+    (400, "messages[1]: unknown variant `image_url`, expected `text` at line 1 column 2000"),
+    (500, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"),
+    (400, "gemma is not a multimodal model"),
+    (400, "At most 0 image(s) may be provided in one prompt."),
+    (400, "Image input is not enabled for this model"),
+    (404, "No endpoints found that support image input"),
+    (422, "messages.1.content: Input should be a valid string"),
+    (400, "'messages.1.content' must be a string"),
+]
+
+
+@pytest.mark.parametrize(("status", "message"), NO_VISION, ids=[message[:40] for _, message in NO_VISION])
+def test_a_model_without_vision_has_a_code_of_its_own(models: ModelServer, status: int, message: str) -> None:
+    """B40."""
+    models.always(problem(status, message))
+    with pytest.raises(VisionUnsupported) as caught:
+        process(Drawn(1))
+    assert (caught.value.code, caught.value.transient) == ("vision_unsupported", False)
+    assert len(models.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "message", ["The image is too large, and not supported.", "Cannot decode image 1", "At most 1 image(s)"]
+)
+def test_a_refused_image_says_nothing_about_vision(models: ModelServer, message: str) -> None:
+    models.always(problem(400, message))
+    with pytest.raises(LlmForbidden) as caught:
+        process(Drawn(1))
+    assert caught.value.code == "llm_unavailable"
+
+
+def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
+    """B40: Office documents, and Markdown in the test of a rule."""
+    models.will(gives({"number": "INV-7", "total": 12.5}))
+    context = context_of()
+
+    result = process(None, ocr=ocr_of("Invoice INV-7, total 12.50"), context=context)
+
+    assert (result.strategy, codes(context)) == ("vision", ["no_page_images"])
+    assert isinstance(models.requests[0].message("user"), str)
+
+
+# ---- The whole task -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def real(rehearsed: Change, models: ModelServer, settings: LazySettings) -> Iterator[ModelServer]:
+    valkey().flushdb()
+    rehearsed(etl_ocr_provider="local")
+    configure(settings, models)
+    settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
+    yield models
+    engines.local().close()
+    engines.provider().close()
+
+
+def browser_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def vision_rule(user: User) -> Any:
+    return make_rule(user, mode="llm", postprocess_strategy="vision", json_schema=INVOICE)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User, settings: LazySettings) -> None:
+    """B40: a document that OCR finds empty; its pages are drawn within the limit of pixels, and kept as images are."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_vision_max_pixels": 200_000})
+    real.will(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
+    task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
+
+    with structlog.testing.capture_logs() as lines:
+        assert run(task) == [True, True]
+
+    row = row_of(task)
+    assert row.status == "completed", row.error
+    assert row.current_result is not None
+    assert row.current_result["data"] == {"number": "INV-7", "total": 12.5}
+    assert row.metadata["postprocess"]["strategy"] == "vision"
+    url = parts_of(real.requests[0])[2]["image_url"]["url"]
+    image = Image.open(BytesIO(b64decode(url.partition(",")[2])))
+    assert image.format == "JPEG"
+    assert 190_000 < image.width * image.height <= 200_500
+    keys = [item.key for item in storage.list_objects(f"{artifacts.IMAGES}{task.pk}/")]
+    assert len(keys) == 2
+    assert all(artifacts.OWN_KEY.fullmatch(key) for key in keys)
+    assert "base64" not in json.dumps(lines, default=str)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> None:
+    """B18, B40: also when it was read for a rule whose model sees pages."""
+    real.always(gives({"number": "INV-7", "total": 12.5}))
+    seen = make_task(alice, content=hostile.printed(""), kind="pdf", rule=vision_rule(alice))
+    assert run(seen) == [True, True]
+
+    other = make_task(alice, content=hostile.printed(""), kind="pdf", rule=make_rule(alice))
+    run(other)
+    error = row_of(other).error
+    assert error is not None
+    assert error["code"] == "empty_document"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_without_the_engine_ask_one_that_has_it(
+    real: ModelServer, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B40: the image of post-processing workers has no library that draws."""
+    task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
+    run(task, Stage.OCR)
+    asked: list[dict[str, Any]] = []
+    engines.local().close()
+    images = page_images.StoredPageImages(owner=task, count=1)
+
+    def work(**facts: Any) -> None:
+        asked.append(facts)
+        page_images.draw_for_models(facts["task_id"], page=facts["page"], pixels=facts["pixels"])
+
+    monkeypatch.setattr(dispatch, "draw", work)
+    images.await_worker([1], 300_000, context=context_of())
+
+    assert [each["page"] for each in asked] == [1]
+    found = b"".join(storage.read(page_images.model_key(task, 1, 300_000)))
+    assert Image.open(BytesIO(found)).format == "JPEG"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rule_is_tested_on_the_pages_of_a_document(
+    real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B40, B27: a worker draws them, by the API and on the page; strangers' documents do not exist."""
+    real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number", "/total")))
+    task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
+    run(task, Stage.OCR)
+    monkeypatch.setattr(
+        dispatch,
+        "draw",
+        lambda task_id, page, pixels, **_: page_images.draw_for_models(task_id, page=page, pixels=pixels),
+    )
+    body = {"markdown": "Invoice", "task_id": task.pk}
+
+    tested = client_of(alice).post(f"/api/v1/etl/rules/{task.rule_id}/test", body, format="json").json()
+
+    assert tested["ok"] is True, tested
+    assert tested["result"]["metadata"]["provenance"]["strategy"] == "vision"
+    assert tested["warnings"] == []
+    assert [part["type"] for part in parts_of(real.requests[0])] == ["text", "text", "image_url"]
+
+    page = browser_of(alice).post("/app/rules/try", {"rule": task.rule_id, "document": task.pk, "markdown": ""})
+    assert page.status_code == 200
+    assert [part["type"] for part in parts_of(real.requests[1])] == ["text", "text", "image_url"]
+
+    refused = client_of(bob).post(f"/api/v1/etl/rules/{vision_rule(bob).pk}/test", body, format="json")
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/task_id")
+
+
+def test_rules_name_the_strategy(api: Any) -> None:
+    """B40: the rules API takes it."""
+    body = {"name": "Scans", "json_schema": INVOICE, "postprocess_strategy": "vision"}
+    response = api.post("/api/v1/etl/rules", body, format="json")
+    assert (response.status_code, response.json()["postprocess_strategy"]) == (201, "vision")
