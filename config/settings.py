@@ -287,6 +287,7 @@ SPECTACULAR_SETTINGS = {
     "TAGS": [
         {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
         {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
+        {"name": "schedules", "description": "Exports that recur at the times of a cron expression."},
         {"name": "webhooks", "description": "Notifications about finished exports, as an alternative to polling."},
         {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
         {
@@ -312,6 +313,8 @@ SPECTACULAR_SETTINGS = {
         "ReceiptState": "exports.jobs.schemas.RECEIPT_STATES",
         "DeliveryType": "exports.webhooks.schemas.DELIVERY_TYPES",
         "ExportErrorCode": "exports.core.errors.EXPLANATIONS",
+        "RunStatus": "exports.schedules.schemas.RUN_STATUSES",
+        "Misfire": "exports.models.schedule.Misfire",
         "WebhookEvent": "exports.webhooks.models.EventType",
         "DeliveryStatus": "exports.webhooks.models.Delivery.Status",
         "TaskStatus": "etl.core.states.Status",
@@ -406,6 +409,7 @@ CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
     for task, seconds in {
         "exports.reap": env.export_reaper_seconds,
+        "exports.run_schedules": 15,
         "exports.sweep": 3600,
         "exports.purge": 86_400,
         "rules.load": 60,

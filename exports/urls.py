@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from exports.api import downloads, event_stream, views, webhooks
+from exports.api import downloads, event_stream, schedules, views, webhooks
 from exports.api.serializers import as_day
 
 
@@ -26,6 +26,9 @@ urlpatterns = [
     path("exports/datasets", views.DatasetListView.as_view()),
     path("exports/limits", views.LimitsView.as_view()),
     path("exports/preview", views.PreviewView.as_view()),
+    path("exports/schedules", schedules.ScheduleListView.as_view()),
+    path("exports/schedules/<uuid:schedule_id>", schedules.ScheduleView.as_view()),
+    path("exports/schedules/<uuid:schedule_id>/run", schedules.RunScheduleView.as_view()),
     path("exports/webhooks", webhooks.WebhookListView.as_view()),
     path("exports/webhooks/<uuid:webhook_id>", webhooks.WebhookView.as_view()),
     path("exports/webhooks/<uuid:webhook_id>/test", webhooks.TestWebhookView.as_view()),

@@ -10,6 +10,7 @@ from exports.core.errors import explain
 
 JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
 AGAIN_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
+SCHEDULE_ID = "0197a3a0-2f64-4d4c-9d8f-0f6a7b1c2e53"
 HOOK_ID = "0197a3b1-88d4-4f9a-a3d7-0c0a6b1e5e44"
 DELIVERY_ID = "0197a3c5-3b7d-4d0f-8a56-97f5c3f0b9d2"
 SECRET = "whsec_4GBMpkXm6Wd0vNVrWb0w8Zs1oJtYkJcT2iE5rH7uQ3A="
@@ -57,6 +58,8 @@ RUNNING: dict[str, Any] = {
     "format": "csv",
     "compression": "gzip",
     "delivery": "zip",
+    "scheduleId": None,
+    "plannedAt": None,
     "createdAt": "2026-03-01T09:00:00.000000Z",
     "startedAt": "2026-03-01T09:00:00.250000Z",
     "finishedAt": None,
@@ -186,3 +189,26 @@ STREAM = b"".join(
         sse.frame("status", {"status": "success", "error": None, "at": ENDED["finishedAt"]}, number=41),
     ]
 ).decode()
+NEW_SCHEDULE: dict[str, Any] = {
+    "name": "Flights of yesterday",
+    "cron": "0 6 * * *",
+    "timezone": "Europe/Berlin",
+    "request": {"dataset": "flights", "keys": ["JFK", "EWR"], "format": "csv"},
+    "window": {"unit": "day", "from": -1, "to": -1},
+    "misfire": "catch_up",
+    "enabled": True,
+}
+SCHEDULE: dict[str, Any] = {
+    "id": SCHEDULE_ID,
+    **NEW_SCHEDULE,
+    "disabledReason": None,
+    "nextRunAt": "2026-03-02T05:00:00.000000Z",
+    "lastRun": {
+        "jobId": JOB_ID,
+        "status": "success",
+        "startedAt": "2026-03-01T05:00:04.180000Z",
+        "plannedAt": "2026-03-01T05:00:00.000000Z",
+        "detail": None,
+    },
+    "createdAt": "2026-02-27T14:03:11.402000Z",
+}

@@ -122,6 +122,8 @@ class JobSummary(TypedDict):
     format: Annotated[str, choices(FORMATS)]
     compression: Annotated[str, choices(Compression)]
     delivery: Annotated[str, choices(DeliveryKind)]
+    scheduleId: Annotated[Uuid | None, "Schedule that created the job."]
+    plannedAt: Annotated[datetime | None, "Planned time of the schedule. Null for a run that a user started."]
     createdAt: datetime
     startedAt: datetime | None
     finishedAt: datetime | None
