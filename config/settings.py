@@ -219,6 +219,7 @@ UNFOLD = {
                     page("Receipts", "receipt_long", "exports.receipt"),
                     page("Links", "link", "exports.link"),
                     page("Downloads", "download", "exports.download"),
+                    page("Schedules", "event_repeat", "exports.schedule"),
                     page("Webhooks", "webhook", "exports.webhook"),
                     page("Webhook deliveries", "outgoing_mail", "exports.delivery"),
                     page("Datasets", "database", "exports.dataset"),

@@ -131,7 +131,7 @@ class ScheduleAdmin(StaffActionAdmin):
 
     @admin.display(description="exports")
     def exports(self, schedule: Schedule) -> SafeString:
-        return list_of("job", "Exports", {"schedule_id__exact": schedule.pk})
+        return list_of("job", "Exports", {"schedule": schedule.pk})
 
     @admin.display(description="history")
     def history(self, schedule: Schedule) -> SafeString:

@@ -79,7 +79,9 @@ def collect(row: Row) -> Iterator[Metric]:
         "Delivered objects that still exist a minute after their receipt expired.",
         row["outlived"],
     )
-    yield gauge("export_schedules_due", "Schedules whose planned time has come, and that are not decided yet.", row["due"])
+    yield gauge(
+        "export_schedules_due", "Schedules whose planned time has come, and that are not decided yet.", row["due"]
+    )
     yield gauge("export_schedules_late", "Schedules that have been due for more than ten minutes.", row["late"])
     yield gauge("export_deliveries_pending", "Webhook deliveries that wait for an attempt.", row["deliveries"])
     yield gauge("export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["untold"])

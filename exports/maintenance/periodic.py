@@ -47,9 +47,7 @@ def sweep() -> list[str]:
 
 def purge() -> list[str]:
     """Delete old jobs, webhook deliveries, quota usage and runs of schedules. Runs daily."""
-    return run_steps(
-        retention.purge_jobs, outbox.prune, retention.delete_old_usage, retention.delete_old_schedule_runs
-    )
+    return run_steps(retention.purge_jobs, outbox.prune, retention.delete_old_usage, retention.delete_old_schedule_runs)
 
 
 def provide_slots() -> None:

@@ -51,7 +51,9 @@ class Schedule(models.Model):
     next_run_at = models.DateTimeField(null=True, blank=True, help_text="The next planned time.")
     # Later than `next_run_at` while that time waits for the end of an earlier run.
     check_at = models.DateTimeField(null=True, blank=True, help_text="When the scheduler looks at it next.")
-    network = models.CharField(max_length=49, default="", blank=True, help_text="Network that first links are bound to.")
+    network = models.CharField(
+        max_length=49, default="", blank=True, help_text="Network that first links are bound to."
+    )
     agent = models.CharField(
         max_length=16, default="", blank=True, help_text="Digest of the User-Agent that first links are bound to."
     )

@@ -65,7 +65,9 @@ class ScheduleForm(ExportForm):
     )
     how = items = file = date_from = date_to = None  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, datasets: Iterable[Dataset], schedule: Schedule | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, datasets: Iterable[Dataset], schedule: Schedule | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, datasets=datasets, **kwargs)
         self.fields["zone"].choices = [(name, name) for name in sorted(timezones())]  # type: ignore[attr-defined]
         self.schedule = schedule

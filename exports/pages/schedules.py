@@ -1,12 +1,11 @@
 """Pages of a user's schedules: the list, the form with its preview, and each schedule with its history."""
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import redirect
+from django.http import HttpRequest, HttpResponseBase
 from django.urls import reverse
 
 from config.platform.db import clock
@@ -160,6 +159,7 @@ class SchedulePage(ExportsPage):
             upcoming=upcoming(schedule),
             is_active=Job.objects.active().filter(schedule_id=schedule.pk).exists(),
             keys=schedule.request["keys"],
+            once=uuid4(),
             title=schedule.name,
             **context,
         )

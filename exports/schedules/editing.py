@@ -64,7 +64,9 @@ def create(
     with transaction.atomic():
         if once and (earlier := once.claim(rows, user_id=caller.user_id)):
             return earlier, True
-        User.objects.select_for_update(no_key=True).get(pk=caller.user_id)  # parallel requests must not exceed the limit
+        User.objects.select_for_update(no_key=True).get(
+            pk=caller.user_id
+        )  # parallel requests must not exceed the limit
         if rows.filter(user_id=caller.user_id).count() >= MAX_PER_USER:
             raise TooManySchedules
         schedule.save(force_insert=True)

@@ -89,20 +89,30 @@ def move_on(schedule: Schedule, read: Reader, now: datetime) -> None:
     planned, is_late = choose(schedule, timetable, first, now)
     if planned > first:
         record(schedule, first, Outcome.SKIPPED, "Missed, with all planned times until the next entry.")
+    if not is_late and schedule.misfire == Misfire.CATCH_UP and is_active(schedule):
+        schedule.next_run_at, schedule.check_at = planned, now + RECHECK
+        return schedule.save()
+    decide(schedule, timetable, planned, read, is_late=is_late)
+    return plan_next(schedule, timetable.next(planned))
+
+
+def decide(schedule: Schedule, timetable: Timetable, planned: datetime, read: Reader, *, is_late: bool) -> None:
+    """Skip or start a planned time. An invalid request disables the schedule."""
     if is_late:
         record(schedule, planned, Outcome.SKIPPED, "Missed: the scheduler did not run at that time.")
     elif is_active(schedule):
-        if schedule.misfire == Misfire.CATCH_UP:
-            schedule.next_run_at, schedule.check_at = planned, now + RECHECK
-            return schedule.save()
         record(schedule, planned, Outcome.SKIPPED, "The earlier run had not ended.")
-    elif not start(schedule, timetable, planned, read):
-        return None  # it was stopped
-    following = timetable.next(planned)
-    if following is None:
-        return stop(schedule, None, "The timetable has no more dates.")
-    schedule.plan(following)
-    return schedule.save()
+    else:
+        start(schedule, timetable, planned, read)
+
+
+def plan_next(schedule: Schedule, following: datetime | None) -> None:
+    """Save the next planned time, unless the schedule was disabled."""
+    if schedule.enabled and following is None:
+        schedule.disable("The timetable has no more dates.")
+    elif schedule.enabled and following:
+        schedule.plan(following)
+    schedule.save()
 
 
 def choose(schedule: Schedule, timetable: Timetable, first: datetime, now: datetime) -> tuple[datetime, bool]:
@@ -114,13 +124,10 @@ def choose(schedule: Schedule, timetable: Timetable, first: datetime, now: datet
     return planned, not is_kept and now - planned > LATE
 
 
-def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Reader) -> bool:
-    """Create the job of a planned time. Return False if the request is no longer valid: the schedule is then stopped.
-
-    A planned time that exceeds the quota is not tried again.
-    """
+def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Reader) -> None:
+    """Create the job of a planned time. A planned time that exceeds the quota is not tried again."""
     if schedule.runs.filter(planned_at=planned).exists():  # a clock that was set back plans it again
-        return True
+        return
     caller = submission.Caller(
         user_id=schedule.user_id, binding=schedule.binding, schedule_id=schedule.pk, planned_at=planned
     )
@@ -131,20 +138,17 @@ def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Rea
         record(schedule, planned, Outcome.REFUSED, refusal.detail)
     except BadInput as refusal:
         stop(schedule, planned, in_words(refusal))
-        return False
     else:
         record(schedule, planned, Outcome.STARTED, job=job)
-    return True
 
 
 def is_active(schedule: Schedule) -> bool:
     return Job.objects.active().filter(schedule_id=schedule.pk).exists()
 
 
-def stop(schedule: Schedule, planned: datetime | None, reason: str) -> None:
+def stop(schedule: Schedule, planned: datetime, reason: str) -> None:
     """Disable a schedule that cannot run."""
-    if planned:
-        record(schedule, planned, Outcome.INVALID, reason)
+    record(schedule, planned, Outcome.INVALID, reason)
     schedule.disable(reason)
     schedule.save()
 
@@ -168,9 +172,7 @@ def in_words(refusal: BadInput) -> str:
 # ---- By hand --------------------------------------------------------------------------------------------------------
 
 
-def run_now(
-    schedule: Schedule, read: Reader, caller: submission.Caller, *, now: datetime
-) -> tuple[Job, bool]:
+def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now: datetime) -> tuple[Job, bool]:
     """Create a job for the local date of today, also while the schedule is paused. The next planned time stays.
 
     Return the job, and whether an earlier request with the same idempotency key created it. The caller's user pays.

@@ -263,7 +263,7 @@ def test_a_list_takes_the_same_queries_for_any_number(api: APIClient, dataset: D
     counts = []
     for _ in range(2):
         run_due(create(api))
-        with CaptureQueriesContext(connection, ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             assert len(api.get(PATH).json()["results"]) == len(counts) + 1
         counts.append(len(queries))
     assert counts[0] == counts[1]

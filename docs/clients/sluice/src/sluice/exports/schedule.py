@@ -63,7 +63,10 @@ def facts(schedule: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "If late", schedule["misfire"]
     yield "Next run", moment(schedule["nextRunAt"]) if schedule["enabled"] else f"none: {schedule['disabledReason']}"
     if last:
-        yield "Last run", f"{last['status']}, {moment(last['startedAt'])}" + (f": {last['detail']}" * bool(last["detail"]))
+        yield (
+            "Last run",
+            f"{last['status']}, {moment(last['startedAt'])}" + (f": {last['detail']}" * bool(last["detail"])),
+        )
         yield "Last export", last["jobId"] or ""
 
 
@@ -120,7 +123,10 @@ def resume(session: Session, schedule: Schedule) -> None:
 
 
 def change(session: Session, schedule: UUID, changes: dict[str, Any]) -> None:
-    print_one(session, session.api.request("PATCH", f"{PATH}/{schedule}", body=lambda: {"json": changes}, repeatable=True).json())
+    print_one(
+        session,
+        session.api.request("PATCH", f"{PATH}/{schedule}", body=lambda: {"json": changes}, repeatable=True).json(),
+    )
 
 
 @command(schedules, "run")
