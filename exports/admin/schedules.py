@@ -1,4 +1,4 @@
-"""Admin of schedules: staff see all of them, pause and resume them, and run them now for their owners."""
+"""Admin of schedules: staff see all of them, can pause or resume them, and can run them for their owners."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
