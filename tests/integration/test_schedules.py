@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Count, F
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
@@ -287,6 +287,25 @@ def test_due_and_late_schedules_are_counted(dataset: Dataset, alice: User) -> No
     row = sql.one(gauges.GAUGES, slots=8)
     assert row
     assert (row["due"], row["late"]) == (2, 1)
+
+
+def test_due_schedules_are_found_by_an_index(dataset: Dataset, alice: User) -> None:
+    """A33: one is due among 3,000."""
+    now = clock.now()
+    rows = [
+        Schedule(
+            user=alice, name="many", cron="* * * * *", timezone="UTC", request={}, window_from=0, window_to=0,
+            misfire="skip", next_run_at=now + timedelta(hours=n), check_at=now + timedelta(hours=n),
+        )
+        for n in range(3_000)
+    ]  # fmt: skip
+    Schedule.objects.bulk_create(rows)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE exports_schedule")
+    with transaction.atomic():
+        plan = Schedule.objects.due(now).select_for_update(skip_locked=True)[:1].explain()
+    assert "exports_schedule_due" in plan
+    assert "Sort" not in plan
 
 
 def test_old_runs_are_deleted_but_not_the_newest(dataset: Dataset, alice: User) -> None:
