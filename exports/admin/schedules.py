@@ -47,7 +47,7 @@ def run_now(schedules: Sequence[Schedule], nonce: str) -> Iterable[RowResult]:
 
     def run(schedule: Schedule) -> str:
         once = Idempotency(key=f"staff-{nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
-        caller = submission.Caller(user_id=schedule.user_id, binding=schedule.binding, idempotency=once)
+        caller = submission.Caller(user_id=schedule.user_id, binding=runs.binding_of(schedule), idempotency=once)
         with blaming_owners_quota():
             job, _ = editing.run_now(schedule, read_export, caller, now=clock.now())
         return f"New export {job.pk}."

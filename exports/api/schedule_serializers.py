@@ -41,11 +41,10 @@ class WindowSerializer(StrictSerializer):
     unit = serializers.ChoiceField(choices=["day"], default="day")
 
     def get_fields(self) -> dict[str, Any]:
-        day = {"min_value": -MAX_DAYS, "max_value": MAX_DAYS}
         return {
             **super().get_fields(),
-            "from": WholeNumber(**day, help_text="First day. -1 is the day before."),
-            "to": WholeNumber(**day, help_text="Last day, inclusive."),
+            "from": WholeNumber(min_value=-MAX_DAYS, max_value=MAX_DAYS, help_text="First day. -1 is the day before."),
+            "to": WholeNumber(min_value=-MAX_DAYS, max_value=MAX_DAYS, help_text="Last day, inclusive."),
         }
 
 

@@ -2,25 +2,20 @@
 
 import uuid
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, OuterRef, Q, Subquery
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 LATE = timedelta(minutes=10)
+MAX_REASON = 300  # characters
 
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def due(self, now: datetime) -> "ScheduleQuerySet":
         """Schedules that the scheduler should look at, the most overdue first."""
         return self.filter(check_at__lte=now).order_by("check_at")
-
-    def with_last_run(self) -> "ScheduleQuerySet":
-        """Annotate `last_run_id`, the newest run of each."""
-        newest = ScheduleRun.objects.filter(schedule=OuterRef("pk")).order_by("-id")
-        return self.annotate(last_run_id=Subquery(newest.values("id")[:1]))
 
 
 class Misfire(models.TextChoices):
@@ -47,7 +42,7 @@ class Schedule(models.Model):
     window_to = models.SmallIntegerField(help_text="Last day, relative to the local date of the planned time.")
     misfire = models.CharField(max_length=8, choices=Misfire)
     enabled = models.BooleanField(default=True)
-    disabled_reason = models.CharField(max_length=300, default="", blank=True)
+    disabled_reason = models.CharField(max_length=MAX_REASON, default="", blank=True)
     next_run_at = models.DateTimeField(null=True, blank=True, help_text="The next planned time.")
     # Later than `next_run_at` while that time waits for the end of an earlier run.
     check_at = models.DateTimeField(null=True, blank=True, help_text="When the scheduler looks at it next.")
@@ -65,7 +60,6 @@ class Schedule(models.Model):
     objects = ScheduleQuerySet.as_manager()
 
     last_run: "ScheduleRun | None"  # set by `representation.with_last_runs`
-    last_run_id: int | None  # annotated by `with_last_run`
 
     class Meta:
         db_table = "exports_schedule"
@@ -96,11 +90,7 @@ class Schedule(models.Model):
     def disable(self, reason: str) -> None:
         """Pause. Does not save."""
         self.enabled, self.next_run_at, self.check_at = False, None, None
-        self.disabled_reason = reason[: self._meta.get_field("disabled_reason").max_length]
-
-    @property
-    def binding(self) -> dict[str, Any]:
-        return {"network": self.network, "agent": self.agent}
+        self.disabled_reason = reason[:MAX_REASON]
 
 
 class ScheduleRun(models.Model):
@@ -116,7 +106,7 @@ class ScheduleRun(models.Model):
     schedule = models.ForeignKey(Schedule, models.CASCADE, related_name="runs", db_index=False)
     planned_at = models.DateTimeField(null=True, blank=True, help_text="Empty: started by hand.")
     outcome = models.CharField(max_length=8, choices=Outcome)
-    detail = models.CharField(max_length=300, default="", blank=True)
+    detail = models.CharField(max_length=MAX_REASON, default="", blank=True)
     # Not a foreign key: runs outlive their jobs, which are deleted after EXPORT_JOB_RETENTION_DAYS.
     job_id = models.UUIDField(null=True, blank=True)
     at = models.DateTimeField(db_default=Now())

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from django.db.models import OuterRef, Subquery
+
 from exports.models import Job, Schedule, ScheduleRun
 from exports.models.schedule import ScheduleQuerySet
 from exports.schedules import schemas
@@ -10,7 +12,8 @@ from exports.schedules import schemas
 def with_last_runs(schedules: Iterable[Schedule]) -> list[Schedule]:
     """Read the last run of each schedule, in one query for any number of schedules."""
     found = list(schedules)
-    newest = Schedule.objects.filter(pk__in=[each.pk for each in found]).with_last_run().values("last_run_id")
+    of_schedule = ScheduleRun.objects.filter(schedule=OuterRef("pk")).order_by("-id").values("id")[:1]
+    newest = Schedule.objects.filter(pk__in=[each.pk for each in found]).values(newest=Subquery(of_schedule))
     runs = {run.schedule_id: run for run in ScheduleRun.objects.filter(pk__in=newest)}
     for schedule in found:
         schedule.last_run = runs.get(schedule.pk)

@@ -17,10 +17,11 @@ from django.db import transaction
 from config.platform.http.problems import BadInput, Problem
 from config.platform.observability.metrics import CAUGHT
 from exports.core import metrics
+from exports.delivery.links import ClientBinding
 from exports.jobs import submission
 from exports.jobs.quotas import QuotaExceeded
 from exports.models import Job, Schedule, ScheduleRun
-from exports.models.schedule import LATE, Misfire
+from exports.models.schedule import LATE, MAX_REASON, Misfire
 from exports.schedules.requests import Reader, read_request
 from exports.schedules.timetable import InvalidTimetable, Timetable
 
@@ -129,7 +130,7 @@ def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Rea
     if schedule.runs.filter(planned_at=planned).exists():  # a clock that was set back plans it again
         return
     caller = submission.Caller(
-        user_id=schedule.user_id, binding=schedule.binding, schedule_id=schedule.pk, planned_at=planned
+        user_id=schedule.user_id, binding=binding_of(schedule), schedule_id=schedule.pk, planned_at=planned
     )
     try:
         day = timetable.local_date(planned)
@@ -140,6 +141,11 @@ def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Rea
         stop(schedule, planned, in_words(refusal))
     else:
         record(schedule, planned, Outcome.STARTED, job=job)
+
+
+def binding_of(schedule: Schedule) -> ClientBinding:
+    """Return the binding of first links: to the client that created the schedule."""
+    return ClientBinding(network=schedule.network, agent=schedule.agent)
 
 
 def is_active(schedule: Schedule) -> bool:
@@ -156,7 +162,7 @@ def stop(schedule: Schedule, planned: datetime, reason: str) -> None:
 def record(
     schedule: Schedule, planned: datetime | None, outcome: Outcome, detail: str = "", *, job: Job | None = None
 ) -> None:
-    values: dict[str, Any] = {"outcome": outcome, "detail": detail[:300], "job_id": job.pk if job else None}
+    values: dict[str, Any] = {"outcome": outcome, "detail": detail[:MAX_REASON], "job_id": job.pk if job else None}
     if planned is None:
         schedule.runs.create(**values)
     else:

@@ -20,6 +20,7 @@ from exports.core import gauges
 from exports.jobs import actions
 from exports.maintenance import retention
 from exports.models import Allowance, Chunk, Dataset, Job, Schedule, ScheduleRun, Tick
+from exports.models.schedule import LATE
 from exports.schedules import runs
 from exports.tasks import run_schedules
 from tests.broker import lose_messages
@@ -83,7 +84,7 @@ def test_after_a_day_without_the_beat_missed_times_are_skipped(dataset: Dataset,
     assert history(schedule) == [("01-01 01:00", "skipped"), ("01-02 00:00", "skipped")]
     schedule.refresh_from_db()
     assert schedule.next_run_at == START + timedelta(days=1, hours=1)
-    run(schedule.next_run_at + runs.LATE)
+    run(schedule.next_run_at + LATE)
     assert history(schedule)[2:] == [("01-02 01:00", "started")]
 
 

@@ -260,7 +260,7 @@ def test_webhooks_name_the_schedule(api: APIClient, dataset: Dataset) -> None:
 
 def test_a_list_takes_the_same_queries_for_any_number(api: APIClient, dataset: Dataset) -> None:
     """A33."""
-    counts = []
+    counts: list[int] = []
     for _ in range(2):
         run_due(create(api))
         with CaptureQueriesContext(connection) as queries:
