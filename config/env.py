@@ -222,6 +222,7 @@ class Environment(BaseSettings):
     export_rate: Rate = "60/min"
     export_poll_rate: Rate = "1200/min"
     export_download_rate: Rate = "600/min"
+    export_schedule_catch_up: int = Field(10, ge=1, le=1000)
     export_bind_ip: Literal["prefix", "exact", "off"] = "prefix"
     export_bind_ua: bool = True
     export_webhook_allow_cidrs: Networks = []

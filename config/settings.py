@@ -225,6 +225,7 @@ UNFOLD = {
                     page("Receipts", "receipt_long", "exports.receipt"),
                     page("Links", "link", "exports.link"),
                     page("Downloads", "download", "exports.download"),
+                    page("Schedules", "event_repeat", "exports.schedule"),
                     page("Webhooks", "webhook", "exports.webhook"),
                     page("Webhook deliveries", "outgoing_mail", "exports.delivery"),
                     page("Datasets", "database", "exports.dataset"),
@@ -295,6 +296,7 @@ SPECTACULAR_SETTINGS = {
     "TAGS": [
         {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
         {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
+        {"name": "schedules", "description": "Exports that recur at the times of a cron expression."},
         {
             "name": "webhooks",
             "description": "Notifications about finished exports and documents, as an alternative to polling. "
@@ -324,6 +326,8 @@ SPECTACULAR_SETTINGS = {
         "ReceiptState": "exports.jobs.schemas.RECEIPT_STATES",
         "DeliveryType": "config.platform.webhooks.schemas.DELIVERY_TYPES",
         "ExportErrorCode": "exports.core.errors.EXPLANATIONS",
+        "RunStatus": "exports.schedules.schemas.RUN_STATUSES",
+        "Misfire": "exports.models.schedule.Misfire",
         "DocumentEvent": "etl.pipeline.schemas.EVENTS",
         "ExportEvent": "exports.jobs.schemas.EVENTS",
         "WebhookEvent": "config.platform.webhooks.models.EventType",
@@ -426,6 +430,7 @@ CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
     for task, seconds in {
         "exports.reap": env.export_reaper_seconds,
+        "exports.run_schedules": 15,
         "exports.sweep": 3600,
         "exports.purge": 86_400,
         "rules.load": 60,

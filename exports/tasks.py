@@ -5,11 +5,14 @@ from uuid import UUID
 from celery import shared_task
 from django.conf import settings
 
+from config.platform.db import clock
 from config.platform.webhooks import sender
 from config.platform.webhooks.wakeups import DELIVER
+from exports.api.serializers import ExportRequestSerializer
 from exports.core import wakeups
 from exports.jobs import webhook_events
 from exports.maintenance import periodic
+from exports.schedules import runs
 from exports.worker import completion, execution
 
 
@@ -38,6 +41,15 @@ def deliver(**_later: object) -> None:
 @shared_task(name="exports.reap")
 def reap(**_later: object) -> None:
     periodic.once("reap", every=settings.SLUICE.export_reaper_seconds, run=periodic.reap)
+
+
+@shared_task(name="exports.run_schedules")
+def run_schedules(**_later: object) -> None:
+    periodic.once(
+        "schedules",
+        every=runs.EVERY_SECONDS,
+        run=lambda: runs.run_due(ExportRequestSerializer.read, now=clock.now()),
+    )
 
 
 @shared_task(name="exports.sweep")

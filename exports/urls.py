@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from exports.api import downloads, event_stream, views, webhooks
+from exports.api import downloads, event_stream, schedules, views, webhooks
 from exports.api.serializers import as_day
 
 
@@ -38,6 +38,9 @@ urlpatterns = [
     path("exports/datasets/<slug:name>", views.DatasetView.as_view()),
     path("exports/limits", views.LimitsView.as_view()),
     path("exports/preview", views.PreviewView.as_view()),
+    path("exports/schedules", schedules.ScheduleListView.as_view()),
+    path("exports/schedules/<uuid:schedule_id>", schedules.ScheduleView.as_view()),
+    path("exports/schedules/<uuid:schedule_id>/run", schedules.RunScheduleView.as_view()),
     *(path(root + rest, view.as_view()) for root in WEBHOOK_PATHS for rest, view in WEBHOOK_VIEWS.items()),
     path("exports/<uuid:job_id>", views.ExportView.as_view()),
     path("exports/<uuid:job_id>/chunks", views.ChunkListView.as_view()),

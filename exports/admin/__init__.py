@@ -1,5 +1,5 @@
 """Admin of exports. Mostly read-only: only workers write outcomes."""
 
-from exports.admin import datasets, jobs, overview, quotas, receipts, slots, webhooks
+from exports.admin import datasets, jobs, overview, quotas, receipts, schedules, slots, webhooks
 
-__all__ = ["datasets", "jobs", "overview", "quotas", "receipts", "slots", "webhooks"]
+__all__ = ["datasets", "jobs", "overview", "quotas", "receipts", "schedules", "slots", "webhooks"]

@@ -30,6 +30,14 @@ class OfJob(SimpleListFilter):
         return queryset.filter(**{self.field: job}) if (job := uuid_of(str(self.value()))) else queryset.none()
 
 
+class OfSchedule(OfJob):
+    """Filter `?schedule=…`, used by links from a schedule's page."""
+
+    title = "schedule"
+    parameter_name = "schedule"
+    field = "schedule_id"
+
+
 class OfJobByReceipt(OfJob):
     field = "receipt_id"
 

@@ -27,7 +27,7 @@ from config.platform.admin.lists import ReadOnly
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS, STATUS, of_job
 from exports.admin.errors import advice_on, title_of
-from exports.admin.filters import ByChunkError, OfJob, OfPath
+from exports.admin.filters import ByChunkError, OfJob, OfPath, OfSchedule
 from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
@@ -62,7 +62,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         shown("job_id", short, "export"), STATUS, "dataset", "user", "progress", ROWS, BYTES,
         moment("created_at"), "took", "chunks",
     )  # fmt: skip
-    list_filter = ("status", "dataset", "format", ByChunkError, "created_at", "finished_at")
+    list_filter = (OfSchedule, "status", "dataset", "format", ByChunkError, "created_at", "finished_at")
     unindexed = frozenset({"dataset", "format", "error_code"})
     list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
     search_fields = ("job_id", "user__username")
@@ -83,6 +83,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
                     ("dialect", "columns"),
                     "asked_for",
                     "request_id",
+                    ("schedule_id", instant("planned_at")),
                 )
             },
         ),

@@ -11,6 +11,7 @@ from exports.core.errors import explain
 
 JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
 AGAIN_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
+SCHEDULE_ID = "0197a3a0-2f64-4d4c-9d8f-0f6a7b1c2e53"
 SECRET = "whsec_4GBMpkXm6Wd0vNVrWb0w8Zs1oJtYkJcT2iE5rH7uQ3A="
 SHA = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 ITEMS: dict[str, Any] = {"dataset": "flights", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}
@@ -57,6 +58,8 @@ RUNNING: dict[str, Any] = {
     "compression": "gzip",
     "delivery": "zip",
     "columns": None,
+    "scheduleId": None,
+    "plannedAt": None,
     "createdAt": "2026-03-01T09:00:00.000000Z",
     "startedAt": "2026-03-01T09:00:00.250000Z",
     "finishedAt": None,
@@ -196,3 +199,26 @@ STREAM = b"".join(
         sse.frame("status", {"status": "success", "error": None, "at": ENDED["finishedAt"]}, number=41),
     ]
 ).decode()
+NEW_SCHEDULE: dict[str, Any] = {
+    "name": "Flights of yesterday",
+    "cron": "0 6 * * *",
+    "timezone": "Europe/Berlin",
+    "request": {"dataset": "flights", "keys": ["JFK", "EWR"], "format": "csv"},
+    "window": {"unit": "day", "from": -1, "to": -1},
+    "misfire": "catch_up",
+    "enabled": True,
+}
+SCHEDULE: dict[str, Any] = {
+    "id": SCHEDULE_ID,
+    **NEW_SCHEDULE,
+    "disabledReason": None,
+    "nextRunAt": "2026-03-02T05:00:00.000000Z",
+    "lastRun": {
+        "jobId": JOB_ID,
+        "status": "success",
+        "startedAt": "2026-03-01T05:00:04.180000Z",
+        "plannedAt": "2026-03-01T05:00:00.000000Z",
+        "detail": None,
+    },
+    "createdAt": "2026-02-27T14:03:11.402000Z",
+}

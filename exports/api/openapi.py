@@ -39,6 +39,9 @@ HOOK = {"webhookId": "$response.body#/id"}
 JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values, description="Return only exports with this status.")
 CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="Return only chunks with this status.")
 DATASET = OpenApiParameter("dataset", description="Name of the dataset. An unknown name returns an empty list.")
+SCHEDULE_ID = OpenApiParameter(
+    "scheduleId", OpenApiTypes.UUID, description="Return only exports that this schedule created."
+)
 TOKEN = OpenApiParameter("token", required=True, description="Part of the link.")
 IDEMPOTENCY_KEY = idempotency_key(
     "valid for as long as the job exists. A repeated request with the same body returns the first response."
@@ -61,7 +64,7 @@ REQUESTS = [
 LIST: dict[str, Any] = {
     "summary": "List exports",
     "description": "Returns your exports, newest first, in the format of `GET /exports/{jobId}`.",
-    "parameters": [JOB_STATUS, DATASET],
+    "parameters": [JOB_STATUS, DATASET, SCHEDULE_ID],
     "examples": [response_example("Running", examples.RUNNING)],
 }
 ACCEPTED = LinkedResponse(

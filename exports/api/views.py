@@ -15,7 +15,7 @@ from config.platform.http.addresses import client_address
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
-from config.platform.http.paging import chosen
+from config.platform.http.paging import chosen, refusal
 from config.platform.http.problems import BadInput, NotFound, NotPermitted
 from config.platform.http.request_context import request_id
 from config.platform.http.serializers import EmptyBody
@@ -49,6 +49,8 @@ class ExportListView(generics.ListAPIView[Job]):
         if name := self.request.query_params.get("dataset"):
             # By its id: with a name, Postgres cannot know how rare the dataset is, and reads every job of the user.
             jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=name)))
+        if schedule_id := self.request.query_params.get("scheduleId"):
+            jobs = jobs.filter(schedule_id=uuid_in(schedule_id))
         return jobs
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -67,6 +69,14 @@ class ExportListView(generics.ListAPIView[Job]):
     def post(self, request: Request) -> Response:
         caller = caller_of(request, Idempotency.of(request))
         return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data), caller))
+
+
+def uuid_in(text: str) -> UUID:
+    """Return the UUID of the query parameter scheduleId. Raises ValidationError at `/scheduleId`."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise refusal("scheduleId", "Must be a UUID.") from None
 
 
 def caller_of(request: Request, idempotency: Idempotency | None = None) -> submission.Caller:

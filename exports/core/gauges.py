@@ -35,6 +35,9 @@ SELECT (SELECT coalesce(sum(pending), 0) FROM active) AS pending,
             AND told_at IS NULL) AS untold,
        (SELECT count(*) FROM exports_receipt WHERE deleted_at IS NULL
             AND expires_at < clock_timestamp() - interval '1 minute') AS outlived,
+       (SELECT count(*) FROM exports_schedule WHERE check_at <= clock_timestamp()) AS due,
+       (SELECT count(*) FROM exports_schedule
+        WHERE check_at <= clock_timestamp() - interval '10 minutes') AS late,
        (SELECT count(*) FROM exports_watermark WHERE bucket_number IS NOT NULL) AS older,
        (SELECT json_object_agg(name, extract(epoch FROM clock_timestamp() - ran_at)) FROM exports_tick) AS ticks
 """
@@ -76,6 +79,10 @@ def collect(row: Row) -> Iterator[Metric]:
         "Delivered objects that still exist a minute after their receipt expired.",
         row["outlived"],
     )
+    yield gauge(
+        "export_schedules_due", "Schedules whose planned time has come, and that are not decided yet.", row["due"]
+    )
+    yield gauge("export_schedules_late", "Schedules that have been due for more than ten minutes.", row["late"])
     yield gauge("export_deliveries_pending", "Webhook deliveries that wait for an attempt.", row["deliveries"])
     yield gauge("export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["untold"])
     yield labeled_gauge("export_tick_age_seconds", "Time since a periodic task last ran.", "tick", row["ticks"] or {})

@@ -51,6 +51,11 @@ LEASES_LOST = Counter("export_leases_lost_total", "Workers that lost their lease
 LEASES_EXPIRED = Counter("export_leases_expired_total", "Chunks taken back from workers whose lease expired.")
 DOWNLOADS = counter("export_downloads_total", "Requests with a link.", outcome=DownloadOutcome.values)
 QUOTA_REFUSED = Counter("export_quota_refused_total", "Submissions rejected because the daily quota is used up.")
+SCHEDULE_RUNS = counter(
+    "export_schedule_runs_total",
+    "Runs of schedules by outcome.",
+    outcome=["started", "skipped", "refused", "invalid"],
+)
 RATE_LIMITED = Counter("export_rate_limited_total", "Requests rejected by the rate limit.")
 STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that were opened.")
 STREAMS_CLOSED = counter(

@@ -159,6 +159,8 @@ def summary(job: Job, now: datetime) -> schemas.JobSummary:
         "compression": job.compression,
         "delivery": job.delivery,
         "columns": job.columns,
+        "scheduleId": str(job.schedule_id) if job.schedule_id else None,
+        "plannedAt": job.planned_at,
         "createdAt": job.created_at,
         "startedAt": job.started_at,
         "finishedAt": job.finished_at,

@@ -125,6 +125,8 @@ class JobSummary(TypedDict):
     compression: Annotated[str, choices(Compression)]
     delivery: Annotated[str, choices(DeliveryKind)]
     columns: Annotated[list[str] | None, "Selected columns, in their order. Null: all columns of the dataset."]
+    scheduleId: Annotated[Uuid | None, "Schedule that created the job."]
+    plannedAt: Annotated[datetime | None, "Planned time of the schedule. Null for a run that a user started."]
     createdAt: datetime
     startedAt: datetime | None
     finishedAt: datetime | None

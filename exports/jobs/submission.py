@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from typing import Any
+from uuid import UUID
 
 import structlog
 from django.conf import settings
@@ -53,6 +54,8 @@ class Caller:
     request_id: str = ""
     binding: ClientBinding = field(default_factory=lambda: UNBOUND)  # of the job's link
     idempotency: Idempotency | None = None
+    schedule_id: UUID | None = None  # of the schedule that submits it, and the time that it was planned for
+    planned_at: datetime | None = None
 
 
 def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool]:
@@ -92,6 +95,8 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> J
     return Job.objects.create(
         user_id=caller.user_id,
         request_id=caller.request_id,
+        schedule_id=caller.schedule_id,
+        planned_at=caller.planned_at,
         traceparent=tracing.traceparent(),
         charged_on=charged_on,
         **caller.binding,

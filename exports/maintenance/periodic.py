@@ -46,8 +46,8 @@ def sweep() -> list[str]:
 
 
 def purge() -> list[str]:
-    """Delete old jobs, old webhook deliveries and old quota usage. Runs daily."""
-    return run_steps(retention.purge_jobs, outbox.prune, retention.delete_old_usage)
+    """Delete old jobs, webhook deliveries, quota usage and runs of schedules. Runs daily."""
+    return run_steps(retention.purge_jobs, outbox.prune, retention.delete_old_usage, retention.delete_old_schedule_runs)
 
 
 def provide_slots() -> None:

@@ -13,11 +13,12 @@ from psycopg.errors import DeadlockDetected
 from config.platform.db import usage
 from config.platform.observability import logs
 from exports.core.states import JOB_ENDED, ChunkStatus
-from exports.models import Chunk, Event, Job, Usage
+from exports.models import Chunk, Event, Job, ScheduleRun, Usage
 
 log = structlog.get_logger(__name__)
 
 EVENTS_KEPT = timedelta(days=1)  # after the end of their job
+SCHEDULE_RUNS_KEPT = timedelta(days=90)
 JOBS_AT_ONCE = 50
 MAX_DEADLOCKS = 10
 JOBS_OF_EVENTS_AT_ONCE = 20
@@ -74,6 +75,12 @@ def purge_some() -> int:
 def delete_old_usage() -> None:
     """Delete the usage of days that can get no more refunds."""
     Usage.objects.delete_old(kept=max(timedelta(days=settings.SLUICE.export_job_retention_days), usage.KEPT))
+
+
+def delete_old_schedule_runs() -> None:
+    """Delete old runs of schedules, but not the newest of each."""
+    newer = ScheduleRun.objects.filter(schedule=OuterRef("schedule"), pk__gt=OuterRef("pk"))
+    ScheduleRun.objects.filter(Exists(newer), at__lt=Now() - SCHEDULE_RUNS_KEPT).delete()
 
 
 def delete_old_events() -> int:

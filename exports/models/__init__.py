@@ -8,6 +8,7 @@ from exports.models.file import File
 from exports.models.job import Job
 from exports.models.link import Download, Link
 from exports.models.receipt import Receipt
+from exports.models.schedule import Schedule, ScheduleRun
 from exports.models.slot import Slot
 from exports.models.tick import Tick
 from exports.models.usage import Allowance, Usage
@@ -15,5 +16,5 @@ from exports.models.watermark import Watermark
 
 __all__ = [
     "Allowance", "Attempt", "Chunk", "Dataset", "Delivery", "Download", "Event", "File", "Job", "Link", "Receipt",
-    "Slot", "Tick", "Usage", "Watermark", "Webhook",
+    "Schedule", "ScheduleRun", "Slot", "Tick", "Usage", "Watermark", "Webhook",
 ]  # fmt: skip

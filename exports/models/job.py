@@ -109,6 +109,9 @@ class Job(models.Model):
     traceparent = models.CharField(
         max_length=55, db_default="", blank=True, help_text="Traceparent of that request, if it was traced."
     )
+    # Not a foreign key: an export keeps the id of a schedule that was deleted.
+    schedule_id = models.UUIDField(null=True, blank=True, help_text="Schedule that created the job.")
+    planned_at = models.DateTimeField(null=True, blank=True, help_text="Planned time of the schedule.")
     ttl = models.PositiveIntegerField(help_text="Lifetime of the receipt in seconds.")
     idempotency_key = models.CharField(max_length=255, db_default="", blank=True)
     fingerprint = models.CharField(max_length=64, db_default="", blank=True, help_text="SHA-256 of the request body.")
@@ -170,6 +173,11 @@ class Job(models.Model):
             models.Index(fields=["user", "dataset", "-created_at", "-job_id"], name="exports_jobs_of_dataset"),
             models.Index(
                 fields=["status", "-created_at", "-job_id"], name="exports_jobs_not_success", condition=UNSUCCESSFUL
+            ),
+            models.Index(
+                fields=["schedule_id", "-created_at", "-job_id"],
+                name="exports_jobs_of_schedule",
+                condition=Q(schedule_id__isnull=False),
             ),
             # For the reaper: active jobs only. Ended ones, nearly all, are not in the index.
             models.Index(fields=["status"], name="exports_jobs_active", condition=Q(status__in=sorted(JOB_ACTIVE))),

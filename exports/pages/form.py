@@ -299,23 +299,27 @@ def fresh_initial() -> dict[str, Any]:
 
 def initial_like(job: Job) -> dict[str, Any]:
     """Return initial values that repeat a job's request."""
-    written = job.shape.dialect
-    known = next((name for name, each in DIALECTS.items() if each == written), "own")
     return {
         **fresh_initial(),
         "dataset": job.dataset.name,
         **selection_of(job),
         "format": job.format if job.format in FORMATS else "csv",
-        "written_for": known,
-        "delimiter": written.delimiter,
-        "bom": written.bom,
-        "guard": written.formula_policy == "escape",
+        **initial_of_dialect(job.shape.dialect),
         "compression": job.compression,
         "columns": columns_text(job.columns or ()),
         "delivery": job.delivery,
         "reuse": job.reuse == "if-present",
         "allow_degraded": job.allow_degraded,
         "keep_for": job.ttl if job.ttl in LIFETIMES and job.ttl != settings.SLUICE.export_delivery_ttl_seconds else "",
+    }
+
+
+def initial_of_dialect(written: Dialect) -> dict[str, Any]:
+    return {
+        "written_for": next((name for name, each in DIALECTS.items() if each == written), "own"),
+        "delimiter": written.delimiter,
+        "bom": written.bom,
+        "guard": written.formula_policy == "escape",
     }
 
 

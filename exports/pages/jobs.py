@@ -33,7 +33,11 @@ class ExportListPage(ExportsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         status, dataset = self.request.GET.get("status", ""), self.request.GET.get("dataset", "")
         datasets = list(Dataset.objects.order_by("name"))
-        listing = Listing(self.request, self.jobs(status, dataset, datasets), ordering=("-created_at", "-job_id"))
+        schedule = uuid_of(self.request.GET.get("schedule", ""))
+        jobs = self.jobs(status, dataset, datasets)
+        if schedule:
+            jobs = jobs.filter(schedule_id=schedule)
+        listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))
         return super().get_context_data(
             listing=listing,
             rows=[row(job) for job in listing.rows or []],
@@ -41,6 +45,7 @@ class ExportListPage(ExportsPage):
             tabs=TABS,
             status=status,
             dataset=dataset,
+            schedule=schedule,
             datasets=datasets,
             query=self.request.GET.urlencode(),
             quota=quota_left(self.user.pk),

@@ -86,14 +86,14 @@ def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     operations = [name for name in names if name.parts[0] == "api" and name.name != "__init__"]
     assert len(operations) == len(every())
     assert {name.parts[1] for name in operations} == {
-        "exports", "downloads", "webhooks", "documents", "rules", "operations",
+        "exports", "downloads", "schedules", "webhooks", "documents", "rules", "operations",
     }  # fmt: skip
     sources = {path.stem: path.read_text() for path in (generated / "api").rglob("*.py")}
     assert not [name for name, source in sources.items() if "body: Any" in source]
     bodiless = {name for name, source in sources.items() if "cast(Any, None)" in source}
     assert bodiless == {
-        "download", "get_file", "delete_webhook", "delete_rule", "watch_export", "watch_task", "get_markdown",
-        "get_layout", "get_page_image", "delete_task", "get_result", "remove_approval", "get_answer",
+        "download", "get_file", "delete_webhook", "delete_schedule", "delete_rule", "watch_export", "watch_task",
+        "get_markdown", "get_layout", "get_page_image", "delete_task", "get_result", "remove_approval", "get_answer",
     }  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def test_it_has_a_title_a_version_and_a_server() -> None:
 
 def test_its_tags_come_in_the_order_of_use() -> None:
     names = [tag["name"] for tag in document()["tags"]]
-    assert names == ["exports", "downloads", "webhooks", "documents", "rules", "operations"]
+    assert names == ["exports", "downloads", "schedules", "webhooks", "documents", "rules", "operations"]
     assert all(tag["description"] for tag in document()["tags"])
     used = [*operations().values(), *hooks().values()]
     assert {name for operation in used for name in operation["tags"]} == set(names)

@@ -13,6 +13,7 @@ from exports.models import Dataset
 from tests.contract.test_document import METHODS, document, operations
 from tests.integration.etl_factories import make_batch, make_rule, make_task
 from tests.integration.factories import make_job
+from tests.integration.schedules import make_schedule
 from tests.integration.test_schema import EXAMPLES
 
 WRITES = ("POST", "PUT", "PATCH")
@@ -59,6 +60,7 @@ def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice
         "jobId": make_job(dataset, alice).pk,
         "task_id": make_task(alice).pk,
         "batch_id": make_batch(alice)[0].pk,
+        "scheduleId": make_schedule(alice, dataset).pk,
         "webhookId": hook.pk,
         "deliveryId": subscriptions.send_test(hook).pk,
     }

@@ -33,6 +33,7 @@ ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 NOBODYS = "00000000-0000-0000-0000-000000000000"
 EXAMPLES = {
     "jobId": NOBODYS,
+    "scheduleId": NOBODYS,
     "webhookId": NOBODYS,
     "deliveryId": NOBODYS,
     "key": "JFK",

@@ -27,6 +27,7 @@ from tests.browser import scenes_documents as scenes
 from tests.integration.etl_factories import make_batch
 from tests.integration.etl_progress import fail
 from tests.integration.factories import make_job
+from tests.integration.schedules import make_schedule
 from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
 from tests.serving import serving, token_of, variables
 
@@ -78,6 +79,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "key": chunk.key,
         "effective_date": chunk.effective_date,
         "day": chunk.effective_date,
+        "schedule_id": make_schedule(alice, dataset).pk,
         "webhook_id": hook.pk,
         "delivery_id": delivery.pk,
         "task_id": task.pk,

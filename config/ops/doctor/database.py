@@ -173,7 +173,7 @@ def check_lost_clients(connection: Connection) -> Finding:
     return ok("Statements of killed processes are cancelled.")
 
 
-PERIODS = {"sweep": 3600, "purge": 86_400}
+PERIODS = {"schedules": 15, "sweep": 3600, "purge": 86_400}
 AGES = "SELECT name, extract(epoch FROM clock_timestamp() - ran_at)::float FROM exports_tick"
 
 

@@ -75,6 +75,12 @@ def exactly(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
+@register.filter
+def wall(moment: datetime) -> str:
+    """Format a time in its own zone as `Mon 2026-03-02 06:00 CET`. Django's `date` would convert it to UTC."""
+    return f"{moment:%a %Y-%m-%d %H:%M %Z}"
+
+
 def age(moment: datetime) -> str:
     """Return `3 min ago` or `in 2 h`, or a date if it is more than a month away."""
     since = clock.now() - moment

@@ -1,0 +1,152 @@
+"""Admin of schedules: staff see all of them, can pause or resume them, and can run them for their owners."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from config.platform.admin.confirmed_actions import (
+    RowResult,
+    StaffAction,
+    StaffActionAdmin,
+    blaming_owners_quota,
+    each,
+)
+from config.platform.admin.display import badge, instant, list_of, moment, page_of, short, shown
+from config.platform.db import clock
+from config.platform.http.idempotency import Idempotency, fingerprint
+from config.platform.http.problems import BadInput, Problem
+from config.platform.ui.templatetags.pages import ago
+from exports.api.schedules import read_export
+from exports.jobs import submission
+from exports.models import Schedule
+from exports.schedules import editing, representation, runs
+
+NEWEST = 50  # runs that a schedule's page shows
+
+
+def pause(schedule: Schedule) -> str:
+    editing.change(schedule, {"enabled": False}, read_export, now=clock.now())
+    return "No more runs are started."
+
+
+def resume(schedule: Schedule) -> str:
+    try:
+        changed = editing.resume(schedule, read_export, now=clock.now())
+    except BadInput as refusal:
+        raise Problem(f"The request is not valid. {runs.in_words(refusal)}") from None
+    return f"Next run: {changed.next_run_at:%Y-%m-%d %H:%M} UTC."
+
+
+def run_now(schedules: Sequence[Schedule], nonce: str) -> Iterable[RowResult]:
+    """Run schedules for their owners, whose quotas are charged. The nonce deduplicates clicks."""
+
+    def run(schedule: Schedule) -> str:
+        once = Idempotency(key=f"staff-{nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
+        caller = submission.Caller(user_id=schedule.user_id, binding=runs.binding_of(schedule), idempotency=once)
+        with blaming_owners_quota():
+            job, _ = editing.run_now(schedule, read_export, caller, now=clock.now())
+        return f"New export {job.pk}."
+
+    return each(run)(schedules, nonce)
+
+
+ACTIONS = (
+    StaffAction(
+        name="run",
+        label="Run now",
+        past="Run",
+        icon="play_arrow",
+        permission="exports.change_schedule",
+        explanation="Creates an export for today's date, for the owner and charged to their quota. The next planned "
+        "time does not change.",
+        refusal=lambda schedule: runs.RunActive.detail if runs.is_active(schedule) else "",
+        do=run_now,
+    ),
+    StaffAction(
+        name="pause",
+        label="Pause",
+        past="Paused",
+        icon="pause",
+        permission="exports.change_schedule",
+        explanation="No more runs are started until the schedule is resumed. Active exports continue.",
+        refusal=lambda schedule: "" if schedule.enabled else "Already disabled.",
+        do=each(pause),
+        revision=lambda schedule: str(schedule.enabled),
+        is_danger=True,
+    ),
+    StaffAction(
+        name="resume",
+        label="Resume",
+        past="Resumed",
+        icon="play_circle",
+        permission="exports.change_schedule",
+        explanation="Runs start again with the next planned time. Missed times are not caught up.",
+        refusal=lambda schedule: "Already enabled." if schedule.enabled else "",
+        do=each(resume),
+        revision=lambda schedule: str(schedule.enabled),
+    ),
+)
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(StaffActionAdmin):
+    row_actions = ACTIONS
+    list_display = ("name", "state", "user", "dataset", "cron", "timezone", moment("next_run_at"), "exports")
+    list_filter = ("enabled", "misfire")
+    list_select_related = ("user",)
+    search_fields = ("id", "user__username")
+    search_help_text = "Exact schedule ID or username"
+    ordering = ("-created_at", "-id")
+    fieldsets = (
+        (None, {"fields": (("name", "state"), "disabled_reason", ("user", "dataset"), "exports")}),
+        ("Timetable", {"fields": (("cron", "timezone"), ("window_from", "window_to"), "misfire")}),
+        ("Times", {"fields": ((instant("next_run_at"), instant("check_at")), instant("created_at"))}),
+        ("Runs", {"fields": ("history",)}),
+        ("Request", {"classes": ("collapse",), "fields": (shown("id", str, "schedule ID"), "keys")}),
+    )
+
+    def name_of(self, row: Schedule) -> str:
+        return f"{row.name} of {row.user}"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).select_related("user")  # type: ignore[no-any-return]
+
+    @admin.display(description="status")
+    def state(self, schedule: Schedule) -> str:
+        return badge("enabled" if schedule.enabled else "disabled")
+
+    @admin.display(description="dataset")
+    def dataset(self, schedule: Schedule) -> str:
+        return str(schedule.request["dataset"])
+
+    @admin.display(description="keys")
+    def keys(self, schedule: Schedule) -> str:
+        keys = schedule.request["keys"]
+        return f"{len(keys):,}: {', '.join(keys[:20])}"
+
+    @admin.display(description="exports")
+    def exports(self, schedule: Schedule) -> SafeString:
+        return list_of("job", "Exports", {"schedule": schedule.pk})
+
+    @admin.display(description="history")
+    def history(self, schedule: Schedule) -> SafeString:
+        """Return the newest runs, newest first."""
+        found = list(schedule.runs.order_by("-id")[:NEWEST])
+        status_of = representation.statuses(found)
+        lines = (
+            (
+                ago(run.at),
+                f"{run.planned_at:%Y-%m-%d %H:%M} UTC" if run.planned_at else "by hand",
+                badge(status_of[run.pk]),
+                page_of("job", run.job_id, short(run.job_id)) if run.job_id else run.detail,
+            )
+            for run in found
+        )
+        rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", lines)
+        head = SafeString("<tr><th>Started</th><th>Planned for</th><th>Result</th><th>Export</th></tr>")
+        return format_html('<table class="log">{}{}</table>', head, rows) if rows else SafeString("No runs yet.")

@@ -1,0 +1,88 @@
+"""Serializers that validate the fields of schedules. `exports.schedules` validates what they mean together."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
+from exports.models.schedule import Misfire
+
+MAX_DAYS = 3660
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": True,
+        "required": ["dataset", "keys"],
+        "properties": {
+            "dataset": {"type": "string"},
+            "keys": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+        },
+        "description": "Body of `POST /exports` with `keys` instead of `items` or `filters`: every run exports each "
+        "key for each day of the window. All other fields are those of `POST /exports`.",
+    }
+)
+class RequestField(serializers.Field[dict[str, Any], Any, Any, Any]):
+    """An object. Its content is validated as `POST /exports` validates it."""
+
+    default_error_messages = {"invalid": "Must be an object."}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            self.fail("invalid")
+        return data
+
+
+class WindowSerializer(StrictSerializer):
+    """The days to export, relative to the local date of the planned time."""
+
+    unit = serializers.ChoiceField(choices=["day"], default="day")
+
+    def get_fields(self) -> dict[str, Any]:
+        return {
+            **super().get_fields(),
+            "from": WholeNumber(min_value=-MAX_DAYS, max_value=MAX_DAYS, help_text="First day. -1 is the day before."),
+            "to": WholeNumber(min_value=-MAX_DAYS, max_value=MAX_DAYS, help_text="Last day, inclusive."),
+        }
+
+
+class ScheduleFields(StrictSerializer):
+    """Fields of schedules, and the columns that they set."""
+
+    @classmethod
+    def read(cls, data: Any) -> dict[str, Any]:
+        values = super().read(data)
+        window = values.pop("window", None)
+        return {**values, **({"window_from": window["from"], "window_to": window["to"]} if window else {})}
+
+
+class NewScheduleSerializer(ScheduleFields):
+    """A new schedule."""
+
+    name = FilledText(max_length=100)
+    cron = Text(max_length=100, help_text="Five fields: minute, hour, day of month, month, day of week.")
+    timezone = Text(max_length=64, default="UTC", help_text="IANA time zone, such as `Europe/Berlin`.")
+    request = RequestField()
+    window = WindowSerializer()
+    misfire = serializers.ChoiceField(
+        choices=Misfire.choices,
+        default=Misfire.SKIP,
+        help_text="For planned times that cannot run on time: `skip` them, or `catch_up` on the newest ones.",
+    )
+    enabled = StrictBoolean(default=True)
+
+
+class ScheduleChangeSerializer(ScheduleFields):
+    """Changes of a schedule. Omitted fields keep their values."""
+
+    name = FilledText(max_length=100, required=False)
+    cron = Text(max_length=100, required=False)
+    timezone = Text(max_length=64, required=False)
+    request = RequestField(required=False)
+    window = WindowSerializer(required=False)
+    misfire = serializers.ChoiceField(choices=Misfire.choices, required=False)
+    enabled = StrictBoolean(
+        required=False, help_text="`false` pauses the schedule. `true` resumes it with the next planned time."
+    )

@@ -1,0 +1,191 @@
+"""The form of a schedule: an export's form with keys, a timetable, and days relative to each run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django import forms
+
+from config.platform.http.problems import BadInput, InputError, Problem
+from config.platform.ui.base import problem_text, validated
+from exports.api.schedule_serializers import MAX_DAYS, NewScheduleSerializer
+from exports.api.serializers import ExportRequestSerializer
+from exports.core.planning import Dialect
+from exports.models import Dataset, Job, Schedule
+from exports.models.schedule import Misfire
+from exports.pages.form import SEPARATORS, ExportForm, field_and_text, initial_like, initial_of_dialect
+from exports.schedules import editing
+from exports.schedules.timetable import days, timezones
+
+PREVIEWED = 5
+MISFIRES = [
+    (Misfire.SKIP.value, "Skip the run"),
+    (Misfire.CATCH_UP.value, "Catch up: run it late, one after the other"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A planned time: in UTC, in the zone of the schedule, and the dates that it exports."""
+
+    at: datetime
+    local: datetime
+    first: date
+    last: date
+
+
+class ScheduleForm(ExportForm):
+    """The fields of `NewScheduleSerializer`, which validates them."""
+
+    name = forms.CharField(label="Name", required=False, max_length=100)
+    cron = forms.CharField(
+        label="Times",
+        required=False,
+        max_length=100,
+        initial="0 6 * * *",
+        widget=forms.TextInput(attrs={"spellcheck": "false", "autocapitalize": "none", "placeholder": "0 6 * * *"}),
+        help_text="A cron expression: minute, hour, day of month, month, day of week. 0 6 * * * is each day at 06:00, "
+        "30 7 * * 1-5 is Monday to Friday at 07:30.",
+    )
+    zone = forms.ChoiceField(label="Time zone", initial="UTC")
+    first = forms.IntegerField(
+        label="First day", required=False, initial=-1, min_value=-MAX_DAYS, max_value=MAX_DAYS,
+        help_text="Relative to the day of the run: -1 is the day before, 0 is the same day.",
+    )  # fmt: skip
+    last = forms.IntegerField(
+        label="Last day (inclusive)", required=False, initial=-1, min_value=-MAX_DAYS, max_value=MAX_DAYS
+    )
+    misfire = forms.ChoiceField(
+        label="If a run cannot start on time",
+        choices=MISFIRES,
+        initial=Misfire.SKIP.value,
+        help_text="Because the service was down, or the earlier run has not ended.",
+    )
+    how = items = file = date_from = date_to = None  # type: ignore[assignment]
+
+    def __init__(
+        self, *args: Any, datasets: Iterable[Dataset], schedule: Schedule | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, datasets=datasets, **kwargs)
+        self.fields["zone"].choices = [(name, name) for name in sorted(timezones())]  # type: ignore[attr-defined]
+        self.schedule = schedule
+
+    def full_clean(self) -> None:
+        """Validate the fields. Their meaning is validated by `editing`, whose problems are shown by `refuse`."""
+        forms.Form.full_clean(self)
+        if self.is_bound and not self.errors:
+            self.body = self.schedule_body(self.cleaned_data)
+
+    def selection(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {"keys": [key for key in SEPARATORS.split(data["keys"]) if key]}
+
+    def schedule_body(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the equivalent body of `POST /exports/schedules`. Fields without an input keep their values."""
+        request = self.as_body(data)
+        stored = self.schedule.request if self.schedule else {}
+        kept = {name: value for name, value in stored.items() if name not in request and name not in WITH_INPUT}
+        return {
+            "name": data["name"],
+            "cron": " ".join(data["cron"].split()),
+            "timezone": data["zone"],
+            "request": {**kept, **request},
+            "window": {"unit": "day", "from": data["first"], "to": data["last"]},
+            "misfire": data["misfire"],
+        }
+
+    def values(self) -> dict[str, Any]:
+        """Return the columns that the form sets. Raises BadInput."""
+        return validated(NewScheduleSerializer, self.body)  # type: ignore[no-any-return]
+
+    def refuse(self, problem: Problem) -> None:
+        """Show a problem at its fields."""
+        if not isinstance(problem, BadInput):
+            self.add_error(None, problem_text(problem))
+            return
+        for error in problem.errors:
+            name, text = located(error)
+            self.add_error(name if name in self.fields else None, text)
+
+    def upcoming(self, now: datetime) -> list[PlannedRun]:
+        """Return the next runs. Raises BadInput."""
+        schedule = Schedule(**self.values())
+        timetable = editing.validate(schedule, ExportRequestSerializer.read, now)
+        return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
+
+
+WITH_INPUT = frozenset({"csv", "deliveryTtlSeconds"})  # left out of the body with their default values
+FIELDS = {
+    "/name": "name",
+    "/cron": "cron",
+    "/timezone": "zone",
+    "/window/from": "first",
+    "/window/to": "last",
+    "/misfire": "misfire",
+}
+
+
+def located(error: InputError) -> tuple[str | None, str]:
+    """Return the field and the text of an error. Errors of the request are those of an export's form."""
+    if error.pointer in FIELDS:
+        return FIELDS[error.pointer], error.detail
+    pointer = error.pointer.removeprefix("/request")
+    if pointer.startswith("/keys"):
+        pointer = f"/filters{pointer}"
+    return field_and_text(InputError(pointer=pointer, code=error.code, detail=error.detail))
+
+
+def planned_runs(schedule: Schedule, times: Iterable[datetime]) -> list[PlannedRun]:
+    """Return planned times with the dates that they export."""
+    zone = ZoneInfo(schedule.timezone)
+    found = []
+    for at in times:
+        local = at.astimezone(zone)
+        first, last = days(local.date(), schedule.window_from, schedule.window_to)
+        found.append(PlannedRun(at=at, local=local, first=first, last=last))
+    return found
+
+
+# ---- Initial values -------------------------------------------------------------------------------------------------
+
+
+def initial_of(schedule: Schedule) -> dict[str, Any]:
+    request = schedule.request
+    csv = request.get("csv") or {}
+    written = Dialect(
+        bom=csv.get("bom", False),
+        delimiter=csv.get("delimiter", ","),
+        formula_policy=csv.get("formulaPolicy", "none"),
+    )
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "zone": schedule.timezone,
+        "first": schedule.window_from,
+        "last": schedule.window_to,
+        "misfire": schedule.misfire,
+        "dataset": request["dataset"],
+        "keys": "\n".join(request["keys"]),
+        "format": request.get("format", "csv"),
+        **initial_of_dialect(written),
+        "compression": request.get("compression", "none"),
+        "delivery": request.get("delivery", "auto"),
+        "reuse": request.get("reuse", "if-present") == "if-present",
+        "allow_degraded": request.get("allowDegraded", True),
+        "keep_for": request.get("deliveryTtlSeconds", ""),
+    }
+
+
+def initial_repeating(job: Job) -> dict[str, Any]:
+    """Return initial values that repeat a job's request for the days before each run, as many as the job had."""
+    like = initial_like(job)
+    keys = list(dict.fromkeys(job.chunks.in_request_order().values_list("key", flat=True)))
+    number = job.chunks.values("effective_date").distinct().count()
+    return {
+        **{name: value for name, value in like.items() if name not in ("how", "items", "date_from", "date_to")},
+        "name": f"{job.dataset.name}: {', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"[:100],  # noqa: PLR2004
+        "keys": "\n".join(keys),
+        "first": -min(number, MAX_DAYS),
+        "last": -1,
+    }

@@ -1,0 +1,229 @@
+"""Pages of a user's schedules: the list, the form with its preview, and each schedule with its history."""
+
+from typing import Any
+from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import reverse
+
+from config.platform.db import clock
+from config.platform.http.idempotency import Idempotency, KeyReused, fingerprint
+from config.platform.http.problems import Problem
+from config.platform.ui.base import Action, Listing, api_request, redirect_page, uuid_of
+from exports.api import rates, views
+from exports.api.schedules import read_export
+from exports.models import Dataset, Job, Schedule, ScheduleRun
+from exports.pages.base import ExportsPage, quota_left
+from exports.pages.form import fresh_initial, idempotency_key
+from exports.pages.new import PreviewThrottle, problems
+from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeating, planned_runs
+from exports.schedules import editing, representation
+from exports.schedules.timetable import InvalidTimetable, Timetable
+
+NEXT = 5
+
+
+class ScheduleListPage(ExportsPage):
+    template_name = "schedules/list.html"
+    title = "Schedules"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        found = Schedule.objects.filter(user=self.user).order_by("-created_at", "-pk")[: editing.MAX_PER_USER]
+        schedules = representation.with_last_runs(found)
+        status_of = representation.statuses([each.last_run for each in schedules if each.last_run])
+        return super().get_context_data(
+            rows=[
+                {
+                    "schedule": each,
+                    "next": local(each),
+                    "run": each.last_run,
+                    "status": status_of[each.last_run.pk] if each.last_run else "",
+                }
+                for each in schedules
+            ],
+            most=editing.MAX_PER_USER,
+            is_full=len(schedules) >= editing.MAX_PER_USER,
+            **context,
+        )
+
+
+def local(schedule: Schedule) -> Any:
+    """Return the next planned time in the zone of the schedule."""
+    return schedule.next_run_at.astimezone(ZoneInfo(schedule.timezone)) if schedule.next_run_at else None
+
+
+class ScheduleFormPage(ExportsPage):
+    """The form of a new schedule. It also works without JavaScript."""
+
+    template_name = "schedules/form.html"
+    fragment_name = "schedules/_form.html"
+    title = "New schedule"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        form = context.pop("form", None) or self.form(initial=self.initial())
+        return super().get_context_data(
+            form=form, schedule=self.schedule(), quota=quota_left(self.user.pk), action=self.request.path,
+            datasets=Dataset.objects.exists(), **context,
+        )  # fmt: skip
+
+    def form(self, *args: Any, **options: Any) -> ScheduleForm:
+        return ScheduleForm(*args, datasets=Dataset.objects.order_by("name"), schedule=self.schedule(), **options)
+
+    def schedule(self) -> Schedule | None:
+        return None
+
+    def initial(self) -> dict[str, Any]:
+        """Return the initial values, with `?from=` those of a job that the user may see."""
+        earlier = uuid_of(self.request.GET.get("from", ""))
+        if earlier is None:
+            return fresh_initial()
+        return initial_repeating(views.owned(api_request(self.request), earlier))
+
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        self.count(PreviewThrottle if "check" in request.POST else None)
+        form = self.form(request.POST)
+        shown: dict[str, Any] = {}
+        try:
+            if form.is_valid():
+                if "check" not in request.POST:
+                    return redirect_page(request, reverse("schedule", args=[self.save(form).pk]))
+                shown["runs"] = form.upcoming(clock.now())
+        except KeyReused:
+            form.add_error(None, "You already created a different schedule with this form. Submit again.")
+            form.renew_key()
+        except Problem as problem:
+            form.refuse(problem)
+        return self.render_to_response(self.get_context_data(form=form, **shown, **kwargs))
+
+    def save(self, form: ScheduleForm) -> Schedule:
+        once = Idempotency(key=idempotency_key(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
+        caller = views.caller_of(api_request(self.request), once)
+        schedule, _ = editing.create(form.values, read_export, caller, now=clock.now())
+        messages.success(self.request, "Schedule created.")
+        return schedule
+
+
+class ChangeSchedulePage(ScheduleFormPage):
+    """The form of an existing schedule."""
+
+    title = "Edit schedule"
+
+    def schedule(self) -> Schedule:
+        return editing.owned(self.kwargs["schedule_id"], user_id=self.user.pk)
+
+    def initial(self) -> dict[str, Any]:
+        return initial_of(self.schedule())
+
+    def save(self, form: ScheduleForm) -> Schedule:
+        changes = {name: value for name, value in form.values().items() if name != "enabled"}
+        schedule = editing.change(self.schedule(), changes, read_export, now=clock.now())
+        messages.success(self.request, "Schedule saved.")
+        return schedule
+
+
+class SchedulePreviewFragment(ExportsPage):
+    """The next runs of the form, for htmx. Changes nothing."""
+
+    http_method_names = ["post"]
+    template_name = "schedules/_preview.html"
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        self.count(PreviewThrottle)
+        form, runs = ScheduleForm(request.POST, datasets=Dataset.objects.order_by("name")), None
+        try:
+            runs = form.upcoming(clock.now()) if form.is_valid() else None
+        except Problem as problem:
+            form.refuse(problem)
+        is_complete = bool(request.POST.get("dataset") and request.POST.get("keys"))
+        return self.render_to_response(
+            {"runs": runs, "problems": problems(form) if is_complete else [], "quota": quota_left(self.user.pk)}
+        )
+
+
+class SchedulePage(ExportsPage):
+    """A schedule: its next runs, its request, and its history."""
+
+    template_name = "schedules/schedule.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        schedule = editing.owned(self.kwargs["schedule_id"], user_id=self.user.pk)
+        listing = Listing(self.request, ScheduleRun.objects.filter(schedule=schedule), ordering=("-id",))
+        runs = listing.rows or []
+        status_of = representation.statuses(runs)
+        return super().get_context_data(
+            schedule=schedule,
+            listing=listing,
+            rows=[{"run": run, "status": status_of[run.pk]} for run in runs],
+            upcoming=upcoming(schedule),
+            is_active=Job.objects.active().filter(schedule_id=schedule.pk).exists(),
+            keys=schedule.request["keys"],
+            once=uuid4(),
+            title=schedule.name,
+            **context,
+        )
+
+
+def upcoming(schedule: Schedule) -> list[Any]:
+    """Return the next planned times of a schedule, none while it is disabled."""
+    if not schedule.next_run_at:
+        return []
+    try:
+        timetable = Timetable.read(schedule.cron, schedule.timezone)
+    except InvalidTimetable:
+        return []
+    following = timetable.upcoming(schedule.next_run_at, NEXT - 1)
+    return planned_runs(schedule, [schedule.next_run_at, *following])
+
+
+# ---- Actions --------------------------------------------------------------------------------------------------------
+
+
+class ScheduleAction(Action):
+    """An action on a schedule. Other users' schedules are 404, for staff too."""
+
+    throttle = rates.ExportThrottle
+
+    def schedule(self, schedule_id: UUID) -> Schedule:
+        return editing.owned(schedule_id, user_id=self.user.pk)
+
+    def next_url(self, *, schedule_id: UUID) -> str:
+        return reverse("schedule", args=[schedule_id])
+
+
+class PauseSchedule(ScheduleAction):
+    def act(self, *, schedule_id: UUID) -> str:
+        editing.pause(self.schedule(schedule_id), read_export, now=clock.now())
+        return "Schedule paused. An active export continues."
+
+
+class ResumeSchedule(ScheduleAction):
+    def act(self, *, schedule_id: UUID) -> str:
+        editing.resume(self.schedule(schedule_id), read_export, now=clock.now())
+        return "Schedule resumed with the next planned time."
+
+
+class RunSchedule(ScheduleAction):
+    """Run now. Repeated clicks create one export."""
+
+    made: Job | None = None
+
+    def act(self, *, schedule_id: UUID) -> str:
+        key = idempotency_key(uuid_of(self.request.POST.get("once", "")))
+        once = Idempotency(key=key, fingerprint=fingerprint({"schedule": str(schedule_id)}))
+        caller = views.caller_of(api_request(self.request), once)
+        self.made, _ = editing.run_now(self.schedule(schedule_id), read_export, caller, now=clock.now())
+        return "Export created for today."
+
+    def next_url(self, *, schedule_id: UUID) -> str:
+        return reverse("export", args=[self.made.pk]) if self.made else super().next_url(schedule_id=schedule_id)
+
+
+class DeleteSchedule(ScheduleAction):
+    def act(self, *, schedule_id: UUID) -> str:
+        editing.delete(self.schedule(schedule_id))
+        return "Schedule deleted. Its exports stay."
+
+    def next_url(self, *, schedule_id: UUID) -> str:
+        return "schedules"

@@ -1,0 +1,1 @@
+"""Recurring exports: timetables, the scheduler, and the actions of owners."""

@@ -1,0 +1,144 @@
+"""Schedules as their owners change them: create, change, delete, and run now."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
+from exports.jobs import submission
+from exports.models import Job, Schedule
+from exports.schedules import runs
+from exports.schedules.requests import Reader, read_request
+from exports.schedules.timetable import InvalidTimetable, Timetable
+
+log = structlog.get_logger(__name__)
+
+MAX_PER_USER = 100
+PAUSED = "Paused by a user."
+
+
+class TooManySchedules(Problem):
+    status = 409
+    code = "too_many_schedules"
+    detail = f"You have reached the limit of {MAX_PER_USER} schedules. Delete one first."
+
+
+class NoSuchSchedule(NotFound):
+    detail = "Schedule not found."
+
+
+def owned(schedule_id: UUID, *, user_id: int) -> Schedule:
+    """Return the user's schedule. Raises NoSuchSchedule, also for staff, who have the admin."""
+    return require_first(Schedule.objects.filter(pk=schedule_id, user_id=user_id), NoSuchSchedule)
+
+
+@contextmanager
+def locked(schedule: Schedule) -> Iterator[Schedule]:
+    """Lock the row until the end of the transaction: the scheduler moves the same columns. Raises NoSuchSchedule."""
+    with transaction.atomic():
+        yield require_first(Schedule.objects.select_for_update().filter(pk=schedule.pk), NoSuchSchedule)
+
+
+def create(
+    values: Callable[[], dict[str, Any]], read: Reader, caller: submission.Caller, *, now: datetime
+) -> tuple[Schedule, bool]:
+    """Create a schedule. Return it, and whether an earlier request with the same idempotency key created it.
+
+    `values` returns the columns that the request sets. Raises BadInput, TooManySchedules, KeyReused and InFlight.
+    """
+    once, rows = caller.idempotency, Schedule.objects.all()
+    if once and (schedule := once.find(rows, user_id=caller.user_id)):
+        return schedule, True
+    schedule = Schedule(user_id=caller.user_id, **values(), **caller.binding, **(once.columns if once else {}))
+    timetable = validate(schedule, read, now)
+    if schedule.enabled:
+        plan(schedule, timetable, now)
+    else:
+        schedule.disable(PAUSED)
+    with transaction.atomic():
+        if once and (earlier := once.claim(rows, user_id=caller.user_id)):
+            return earlier, True
+        User.objects.select_for_update(no_key=True).get(
+            pk=caller.user_id
+        )  # parallel requests must not exceed the limit
+        if rows.filter(user_id=caller.user_id).count() >= MAX_PER_USER:
+            raise TooManySchedules
+        schedule.save(force_insert=True)
+    schedule.refresh_from_db()
+    log.info("schedule_created", schedule_id=str(schedule.pk))
+    return schedule, False
+
+
+def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: datetime) -> Schedule:
+    """Change the columns that `changes` has; of two changes, the last one wins. Raises BadInput, NoSuchSchedule.
+
+    A new timetable, and resuming, plan the next time after now. Resuming also validates the request again.
+    """
+    with locked(schedule) as current:
+        was_enabled, was = current.enabled, (current.cron, current.timezone)
+        for name, value in changes.items():
+            setattr(current, name, value)
+        is_resumed = current.enabled and not was_enabled
+        if is_resumed or changes.keys() & {"cron", "timezone", "request", "window_from", "window_to"}:
+            timetable = validate(current, read, now)
+            if current.enabled and (is_resumed or was != (current.cron, current.timezone)):
+                plan(current, timetable, now)
+        if was_enabled and not current.enabled:
+            current.disable(PAUSED)
+        current.save()
+    log.info("schedule_changed", schedule_id=str(current.pk))
+    return current
+
+
+def pause(schedule: Schedule, read: Reader, *, now: datetime) -> Schedule:
+    return change(schedule, {"enabled": False}, read, now=now)
+
+
+def resume(schedule: Schedule, read: Reader, *, now: datetime) -> Schedule:
+    return change(schedule, {"enabled": True}, read, now=now)
+
+
+def delete(schedule: Schedule) -> None:
+    """Delete a schedule with its history. Its exports stay, and keep its id."""
+    with locked(schedule) as current:
+        current.delete()
+    log.info("schedule_deleted", schedule_id=str(schedule.pk))
+
+
+def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now: datetime) -> tuple[Job, bool]:
+    """Run a schedule as `runs.run_now` does, one run at a time. Also raises NoSuchSchedule."""
+    with locked(schedule) as current:
+        return runs.run_now(current, read, caller, now=now)
+
+
+def validate(schedule: Schedule, read: Reader, now: datetime) -> Timetable:
+    """Validate the timetable, and the request as its first run would send it. Raises BadInput with all errors."""
+    errors: list[InputError] = []
+    timetable = None
+    try:
+        timetable = Timetable.read(schedule.cron, schedule.timezone)
+    except InvalidTimetable as refusal:
+        errors.append(InputError(pointer=refusal.pointer, code="invalid", detail=refusal.detail))
+    day = timetable.local_date(timetable.next(now) or now) if timetable else now.date()
+    if schedule.window_to < schedule.window_from:
+        errors.append(InputError(pointer="/window/to", code="invalid", detail="Must not be less than from."))
+    else:
+        try:
+            read_request(schedule, day, read)
+        except BadInput as refusal:
+            errors.extend(refusal.errors)
+    if errors or timetable is None:
+        raise BadInput(*errors)
+    return timetable
+
+
+def plan(schedule: Schedule, timetable: Timetable, now: datetime) -> None:
+    following = timetable.next(now)
+    assert following is not None  # noqa: S101 - `Timetable.read` has found one
+    schedule.plan(following)

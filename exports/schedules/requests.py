@@ -1,0 +1,54 @@
+"""Requests of exports that schedules make: the stored request with the dates of a run."""
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+from rest_framework.exceptions import ValidationError
+
+from config.platform.http.pointers import join
+from config.platform.http.problems import BadInput, InputError, input_errors
+from exports.jobs.submission import ExportRequest
+from exports.models import Schedule
+from exports.schedules.timetable import days
+
+# Returns the validated request of a body of `POST /exports`. Raises ValidationError. The API's serializer is passed in,
+# so that schedules accept exactly what the API does.
+Reader = Callable[[Any], ExportRequest]
+
+
+def export_body(request: dict[str, Any], *, day: date, window: tuple[int, int]) -> dict[str, Any]:
+    """Return the body of `POST /exports` for a run on a day."""
+    first, last = days(day, *window)
+    rest = {name: value for name, value in request.items() if name != "keys"}
+    keys = {"keys": request["keys"]} if "keys" in request else {}
+    return {**rest, "filters": {**keys, "dateFrom": first.isoformat(), "dateTo": last.isoformat()}}
+
+
+def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
+    """Return the request of a run on a local date. Raises BadInput with pointers into the schedule."""
+    window = (schedule.window_from, schedule.window_to)
+    unknown = [
+        InputError(pointer=join("/request", name), code="unknown_field", detail="Unknown field. Use keys and window.")
+        for name in ("filters", "items")
+        if name in schedule.request
+    ]
+    known = {name: value for name, value in schedule.request.items() if name not in ("filters", "items")}
+    try:
+        request = read(export_body(known, day=day, window=window))
+    except ValidationError as error:
+        found = [moved(each) for each in input_errors(error.detail)]
+        raise BadInput(*unknown, *found) from None
+    if unknown:
+        raise BadInput(*unknown)
+    return request
+
+
+def moved(error: InputError) -> InputError:
+    """Return an error of `POST /exports` at its place in a schedule, where `keys` replace `filters`."""
+    pointer = error.pointer
+    if pointer == "/filters":
+        pointer = "/keys"
+    elif pointer.startswith("/filters/keys"):
+        pointer = pointer.removeprefix("/filters")
+    return InputError(pointer=f"/request{pointer}", code=error.code, detail=error.detail)

@@ -1,0 +1,94 @@
+"""Planned times of a cron expression in a time zone.
+
+The CronSim library reads the expression as Debian's cron does. When clocks go forward, a time that does not exist runs
+right after the gap. When clocks go back, a time of day that exists twice runs once, the first time; an expression whose
+minute or hour begins with `*` follows the elapsed time and runs in both hours.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from itertools import islice, takewhile
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+FIELDS = re.compile(r"[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4}", re.ASCII)
+FIRST_SPAN = timedelta(hours=1)
+
+
+class InvalidTimetable(Exception):
+    """`pointer` is the invalid field, `/cron` or `/timezone`."""
+
+    def __init__(self, pointer: str, detail: str) -> None:
+        super().__init__(detail)
+        self.pointer, self.detail = pointer, detail
+
+
+@cache
+def timezones() -> frozenset[str]:
+    return frozenset(available_timezones()) - {"localtime"}  # that of the host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timetable:
+    """A valid expression and time zone. Times are in UTC and strictly increase."""
+
+    cron: str
+    zone: ZoneInfo
+
+    @classmethod
+    def read(cls, cron: str, timezone: str) -> "Timetable":
+        """Raise InvalidTimetable for an invalid expression, a time zone that is unknown, or times that never come."""
+        if timezone not in timezones():
+            raise InvalidTimetable("/timezone", "Unknown time zone. Use an IANA name such as Europe/Berlin.")
+        if not FIELDS.fullmatch(cron):
+            raise InvalidTimetable(
+                "/cron", "Must have five fields: minute, hour, day of month, month and day of week, such as 0 6 * * *."
+            )
+        timetable = cls(cron=cron, zone=ZoneInfo(timezone))
+        try:
+            if next(timetable.after(datetime.now(UTC)), None) is None:
+                raise InvalidTimetable("/cron", "This expression matches no date.")
+        except CronSimError as error:
+            raise InvalidTimetable("/cron", f"Not a cron expression: {str(error).lower()}.") from None
+        return timetable
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the planned times after a moment."""
+        last = moment
+        for local in CronSim(self.cron, moment.astimezone(self.zone)):
+            # In the second of two equal hours, the library may return a time of the first one.
+            if (planned := local.astimezone(UTC)) > last:
+                yield (last := planned)
+
+    def next(self, moment: datetime) -> datetime | None:
+        """Return the first planned time after a moment, or None if there is none within 50 years."""
+        return next(self.after(moment), None)
+
+    def upcoming(self, moment: datetime, count: int) -> list[datetime]:
+        return list(islice(self.after(moment), count))
+
+    def newest(self, count: int, *, since: datetime, until: datetime) -> list[datetime]:
+        """Return the last `count` planned times from `since` to `until`, both included.
+
+        Searches in spans of growing length, so that a year of a timetable with a time each minute takes no longer than
+        one of a timetable with a time each month.
+        """
+        span = FIRST_SPAN
+        while True:
+            start = max(since - timedelta(microseconds=1), until - span)
+            found = list(takewhile(lambda planned: planned <= until, self.after(start)))
+            if len(found) >= count or start < since:
+                return found[-count:]
+            span *= 2
+
+    def local_date(self, moment: datetime) -> date:
+        return moment.astimezone(self.zone).date()
+
+
+def days(day: date, first: int, last: int) -> tuple[date, date]:
+    """Return the dates of a window relative to a day."""
+    return day + timedelta(days=first), day + timedelta(days=last)
