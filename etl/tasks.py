@@ -12,6 +12,8 @@ from django.conf import settings
 from etl import runstate
 from etl.core import workspace
 from etl.core.states import Stage
+from etl.evaluation import dispatch as evaluation_dispatch
+from etl.evaluation import execution as evaluation
 from etl.maintenance import cleanup, recovery
 from etl.pipeline import dispatch, execution, page_images
 
@@ -33,6 +35,11 @@ def postprocess(self: Any, /, *, task_id: int, **_later: object) -> None:
 @shared_task(name=dispatch.DRAW)
 def draw_pages(*, task_id: int, page: int, width: int, **_later: object) -> None:
     page_images.draw(task_id, page=page, width=width)
+
+
+@shared_task(name=evaluation_dispatch.EVALUATE)
+def evaluate(*, user_id: int, **_later: object) -> None:
+    evaluation.run_next(user_id)
 
 
 @shared_task(name=dispatch.RECOVER)

@@ -15,9 +15,14 @@ from etl.ingest.acceptance import UploadTooLarge
 
 # The allowance for boundaries, headers, and other fields.
 FRAMING_BYTES = 64 * 1024
-# The paths that accept files. All other paths have a small body limit.
+# The expected data of a sample, as a field of the form.
+EXPECTED_BYTES = 256 * 1024
+# The paths that accept files, as patterns. All other paths have a small body limit.
 FILES = {
     "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
+    "/api/v1/etl/rules/[0-9]+/samples": Files(
+        most=settings.SLUICE.etl_max_file_bytes + EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
+    ),
     # The form on the page. The view itself rejects slightly too large files, with an HTML page.
     "/app/documents/submit": Files(
         most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"

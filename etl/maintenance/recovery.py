@@ -20,6 +20,7 @@ from config.platform.observability.metrics import CAUGHT
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Stage, Status
+from etl.maintenance import evaluations
 from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch
 from etl.pipeline.artifacts import StoredOcr
@@ -54,6 +55,7 @@ def recover_all() -> None:
             recovery_pass.owed.update(task_id for task_id, outcome in outcomes.items() if outcome.moved)
             for task in tasks:
                 recovery_pass.repair(task, outcomes[task.pk])
+    evaluations.recover()
 
 
 def review() -> None:

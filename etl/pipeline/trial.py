@@ -62,7 +62,7 @@ def run(rule: RuleContent, *, markdown: str, user: User, before_wait: Callable[[
     with ExitStack() as held:
         if asks_model(rule):
             held.enter_context(place_of(user))
-            quotas.charge_test(user.pk)
+            quotas.charge_tests(user.pk)
             before_wait()
         context = StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS), on_usage=count_tokens)
         try:

@@ -8,7 +8,7 @@ from etl.core import completeness
 from etl.core.errors import ArtifactMissing, IncompleteDocument
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.pipeline import artifacts, engines
-from etl.pipeline.artifacts import StoredOcr
+from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.postprocessors.base import Processed
 from etl.runstate import RunState
 from rules.library import catalog
@@ -33,19 +33,24 @@ def find(state: RunState) -> dict[str, Any] | None:
 
 def process(state: RunState, context: StageContext) -> dict[str, Any]:
     warn_of_loss(state, context)
-    stored = artifacts.find_ocr(state)
+    rule = rule_of(state)
+    stored, done = extract(state, rule, context)
+    output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
+    return artifacts.commit(artifacts.output_key(state), output, check=context.check)
+
+
+def extract(owner: ArtifactOwner, rule: RuleContent, context: StageContext) -> tuple[StoredOcr, Processed]:
+    """Apply a rule to the stored Markdown of a task. Raises ArtifactMissing before the document is read."""
+    stored = artifacts.find_ocr(owner)
     if stored is None:
         raise ArtifactMissing
-    rule = rule_of(state)
     if rule.require_complete:
         refuse_incomplete(stored)
     try:
         ocr = artifacts.load_ocr(stored)
     except storage.Missing:
         raise ArtifactMissing from None
-    done = engines.processor(rule.mode).process(ocr, rule, context=context)
-    output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
-    return artifacts.commit(artifacts.output_key(state), output, check=context.check)
+    return stored, engines.processor(rule.mode).process(ocr, rule, context=context)
 
 
 def refuse_incomplete(stored: StoredOcr) -> None:
