@@ -1,5 +1,5 @@
 """Admin of documents. Their text and results are visible to their owners only."""
 
-from etl.admin import overview, quotas, tasks
+from etl.admin import evaluations, overview, quotas, tasks
 
-__all__ = ["overview", "quotas", "tasks"]
+__all__ = ["evaluations", "overview", "quotas", "tasks"]

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from config.platform import exact_json
 from config.platform.http import parsers
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem
+from etl.core.states import Status
 from etl.ingest.multipart import EXPECTED_BYTES
 from etl.models import Sample, Task
 from rules.library.access import NoSuchRule
@@ -85,12 +86,12 @@ def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple
         return Sample.objects.create(rule=rule, task=task, expected=expected), True
 
 
-def add_result(rules: QuerySet[Rule], task: Task) -> tuple[Sample, bool]:
-    """Add a completed document with its own result as the expected data. Raises like `add`, and NoDataYet."""
+def result_of(task: Task) -> Any:
+    """Return what was extracted from a document. Raises NoDataYet."""
     result = task.current_result or {}
-    if "data" not in result:
+    if task.status != Status.COMPLETED or "data" not in result:
         raise NoDataYet
-    return add(rules, task.rule_id, task, result["data"])
+    return result["data"]
 
 
 def delete(rule_id: int, sample_id: int) -> None:

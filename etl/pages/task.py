@@ -2,16 +2,18 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
 from etl.api import lookup, representation
 from etl.core import completeness
 from etl.core.states import Status
-from etl.models import Task
+from etl.models import Sample, Task
 from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
 from etl.pages.steps import steps_of
+from etl.pipeline import engines
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
@@ -47,11 +49,11 @@ class DocumentPage(TaskPage):
             is_running=not (state.has_ended or state.is_cancellable),
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
             events=f"{representation.path_of(state.task_id)}/events",
-            **(self.ended(state) if state.has_ended else {}),
+            **(self.ended(state, mode) if state.has_ended else {}),
             **context,
         )
 
-    def ended(self, state: RunState) -> dict[str, Any]:
+    def ended(self, state: RunState, mode: str) -> dict[str, Any]:
         default, groups = rules_for(self.user)
         return {
             "default_rule": default,
@@ -59,10 +61,19 @@ class DocumentPage(TaskPage):
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
+            "is_sample": Sample.objects.filter(rule=state.rule_id, task=state.task_id).exists(),
+            "may_be_sample": may_be_sample(state, mode, self.user),
             "images": page_images.pane(state, first=results.number(self.request, "page") or 1),
             "markdown": results.markdown_pane(state, self.request),
             "json": results.json_pane(state, self.request),
         }
+
+
+def may_be_sample(state: RunState, mode: str, user: User) -> bool:
+    """Return whether the user can add the result to the samples of its rule: both are the user's own."""
+    if state.status != Status.COMPLETED or state.user_id != user.pk or mode not in settings.ETL_POSTPROCESSORS:
+        return False
+    return engines.processor(mode).gives_data and catalog.changeable_by(user).filter(pk=state.rule_id).exists()
 
 
 def pinned_rule(state: RunState) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from etl.pages import actions, listing, page_images, results, submitting, task
+from etl.pages import actions, evaluations, listing, page_images, results, submitting, task
 
 urlpatterns = [
     path("app/documents", listing.DocumentListPage.as_view(), name="documents"),
@@ -10,6 +10,7 @@ urlpatterns = [
     path("app/documents/<int:task_id>/cancel", actions.CancelTask.as_view(), name="cancel-document"),
     path("app/documents/<int:task_id>/delete", actions.DeleteTask.as_view(), name="delete-document"),
     path("app/documents/<int:task_id>/retry", actions.RetryTask.as_view(), name="retry-document"),
+    path("app/documents/<int:task_id>/sample", evaluations.AddResult.as_view(), name="add-result"),
     path("app/documents/<int:task_id>/pages", results.SheetsFragment.as_view(), name="document-pages"),
     path("app/documents/<int:task_id>/images", page_images.ImagesFragment.as_view(), name="document-images"),
     path("app/documents/<int:task_id>/branch", results.BranchFragment.as_view(), name="document-branch"),

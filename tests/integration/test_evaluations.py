@@ -1,7 +1,6 @@
 """Samples and evaluations of rules: the API, and workers that die, double, stall, or are cancelled. B38."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -25,10 +24,8 @@ from rules.library import access
 from rules.models import Rule
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_row
-from tests.integration.etl_rehearsal import Change
-from tests.integration.llm_factories import configure, ocr_of
+from tests.integration.llm_factories import ocr_of
 from tests.integration.openai_server import ModelServer, Request, gives, problem
 
 URL = "/api/v1/etl/rules"
@@ -42,17 +39,8 @@ EXPECTED = {"number": "INV-17", "total": 12.5}
 
 
 @pytest.fixture
-def models(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
-    """A language model's server, with the real processor for it."""
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
-        server.always(gives(EXPECTED))
-        yield server
-
-
-@pytest.fixture
-def rule(api: APIClient, models: ModelServer) -> Rule:
+def rule(api: APIClient, model_server: ModelServer) -> Rule:
+    model_server.always(gives(EXPECTED))
     created = api.post(URL, {"name": "Invoices", "json_schema": SCHEMA}).json()
     return Rule.objects.get(pk=created["rule_id"])
 
@@ -200,7 +188,7 @@ def test_a_sample_is_deleted_alone_or_with_its_document(alice: User, api: APICli
 
 
 # ---- Evaluations ----------------------------------------------------------------------------------------------------
-def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rule, models: ModelServer) -> None:
+def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38: from the kept Markdown, with the accuracy of each field, and what it cost."""
     for text in ("Invoice INV-17", "Invoice INV-18"):
         add(api, rule, read_document(alice, text, rule=rule), {**EXPECTED, "number": text[8:]})
@@ -217,20 +205,20 @@ def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rul
     assert answer["accuracy"] == 0.75
     assert answer["usage"] == {"prompt_tokens": 22, "completion_tokens": 14, "calls": 2}
     assert answer["ended_at"]
-    asked = [request.message("user") for request in models.requests]
+    asked = [request.message("user") for request in model_server.requests]
     assert [text in each for text, each in zip(("INV-17", "INV-18"), asked, strict=True)] == [True, True]
     assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
     assert Usage.objects.get(user=alice).tests == 2
 
 
-def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, models: ModelServer) -> None:
+def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38: side by side, by field and by sample."""
     task = read_document(alice, rule=rule)
     sample = add(api, rule, task).json()["sample_id"]
     start(api, rule)
     work(alice)
     api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Be quick."})
-    models.always(gives({**EXPECTED, "total": 12}))
+    model_server.always(gives({**EXPECTED, "total": 12}))
     start(api, rule)
     work(alice)
 
@@ -249,14 +237,14 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
     assert api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 9}).status_code == 404
 
 
-def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule, models: ModelServer) -> None:
+def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38."""
     add(api, rule, read_document(alice, rule=rule))
     api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Second."})
     api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Third."})
     start(api, rule, version=2)
     work(alice)
-    assert "Second." in models.requests[0].message("system")
+    assert "Second." in model_server.requests[0].message("system")
     wrong = api.post(path(rule, "evaluations"), {"version": 4})
     assert wrong.json()["errors"][0] == {
         "pointer": "/version",
@@ -287,25 +275,25 @@ def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: 
     assert not Evaluation.objects.exists()
 
 
-def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Rule, models: ModelServer) -> None:
+def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38: the rule has failed, as a task would."""
     add(api, rule, read_document(alice, rule=rule))
-    models.always(gives({"number": 1}))
+    model_server.always(gives({"number": 1}))
     number = start(api, rule)
     work(alice)
     answer = get(api, rule, number)
     assert (answer["status"], answer["accuracy"], answer["failed"]) == ("completed", 0, 1)
     assert SampleRun.objects.get().error["code"] == "schema_validation"
-    assert answer["usage"]["calls"] == len(models.requests)
+    assert answer["usage"]["calls"] == len(model_server.requests)
 
 
 def test_a_model_that_is_away_says_nothing_about_the_rule(
-    alice: User, api: APIClient, rule: Rule, models: ModelServer
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: the attempts are those of documents; then the evaluation fails, without an accuracy."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
-    models.always(problem(503))
+    model_server.always(problem(503))
     work(alice, 1)
     assert SampleRun.objects.get().status == SampleStatus.WAITING
     for _ in range(4):
@@ -341,7 +329,7 @@ def test_a_document_that_was_not_read_counts_as_wrong(alice: User, api: APIClien
 
 # ---- Faults ---------------------------------------------------------------------------------------------------------
 def test_a_killed_worker_is_replaced(
-    alice: User, api: APIClient, rule: Rule, models: ModelServer, settings: LazySettings
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer, settings: LazySettings
 ) -> None:
     """B38: its lease expires, recovery wakes another worker, and the first one is fenced off."""
     add(api, rule, read_document(alice, rule=rule))
@@ -349,7 +337,7 @@ def test_a_killed_worker_is_replaced(
     dead = queue.claim(alice.pk)
     assert dead is not None
     work(alice, 1)  # the lease is held
-    assert models.requests == []
+    assert model_server.requests == []
 
     expire_leases()
     lose_messages()
@@ -360,11 +348,11 @@ def test_a_killed_worker_is_replaced(
     with pytest.raises(queue.Fenced):
         queue.end(dead, SampleStatus.DONE, fields={"/number": [0, 1]})
     assert get(api, rule, number)["accuracy"] == 1
-    assert len(models.requests) == 1
+    assert len(model_server.requests) == 1
 
 
 def test_a_sample_that_kills_its_workers_is_given_up(
-    alice: User, api: APIClient, rule: Rule, models: ModelServer
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: after the attempts of a document."""
     add(api, rule, read_document(alice, rule=rule))
@@ -375,11 +363,11 @@ def test_a_sample_that_kills_its_workers_is_given_up(
     work(alice, 1)
     answer = get(api, rule, number)
     assert (answer["status"], answer["error"]["code"]) == ("failed", "timeout")
-    assert models.requests == []
+    assert model_server.requests == []
 
 
 def test_doubled_messages_evaluate_each_sample_once(
-    alice: User, api: APIClient, rule: Rule, models: ModelServer
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: also at the same time, and at most two samples of a user run at once."""
     for _ in range(6):
@@ -391,12 +379,12 @@ def test_doubled_messages_evaluate_each_sample_once(
         with lock:
             running += 1
             most = max(most, running)
-        models.stopped.wait(0.1)
+        model_server.stopped.wait(0.1)
         with lock:
             running -= 1
         return gives(EXPECTED)
 
-    models.always(slow)
+    model_server.always(slow)
     number = start(api, rule)
 
     def messages(count: int) -> None:
@@ -411,13 +399,13 @@ def test_doubled_messages_evaluate_each_sample_once(
     work(alice)
     answer = get(api, rule, number)
     assert (answer["status"], answer["ended"]) == ("completed", 6)
-    assert len(models.requests) == 6
+    assert len(model_server.requests) == 6
     assert 1 <= most <= queue.AT_ONCE
     assert ModelUsage.objects.count() == 6
 
 
 def test_a_cancelled_evaluation_writes_nothing(
-    alice: User, api: APIClient, rule: Rule, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B38: the worker stops, and what it paid is counted."""
     monkeypatch.setattr(execution, "RENEW_SECONDS", 0.1)
@@ -430,11 +418,11 @@ def test_a_cancelled_evaluation_writes_nothing(
         assert client_of(alice).post(url, {}).status_code == 200
         return gives(EXPECTED)
 
-    models.always(cancel)
+    model_server.always(cancel)
     work(alice, 3)
     answer = get(api, rule, number)
     assert (answer["status"], answer["accuracy"], answer["ended"]) == ("cancelled", None, 0)
-    assert len(models.requests) == 1
+    assert len(model_server.requests) == 1
     assert ModelUsage.objects.get().calls == 1
     assert api.post(url, {}).json()["code"] == "not_running"
 

@@ -40,6 +40,8 @@ EXAMPLES = {
     "task_id": 17,
     "rule_id": 3,
     "page": 1,
+    "sample_id": 4,
+    "number": 1,
 }
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 from config.dev.stack.processes import Web
 from config.platform import storage
 from config.platform.ui.account import tokens_of
-from etl.models import Task
+from etl.models import Evaluation, Sample, SampleRun, Task
 from etl.pipeline import page_images
 from exports.models import Dataset, Delivery
 from exports.webhooks import subscriptions
@@ -63,6 +63,9 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     task = Task.objects.get()
     storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
     rule = editing.create(owner=alice, values=SAYS)
+    sample = Sample.objects.create(rule=rule, task=task, expected={"total": 12.5})
+    evaluation = Evaluation.objects.create(rule=rule, number=1, version=1, user=alice, samples=1)
+    SampleRun.objects.create(evaluation=evaluation, sample=sample)
     token_of(alice)
     chunk = job.chunks.order_by("seq")[0]
     return {
@@ -76,6 +79,8 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "page": 1,
         "rule_id": rule.pk,
         "version": rule.version,
+        "sample_id": sample.pk,
+        "number": evaluation.number,
         "handle": tokens_of(alice.pk).first().handle,  # type: ignore[union-attr]
     }
 

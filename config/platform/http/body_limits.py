@@ -60,8 +60,9 @@ class SignInFirst(Problem):
 class BoundedBody:
     """ASGI middleware that returns 413 for a body whose declared or actual size is above the limit.
 
-    The limit is that of the path in BODY_LIMITS, or BODY_LIMIT, except for the paths that a pattern in
-    `files` matches, which require authentication before the body is read. Without a Content-Length, the inner application gets the counted one.
+    The limit is that of the path in BODY_LIMITS, or BODY_LIMIT, except for the paths that a pattern in `files` matches.
+    They require authentication before the body is read. Without a Content-Length, the inner application gets the
+    counted one.
     """
 
     def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
