@@ -80,6 +80,7 @@ deleted with its task. A rule can have up to 200 samples.""",
     "examples": [
         request_example("A task", {"task_id": 17, "expected": EXPECTED}, media_type="application/json"),
         response_example("Added", SAMPLE, status=201),
+        response_example("Replaced", SAMPLE),
     ],
 }
 DELETE_SAMPLE: dict[str, Any] = {
@@ -129,7 +130,10 @@ counts in part, unless a digit differs. The order of lists does not count. A mis
 CANCEL: dict[str, Any] = {
     "summary": "Cancel an evaluation",
     "description": "Cancels a running evaluation. Its workers stop within a few seconds. Rule tests stay charged.",
-    "examples": [response_example("Cancelled", {**EARLIER, "status": "cancelled", "accuracy": None, "fields": {}})],
+    "examples": [
+        request_example("An empty body", {}),
+        response_example("Cancelled", {**EARLIER, "status": "cancelled", "accuracy": None, "fields": {}}),
+    ],
 }
 COMPARE: dict[str, Any] = {
     "summary": "Compare two evaluations",

@@ -33,7 +33,7 @@ from etl.evaluation import evaluations, samples
 from etl.evaluation.evaluations import Comparison
 from etl.ingest import acceptance, multipart, submission, uploads
 from etl.models import Sample, Task
-from etl.models.evaluation import EvaluationStatus
+from etl.models.evaluation import MAX_EXPECTED_BYTES, EvaluationStatus
 from etl.pipeline import queue_limit, quotas
 from rules.api.openapi import operation
 from rules.library import access
@@ -71,7 +71,7 @@ class SampleOfFileSerializer(SubmitFileSerializer):
     """A sample with its document as part of the request."""
 
     rule_id = keep_days = None  # type: ignore[assignment]
-    expected = Text(max_length=multipart.EXPECTED_BYTES, help_text="The data that the rule should extract, as JSON.")
+    expected = Text(max_length=MAX_EXPECTED_BYTES, help_text="The data that the rule should extract, as JSON.")
 
 
 class EvaluateSerializer(StrictSerializer):

@@ -10,8 +10,8 @@ from config.platform import exact_json
 from config.platform.http import parsers
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem
 from etl.core.states import Status
-from etl.ingest.multipart import EXPECTED_BYTES
 from etl.models import Sample, Task
+from etl.models.evaluation import MAX_EXPECTED_BYTES
 from rules.library.access import NoSuchRule
 from rules.models import Rule
 from rules.schema import json_schema
@@ -49,8 +49,8 @@ def owned_task(task_id: int, *, user: User) -> Task:
 def check(rule: Rule, expected: Any) -> None:
     """Check the expected data against the schema of the rule's current version. Raises BadInput with pointers."""
     size = len(exact_json.dumps(expected))
-    if size > EXPECTED_BYTES:
-        detail = f"Has {size:,} bytes as compact JSON; the limit is {EXPECTED_BYTES:,}."
+    if size > MAX_EXPECTED_BYTES:
+        detail = f"Has {size:,} bytes as compact JSON; the limit is {MAX_EXPECTED_BYTES:,}."
         raise BadInput(InputError(pointer=PLACE, code="too_large", detail=detail))
     if rule.json_schema is None:
         return

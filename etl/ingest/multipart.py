@@ -12,16 +12,15 @@ from django.core.files.uploadhandler import FileUploadHandler
 from config.platform.http.body_limits import Files
 from config.platform.http.problems import DiskFull, is_full
 from etl.ingest.acceptance import UploadTooLarge
+from etl.models.evaluation import MAX_EXPECTED_BYTES
 
 # The allowance for boundaries, headers, and other fields.
 FRAMING_BYTES = 64 * 1024
-# The expected data of a sample, as a field of the form.
-EXPECTED_BYTES = 256 * 1024
 # The paths that accept files, as patterns. All other paths have a small body limit.
 FILES = {
     "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
     "/api/v1/etl/rules/[0-9]+/samples": Files(
-        most=settings.SLUICE.etl_max_file_bytes + EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
+        most=settings.SLUICE.etl_max_file_bytes + MAX_EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
     ),
     # The form on the page. The view itself rejects slightly too large files, with an HTML page.
     "/app/documents/submit": Files(

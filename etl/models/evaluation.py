@@ -10,6 +10,8 @@ from config.platform.db import clock
 from etl.models.exact_fields import ExactJSON
 from etl.models.task import Task
 
+MAX_EXPECTED_BYTES = 256 * 1024
+
 
 class Sample(models.Model):
     """A document with the data that a rule should extract from it. It is deleted with its document."""
