@@ -417,10 +417,11 @@ CELERY_TASK_ROUTES = {
     "etl.ocr": {"queue": ETL_QUEUES["ocr"]},
     "etl.draw_pages": {"queue": ETL_QUEUES["ocr"]},
     "etl.postprocess": {"queue": ETL_QUEUES["postprocess"]},
+    "etl.evaluate": {"queue": ETL_QUEUES["postprocess"]},
 }
 CELERY_TASK_ANNOTATIONS = {
     name: {"soft_time_limit": ETL_SOFT_TIME_LIMIT, "time_limit": ETL_TIME_LIMIT}
-    for name in ("etl.ocr", "etl.draw_pages", "etl.postprocess")
+    for name in ("etl.ocr", "etl.draw_pages", "etl.postprocess", "etl.evaluate")
 }
 # A periodic task that waited longer than its interval is useless, because the next one does the same work. The expiry
 # is at least an hour, because workers compare it with their own clock, and clocks may differ by minutes. `once` runs

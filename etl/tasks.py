@@ -12,6 +12,8 @@ from django.conf import settings
 from etl import runstate
 from etl.core import workspace
 from etl.core.states import Stage
+from etl.evaluation import dispatch as evaluation_dispatch
+from etl.evaluation import execution as evaluation
 from etl.maintenance import cleanup, recovery
 from etl.pipeline import dispatch, execution, page_images
 
@@ -36,6 +38,11 @@ def draw_pages(*, task_id: int, page: int, width: int, pixels: int = 0, **_later
         page_images.draw_for_models(task_id, page=page, pixels=pixels)
     else:
         page_images.draw(task_id, page=page, width=width)
+
+
+@shared_task(name=evaluation_dispatch.EVALUATE)
+def evaluate(*, user_id: int, **_later: object) -> None:
+    evaluation.run_next(user_id)
 
 
 @shared_task(name=dispatch.RECOVER)

@@ -1,6 +1,18 @@
 from django.urls import path
 
-from etl.api import answer, batch_results, batches, event_stream, layout, markdown, results, rule_trial, usage, views
+from etl.api import (
+    answer,
+    batch_results,
+    batches,
+    evaluations,
+    event_stream,
+    layout,
+    markdown,
+    results,
+    rule_trial,
+    usage,
+    views,
+)
 
 urlpatterns = [
     path("api/v1/etl/submit", views.SubmitView.as_view()),
@@ -25,4 +37,10 @@ urlpatterns = [
     path("api/v1/etl/limits", usage.LimitsView.as_view()),
     path("api/v1/etl/usage", usage.UsageView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/test", rule_trial.RuleTrialView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/samples", evaluations.SamplesView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/samples/<int:sample_id>", evaluations.SampleView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/evaluations", evaluations.EvaluationsView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/evaluations/compare", evaluations.CompareEvaluationsView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/evaluations/<int:number>", evaluations.EvaluationView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/evaluations/<int:number>/cancel", evaluations.CancelEvaluationView.as_view()),
 ]

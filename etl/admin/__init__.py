@@ -1,5 +1,5 @@
 """Admin of documents. Their text and results are visible to their owners only."""
 
-from etl.admin import batches, overview, quotas, tasks
+from etl.admin import batches, evaluations, overview, quotas, tasks
 
-__all__ = ["batches", "overview", "quotas", "tasks"]
+__all__ = ["batches", "evaluations", "overview", "quotas", "tasks"]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Any
+from typing import Any, cast
 
 from rest_framework.exceptions import ValidationError
 
@@ -31,16 +31,17 @@ class TaskFilter:
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "TaskFilter":
         """Read query parameters. Raises ValidationError with all errors, each at its name."""
-        values, errors = {}, {}
+        values: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         for name, read in READERS.items():
             if name in query:
                 try:
                     values[name] = read(name, query[name])
                 except ValidationError as error:
-                    errors.update(error.detail)
+                    errors |= cast("dict[str, Any]", error.detail)
         first, last = values.pop("from", None), values.pop("to", None)
         if first and last and first > last:
-            errors.update(refusal("to", "Must not be before `from`.").detail)
+            errors |= cast("dict[str, Any]", refusal("to", "Must not be before `from`.").detail)
         if errors:
             raise ValidationError(errors)
         return cls(**values, first=first, last=last)

@@ -17,15 +17,19 @@ from django.core.files.uploadhandler import FileUploadHandler
 from config.platform.http.body_limits import Files
 from config.platform.http.problems import DiskFull, is_full
 from etl.ingest.acceptance import BatchTooLarge, UploadTooLarge
+from etl.models.evaluation import MAX_EXPECTED_BYTES
 
 # The allowance for boundaries, headers, and other fields.
 FRAMING_BYTES = 64 * 1024
 # The same for each file of a batch.
 FRAMING_OF_FILE = 1024
 MAX_FILES = 100  # of a form for one file
-# The paths that accept files. All other paths have a small body limit.
+# The paths that accept files, as patterns. All other paths have a small body limit.
 FILES = {
     "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
+    "/api/v1/etl/rules/[0-9]+/samples": Files(
+        most=settings.SLUICE.etl_max_file_bytes + MAX_EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
+    ),
     "/api/v1/etl/batches": Files(
         most=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
         problem=BatchTooLarge,

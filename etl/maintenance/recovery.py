@@ -21,6 +21,7 @@ from config.platform.observability.metrics import CAUGHT
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Stage, Status
+from etl.maintenance import evaluations
 from etl.models import DocumentBatch, Task
 from etl.pipeline import artifacts, batch_ends, completion, dispatch
 from etl.pipeline.artifacts import StoredOcr
@@ -56,6 +57,7 @@ def recover_all() -> None:
             for task in tasks:
                 recovery_pass.repair(task, outcomes[task.pk])
     settle_batches()
+    evaluations.recover()
 
 
 def settle_batches() -> None:

@@ -79,7 +79,8 @@ class DocumentListPage(DocumentsPage):
 
     def wanted(self) -> TaskFilter:
         """Return the filters. A form sends empty fields for those that are not used."""
-        given = {name: value for name, value in self.request.GET.items() if value.strip() and name != "review"}
+        query = {name: str(value) for name, value in self.request.GET.items() if name != "review"}
+        given = {name: value for name, value in query.items() if value.strip()}
         return TaskFilter.read(given)
 
     def query_with(self, **values: str) -> str:

@@ -2,10 +2,24 @@
 
 from django.urls import path
 
-from etl.pages import trial
+from etl.pages import evaluations, trial
 
 urlpatterns = [
     path("app/rules/try", trial.RuleTrialPage.as_view(), name="try-rule"),
     path("app/rules/documents", trial.RuleDocumentsFragment.as_view(), name="rule-documents"),
     path("app/rules/markdown", trial.SampleMarkdownFragment.as_view(), name="rule-markdown"),
+    path("app/rules/<int:rule_id>/evaluations", evaluations.EvaluationsPage.as_view(), name="rule-evaluations"),
+    path("app/rules/<int:rule_id>/evaluations/start", evaluations.Start.as_view(), name="evaluate-rule"),
+    path(
+        "app/rules/<int:rule_id>/evaluations/<int:number>/cancel",
+        evaluations.Cancel.as_view(),
+        name="cancel-evaluation",
+    ),
+    path("app/rules/<int:rule_id>/accuracies", evaluations.AccuraciesFragment.as_view(), name="rule-accuracies"),
+    path("app/rules/<int:rule_id>/samples", evaluations.AddSample.as_view(), name="add-sample"),
+    path(
+        "app/rules/<int:rule_id>/samples/<int:sample_id>/delete",
+        evaluations.DeleteSample.as_view(),
+        name="delete-sample",
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
@@ -10,12 +11,12 @@ from config.platform.ui.base import is_htmx
 from etl.api import answer, lookup
 from etl.core import completeness
 from etl.core.states import Status
-from etl.models import ReviewEvent, Task
+from etl.models import ReviewEvent, Sample, Task
 from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
 from etl.pages.edit_form import text_of
 from etl.pages.steps import steps_of
-from etl.pipeline import representation, review
+from etl.pipeline import engines, representation, review
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
@@ -59,7 +60,7 @@ class DocumentPage(TaskPage):
             earlier=earlier_of(state),
             events=f"{representation.path_of(state.task_id)}/events",
             is_fragment=is_htmx(self.request),
-            **(self.ended(state) if state.has_ended else self.last(state)),
+            **(self.ended(state, mode) if state.has_ended else self.last(state)),
             **context,
         )
 
@@ -81,7 +82,7 @@ class DocumentPage(TaskPage):
             "json": results.json_pane(state, self.request),
         }
 
-    def ended(self, state: RunState) -> dict[str, Any]:
+    def ended(self, state: RunState, mode: str) -> dict[str, Any]:
         default, groups = rules_for(self.user)
         return {
             "default_rule": default,
@@ -89,9 +90,18 @@ class DocumentPage(TaskPage):
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
+            "is_sample": Sample.objects.filter(rule=state.rule_id, task=state.task_id).exists(),
+            "may_be_sample": may_be_sample(state, mode, self.user),
             "review": review_of(state) if state.status == Status.COMPLETED else None,
             **self.panes(state),
         }
+
+
+def may_be_sample(state: RunState, mode: str, user: User) -> bool:
+    """Return whether the user can add the result to the samples of its rule: both are the user's own."""
+    if state.status != Status.COMPLETED or state.user_id != user.pk or mode not in settings.ETL_POSTPROCESSORS:
+        return False
+    return engines.processor(mode).gives_data and catalog.changeable_by(user).filter(pk=state.rule_id).exists()
 
 
 def review_of(state: RunState) -> dict[str, Any]:

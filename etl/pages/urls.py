@@ -1,6 +1,6 @@
 from django.urls import path
 
-from etl.pages import actions, batches, editing, listing, page_images, results, submitting, task
+from etl.pages import actions, batches, editing, evaluations, listing, page_images, results, submitting, task
 
 urlpatterns = [
     path("app/documents", listing.DocumentListPage.as_view(), name="documents"),
@@ -19,6 +19,7 @@ urlpatterns = [
     path("app/documents/<int:task_id>/approve", editing.ApproveResult.as_view(), name="approve-document"),
     path("app/documents/<int:task_id>/unapprove", editing.RemoveApproval.as_view(), name="unapprove-document"),
     path("app/documents/<int:task_id>/retry", actions.RetryTask.as_view(), name="retry-document"),
+    path("app/documents/<int:task_id>/sample", evaluations.AddResult.as_view(), name="add-result"),
     path("app/documents/<int:task_id>/pages", results.SheetsFragment.as_view(), name="document-pages"),
     path("app/documents/<int:task_id>/images", page_images.ImagesFragment.as_view(), name="document-images"),
     path("app/documents/<int:task_id>/branch", results.BranchFragment.as_view(), name="document-branch"),

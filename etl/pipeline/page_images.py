@@ -142,10 +142,10 @@ class StoredPageImages:
                 context.pause(POLL_SECONDS)
 
 
-def for_models(state: RunState, *, count: int | None, draws: bool = True) -> StoredPageImages | None:
+def for_models(owner: ArtifactOwner, *, count: int | None, draws: bool = True) -> StoredPageImages | None:
     """Return the images of a document for a model, or None if its pages are not known or cannot be drawn."""
-    has_pages = bool(count) and DocumentFormat(state.kind) in PRINTED
-    return StoredPageImages(owner=state, count=count or 0, draws=draws) if has_pages else None
+    has_pages = bool(count) and DocumentFormat(owner.kind) in PRINTED
+    return StoredPageImages(owner=owner, count=count or 0, draws=draws) if has_pages else None
 
 
 def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:

@@ -74,7 +74,7 @@ def run(
         if budgets.asks_model(rule):
             held.enter_context(place_of(user))
             budgets.require(user.pk, rule)
-            quotas.charge_test(user.pk)
+            quotas.charge_tests(user.pk)
             before_wait()
         context = StageContext(
             seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS),

@@ -7,7 +7,7 @@ from config.platform.db import repeatable
 class Migration(repeatable.Migration):
 
     dependencies = [
-        ('exports', '0013_indexes_of_audit_log'),
+        ('exports', '0014_events_of_documents'),
     ]
 
     operations = [

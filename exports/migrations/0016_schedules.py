@@ -11,7 +11,7 @@ from config.platform.db import repeatable
 
 class Migration(repeatable.Migration):
     dependencies = [
-        ('exports', '0013_indexes_of_audit_log'),
+        ('exports', '0015_columns'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -17,7 +17,7 @@ class QuotaExceeded(quotas.QuotaExceeded):
 def charge(user_id: int) -> None:
     """Charge a version. Call in the transaction that stores it. Raises QuotaExceeded."""
     most = settings.SLUICE.etl_daily_rule_versions
-    if not RuleUsage.objects.charge_one(user_id, "versions", most=most):
+    if not RuleUsage.objects.charge(user_id, "versions", most=most):
         REFUSED.inc()
         reason = f"You have used all {most:,} rule versions of today"
         raise QuotaExceeded.of_day(reason)

@@ -44,6 +44,7 @@ FILES = {
     "chunks.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-16\n",
     "bad.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-30\n../etc,2013-02-15\n",
     "note.md": "Total: 12.00 EUR\n",
+    "expected.json": '{\n  "total": "12.00 EUR"\n}\n',
     "totals.json": json.dumps(
         {
             "name": "Totals",

@@ -94,6 +94,7 @@ def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     assert bodiless == {
         "download", "get_file", "delete_webhook", "delete_schedule", "delete_rule", "watch_export", "watch_task",
         "get_markdown", "get_layout", "get_page_image", "delete_task", "get_result", "remove_approval", "get_answer",
+        "delete_sample",
     }  # fmt: skip
 
 

@@ -17,7 +17,10 @@ from etl.runstate import script
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from tests.broker import lose_messages
+from tests.integration import openai_server
 from tests.integration.etl_rehearsal import Change
+from tests.integration.llm_factories import configure
+from tests.integration.openai_server import ModelServer
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
 
 
@@ -77,3 +80,12 @@ def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
     )
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
     return change
+
+
+@pytest.fixture
+def model_server(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
+    """A language model's server, with the real post-processor for it."""
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
+    with openai_server.running() as server:
+        configure(settings, server)
+        yield server

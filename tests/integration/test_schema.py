@@ -43,6 +43,8 @@ EXAMPLES = {
     "rule_id": 3,
     "page": 1,
     "name": "flights",
+    "sample_id": 4,
+    "number": 1,
 }
 
 

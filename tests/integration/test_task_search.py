@@ -213,10 +213,10 @@ def test_each_filter_reads_few_of_many_documents(api: APIClient, many: Rule, ali
 
 
 # ---- Duplicates -----------------------------------------------------------------------------------------------------
-def submit(api: APIClient, content: bytes = b"Hello.", **headers: str) -> Any:
-    response = api.post(
-        SUBMIT, {"file": SimpleUploadedFile("a.txt", content)}, format="multipart", headers=headers or None
-    )
+def submit(api: APIClient, content: bytes = b"Hello.", *, key: str = "") -> Any:
+    file = SimpleUploadedFile("a.txt", content)
+    headers = {"Idempotency-Key": key} if key else {}
+    response = api.post(SUBMIT, {"file": file}, format="multipart", headers=headers)
     assert response.status_code == 202, response.json()
     return response.json()
 
@@ -251,10 +251,10 @@ def test_the_newest_earlier_task_with_the_same_bytes_is_named(api: APIClient, al
 def test_a_repeated_request_gets_the_same_answer(api: APIClient) -> None:
     """B39. The task itself is no duplicate, and neither is the earlier one forgotten when it is deleted."""
     first = submit(api)
-    second = submit(api, **{"Idempotency-Key": "k"})
+    second = submit(api, key="k")
     assert second["duplicate_of"] == first["task_id"]
     assert api.delete(f"{TASKS}/{first['task_id']}").status_code == 204
-    assert submit(api, **{"Idempotency-Key": "k"}) == second
+    assert submit(api, key="k") == second
 
 
 def test_of_simultaneous_submissions_all_but_one_are_duplicates(api: APIClient, alice: User) -> None:

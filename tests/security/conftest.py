@@ -16,7 +16,7 @@ from config.platform import storage
 from config.platform.ui.account import tokens_of
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import EventType
-from etl.models import Task
+from etl.models import Evaluation, Sample, SampleRun, Task
 from etl.pipeline import artifacts, page_images
 from exports.jobs.columns import columns_of
 from exports.models import Dataset, Delivery
@@ -71,6 +71,9 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     batch, (of_batch,) = make_batch(alice)
     fail(of_batch)
     rule = editing.create(owner=alice, values=SAYS)
+    sample = Sample.objects.create(rule=rule, task=task, expected={"total": 12.5})
+    evaluation = Evaluation.objects.create(rule=rule, number=1, version=1, user=alice, samples=1)
+    SampleRun.objects.create(evaluation=evaluation, sample=sample)
     token_of(alice)
     chunk = job.chunks.order_by("seq")[0]
     return {
@@ -87,6 +90,8 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "page": 1,
         "rule_id": rule.pk,
         "version": rule.version,
+        "sample_id": sample.pk,
+        "number": evaluation.number,
         "handle": tokens_of(alice.pk).first().handle,  # type: ignore[union-attr]
     }
 

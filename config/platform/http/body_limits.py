@@ -60,8 +60,9 @@ class SignInFirst(Problem):
 class BoundedBody:
     """ASGI middleware that returns 413 for a body whose declared or actual size is above the limit.
 
-    The limit is that of the path in BODY_LIMITS, or BODY_LIMIT, except for the paths in `files`, which require
-    authentication before the body is read. Without a Content-Length, the inner application gets the counted one.
+    The limit is that of the path in BODY_LIMITS, or BODY_LIMIT, except for the paths that a pattern in `files` matches.
+    They require authentication before the body is read. Without a Content-Length, the inner application gets the
+    counted one.
     """
 
     def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
@@ -97,7 +98,8 @@ class BoundedBody:
     def files_of(self, scope: Scope) -> Files | None:
         content_type = dict(scope["headers"]).get(b"content-type", b"")
         is_form = content_type.lower().startswith(b"multipart/form-data")
-        return self.files.get(scope["path"]) if is_form else None
+        path = scope["path"]
+        return next((each for pattern, each in self.files.items() if is_form and re.fullmatch(pattern, path)), None)
 
 
 @cache

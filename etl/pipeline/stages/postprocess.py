@@ -10,7 +10,7 @@ from etl.core import completeness
 from etl.core.errors import ArtifactMissing, EmptyDocument, EtlError, IncompleteDocument
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext
 from etl.pipeline import artifacts, engines, page_images
-from etl.pipeline.artifacts import StoredOcr
+from etl.pipeline.artifacts import ArtifactOwner, StoredOcr
 from etl.postprocessors.base import Processed
 from etl.providers.base import without_markers
 from etl.runstate import RunState
@@ -39,11 +39,22 @@ def find(state: RunState) -> dict[str, Any] | None:
 
 def process(state: RunState, context: StageContext) -> dict[str, Any]:
     warn_of_loss(state, context)
-    stored = artifacts.find_ocr(state)
+    rule = rule_of(state)
+    try:
+        stored, done = extract(state, rule, context)
+    except EtlError as error:
+        keep_answer(state, error, context)
+        raise
+    output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
+    return artifacts.commit(artifacts.output_key(state), output, check=context.check)
+
+
+def extract(owner: ArtifactOwner, rule: RuleContent, context: StageContext) -> tuple[StoredOcr, Processed]:
+    """Apply a rule to the stored Markdown of a task. Raises ArtifactMissing before the document is read."""
+    stored = artifacts.find_ocr(owner)
     if stored is None:
         raise ArtifactMissing
-    rule = rule_of(state)
-    context.page_images = page_images.for_models(state, count=stored.metadata.get("pages"))
+    context.page_images = page_images.for_models(owner, count=stored.metadata.get("pages"))
     is_seen = context.page_images is not None and engines.reads_images(rule)
     if rule.require_complete and not is_seen:
         refuse_incomplete(stored)
@@ -53,13 +64,7 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
         raise ArtifactMissing from None
     if not is_seen and not without_markers(ocr.markdown).strip():
         raise EmptyDocument  # read for another rule, whose model was shown the pages
-    try:
-        done = engines.processor(rule.mode).process(ocr, rule, context=context)
-    except EtlError as error:
-        keep_answer(state, error, context)
-        raise
-    output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
-    return artifacts.commit(artifacts.output_key(state), output, check=context.check)
+    return stored, engines.processor(rule.mode).process(ocr, rule, context=context)
 
 
 def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None:

@@ -29,6 +29,18 @@ def count(value: int | None) -> str:
 
 
 @register.filter
+def percent(value: float | None) -> str:
+    """Format `0.975` as `97.5 %`, and None as a dash. Rounded down: 100 % is all."""
+    return "–" if value is None else f"{int(value * 1000 + 1e-6) / 10:g} %"
+
+
+@register.filter
+def points(value: float | None) -> str:
+    """Format a difference of shares as percentage points: `-0.05` as `−5`, and None as a dash."""
+    return "–" if value is None else f"{value * 100:+.1f}".removesuffix(".0").replace("-", "−")
+
+
+@register.filter
 def size(value: int | None) -> str:
     """Format bytes as `1.2 MB`, in powers of ten as object storage does."""
     if value is None:

@@ -4,7 +4,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sluice import __version__, accounts, documents, exports, rules
+from sluice import __version__, accounts, documents, evaluations, exports
 from sluice.errors import MEANINGS
 
 # \b keeps the line breaks.
@@ -38,7 +38,7 @@ def root(
 accounts.add_to(app)
 app.add_typer(exports.app, name="export")
 app.add_typer(documents.app, name="document")
-app.add_typer(rules.app, name="rule")
+app.add_typer(evaluations.app, name="rule")  # with the commands of `rules`
 
 
 def main() -> NoReturn:

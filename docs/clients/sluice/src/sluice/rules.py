@@ -120,14 +120,20 @@ def send(session: Session, method: str, path: str, file: str) -> dict[str, Any]:
 def read(file: str) -> dict[str, Any]:
     """Return the fields of a rule from a file. Raises CliError if it is not a JSON object."""
     try:
-        fields = exact_json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
+        fields = exact_json.loads(read_bytes(file))
     except ValueError as error:
         raise CliError(f"{file} is not valid JSON: {error}.", code=Exit.USAGE) from None
     if not isinstance(fields, dict):
         raise CliError(f"{file} must contain one JSON object.", code=Exit.USAGE)
     return {name: value for name, value in fields.items() if name not in SET_BY_SERVER}
+
+
+def read_bytes(file: str) -> bytes:
+    """Return the content of a file, or of stdin for `-`. Raises CliError."""
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
 
 
 def print_saved(session: Session, rule: dict[str, Any], done: str) -> None:
@@ -147,9 +153,7 @@ def test(
 ) -> None:
     """Test a rule on a text and print the result. Nothing is stored."""
     try:
-        text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
+        text = read_bytes(file).decode()
     except UnicodeDecodeError:
         raise CliError(f"{file} is not UTF-8.", code=Exit.USAGE) from None
     response = session.api.post(f"{path_of(session, rule)}/test", {"markdown": text})

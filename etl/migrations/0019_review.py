@@ -9,7 +9,7 @@ from config.platform.db import repeatable
 
 class Migration(repeatable.Migration):
 
-    dependencies = [migrations.swappable_dependency(settings.AUTH_USER_MODEL), ("etl", "0015_index_of_expiry")]
+    dependencies = [migrations.swappable_dependency(settings.AUTH_USER_MODEL), ("etl", "0018_index_of_batches")]
 
     operations = [
         migrations.AddField(

@@ -6,7 +6,7 @@ from config.platform.db import repeatable
 
 class Migration(repeatable.Migration):
 
-    dependencies = [("etl", "0015_index_of_expiry"), ("rules", "0003_require_complete")]
+    dependencies = [("etl", "0021_evaluations"), ("rules", "0003_require_complete")]
 
     operations = [
         migrations.AddField(

@@ -4,7 +4,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    dependencies = [("exports", "0013_indexes_of_audit_log")]
+    dependencies = [("exports", "0017_schedules_of_jobs")]
 
     operations = [
         migrations.AddField(

@@ -6,7 +6,7 @@ from config.platform.db import repeatable
 class Migration(repeatable.Migration):
     atomic = False  # the index is created while others write
 
-    dependencies = [("etl", "0018_review")]
+    dependencies = [("etl", "0019_review")]
 
     operations = [
         repeatable.AddIndexConcurrently(

@@ -1,0 +1,78 @@
+"""Read-only admin of samples and evaluations of rules: numbers and statuses, never what a document contains."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from unfold.admin import TabularInline
+
+from config.platform.admin.display import NOTHING, badge, instant, moment
+from config.platform.admin.lists import ReadOnly
+from config.platform.ui.templatetags.pages import percent
+from etl.models import Evaluation, Sample, SampleRun
+
+
+@admin.register(Sample)
+class SampleAdmin(ReadOnly):
+    list_display = ("id", "rule", "task", moment("created_at"))
+    list_select_related = ("rule", "task")
+    search_fields = ("task__task_id",)
+    search_help_text = "Document ID"
+    ordering = ("-id",)
+    fieldsets = ((None, {"fields": (("rule", "task"), instant("created_at"))}),)
+
+
+class Runs(TabularInline):
+    model = SampleRun
+    verbose_name = "sample"
+    verbose_name_plural = "samples"
+    fields = ("sample", "state", "attempts", "accuracy", "error_code", "calls", "duration_ms")
+    readonly_fields = fields
+    ordering = ("pk",)
+    extra = 0
+    max_num = 0
+    can_delete = False
+    per_page = 20
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @admin.display(description="status")
+    def state(self, run: SampleRun) -> str:
+        return badge(run.status)
+
+    @admin.display(description="accuracy")
+    def accuracy(self, run: SampleRun) -> str:
+        values = sum(values for _, values in run.fields.values())
+        return percent(sum(credit for credit, _ in run.fields.values()) / values) if values else NOTHING
+
+    @admin.display(description="error")
+    def error_code(self, run: SampleRun) -> str:
+        return run.error["code"] if run.error else NOTHING
+
+
+@admin.register(Evaluation)
+class EvaluationAdmin(ReadOnly):
+    list_display = ("__str__", "rule", "version", "state", "share", "samples", "user", moment("created_at"))
+    list_select_related = ("rule", "user")
+    search_fields = ("user__username",)
+    search_help_text = "Exact username"
+    ordering = ("-id",)
+    inlines = (Runs,)
+    fieldsets = (
+        (None, {"fields": (("rule", "number", "version"), ("state", "share", "samples"), "user", "error_code")}),
+        ("Times", {"fields": ((instant("created_at"), instant("ended_at")),)}),
+    )
+
+    @admin.display(description="status")
+    def state(self, evaluation: Evaluation) -> SafeString:
+        return badge(evaluation.status)
+
+    @admin.display(description="accuracy")
+    def share(self, evaluation: Evaluation) -> str:
+        return percent(evaluation.accuracy)
+
+    @admin.display(description="error")
+    def error_code(self, evaluation: Evaluation) -> str:
+        return evaluation.error["code"] if evaluation.error else NOTHING

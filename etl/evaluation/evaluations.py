@@ -1,0 +1,236 @@
+"""Evaluations of rules: start, cancel, read, and compare."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Count, Max, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
+
+from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
+from etl.core.errors import LlmForbidden
+from etl.evaluation import dispatch, queue, scoring
+from etl.models import Evaluation, Sample, SampleRun
+from etl.models.evaluation import OPEN, EvaluationStatus, SampleStatus
+from etl.pipeline import budgets, engines, quotas
+from rules.library import catalog
+from rules.library.access import NoSuchRule
+from rules.models import Rule
+
+log = structlog.get_logger(__name__)
+
+MAX_RUNNING = 10  # of a user
+SPENT = ("prompt_tokens", "completion_tokens", "calls")
+
+
+class NoSuchEvaluation(NotFound):
+    detail = "Evaluation not found."
+
+
+class NoSamples(Problem):
+    status = 409
+    code = "no_samples"
+    detail = "The rule has no samples. Add documents with the expected data first."
+
+
+class NothingToEvaluate(Problem):
+    status = 409
+    code = "no_data"
+    detail = "This version of the rule extracts no data, so there is nothing to compare."
+
+
+class AlreadyRunning(Problem):
+    status = 409
+    code = "evaluation_running"
+    detail = "An evaluation of this version is running. Wait until it ends, or cancel it."
+
+
+class TooManyEvaluations(Problem):
+    status = 429
+    code = "too_many_evaluations"
+    retry_after = 60
+    detail = f"You have {MAX_RUNNING} running evaluations, which is the limit. Wait until one ends, or cancel one."
+
+
+class NotRunning(Problem):
+    status = 409
+    code = "not_running"
+    detail = "The evaluation has ended."
+
+
+# ---- Start and end --------------------------------------------------------------------------------------------------
+def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: User) -> Evaluation:
+    """Start an evaluation of a version of one of `rules`, by default the current one, on all of its samples.
+
+    Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
+    """
+    with transaction.atomic():
+        rule = rules.select_for_update().filter(pk=rule_id).first()  # the lock serializes starts
+        if rule is None:
+            raise NoSuchRule
+        number = version or rule.version
+        asks_model = check_version(rule, number)
+        samples = list(Sample.objects.filter(rule=rule).order_by("pk").values_list("pk", flat=True))
+        if not samples:
+            raise NoSamples
+        check_running(rule, number, user=user)
+        if asks_model:
+            budgets.require(user.pk, catalog.content(rule_id=rule.pk, version=number))
+            quotas.charge_tests(user.pk, len(samples))
+        last = Evaluation.objects.filter(rule=rule).aggregate(last=Max("number"))["last"] or 0
+        evaluation = Evaluation.objects.create(
+            rule=rule, number=last + 1, version=number, user=user, samples=len(samples)
+        )
+        SampleRun.objects.bulk_create([SampleRun(evaluation=evaluation, sample_id=pk) for pk in samples])
+        for _ in range(min(len(samples), queue.AT_ONCE)):
+            transaction.on_commit(partial(dispatch.wake, user.pk))
+    log.info("evaluation_started", evaluation_id=evaluation.pk, rule_id=rule_id, version=number, samples=len(samples))
+    return evaluation
+
+
+def check_version(rule: Rule, number: int) -> bool:
+    """Return whether the version asks a model. Raises BadInput and NothingToEvaluate."""
+    version = rule.versions.filter(version=number).first()
+    if version is None:
+        detail = f"The rule has no such version. The current version is {rule.version}."
+        raise BadInput(InputError(pointer="/version", code="unknown_version", detail=detail))
+    try:
+        processor = engines.processor(version.postprocess_mode)
+    except LlmForbidden:
+        raise NothingToEvaluate(f"The mode {version.postprocess_mode[:32]} is not configured.") from None
+    if not processor.gives_data:
+        raise NothingToEvaluate
+    return bool(processor.asks_model)
+
+
+def check_running(rule: Rule, version: int, *, user: User) -> None:
+    running = Evaluation.objects.filter(user=user, status=EvaluationStatus.RUNNING)
+    if running.filter(rule=rule, version=version).exists():
+        raise AlreadyRunning
+    if running.count() >= MAX_RUNNING:
+        raise TooManyEvaluations
+
+
+def cancel(evaluation: Evaluation) -> None:
+    """Cancel a running evaluation. Raises NotRunning."""
+    if not queue.cancel(evaluation.pk):
+        raise NotRunning
+    log.info("evaluation_cancelled", evaluation_id=evaluation.pk)
+
+
+# ---- Reading --------------------------------------------------------------------------------------------------------
+def of_rule(rule_id: int) -> QuerySet[Any]:
+    """Return the evaluations of a rule with their usage and progress."""
+    return with_totals(Evaluation.objects.filter(rule=rule_id))
+
+
+def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
+    return evaluations.annotate(
+        ended=Count("runs", filter=~Q(runs__status__in=OPEN)),
+        failed=Count("runs", filter=Q(runs__status=SampleStatus.FAILED)),
+        duration_ms=Coalesce(Sum("runs__duration_ms"), 0),
+        **{name: Coalesce(Sum(f"runs__{name}"), 0) for name in SPENT},
+    )
+
+
+def find(rule_id: int, number: int) -> Any:
+    """Raises NoSuchEvaluation."""
+    return require_first(of_rule(rule_id).filter(number=number), NoSuchEvaluation)
+
+
+# ---- Comparison -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two accuracies. None: the evaluation has none."""
+
+    a: float | None
+    b: float | None
+
+    @property
+    def change(self) -> float | None:
+        return None if self.a is None or self.b is None else round(self.b - self.a, queue.DIGITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldPair(Pair):
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePair(Pair):
+    """`misses_a`, `misses_b`: the values that differ from what is expected."""
+
+    sample: Sample
+    misses_a: list[dict[str, Any]]
+    misses_b: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two evaluations of a rule side by side. `is_same_set`: whether both have the same samples."""
+
+    a: Any
+    b: Any
+    fields: list[FieldPair]
+    samples: list[SamplePair]
+
+    @property
+    def is_same_set(self) -> bool:
+        return all(each.a is not None and each.b is not None for each in self.samples)
+
+    @property
+    def change(self) -> float | None:
+        return Pair(a=self.a.accuracy, b=self.b.accuracy).change
+
+
+def compare(rule_id: int, a: int, b: int) -> Comparison:
+    """Raises NoSuchEvaluation."""
+    one, other = find(rule_id, a), find(rule_id, b)
+    pointers = sorted({*one.fields, *other.fields})
+    fields = [FieldPair(pointer=name, a=one.fields.get(name), b=other.fields.get(name)) for name in pointers]
+    return Comparison(a=one, b=other, fields=fields, samples=list(sample_pairs(one, other)))
+
+
+def sample_pairs(one: Evaluation, other: Evaluation) -> Iterator[SamplePair]:
+    mine, theirs = (
+        {run.sample_id: run for run in each.runs.select_related("sample__task").defer("sample__expected")}
+        for each in (one, other)
+    )
+    for sample_id in sorted({*mine, *theirs}):
+        runs = mine.get(sample_id), theirs.get(sample_id)
+        a, b = (accuracy_of(run) for run in runs)
+        misses_a, misses_b = ((run.misses or []) if run else [] for run in runs)
+        sample = next(run.sample for run in runs if run)
+        yield SamplePair(sample=sample, a=a, b=b, misses_a=misses_a, misses_b=misses_b)
+
+
+def accuracy_of(run: SampleRun | None) -> float | None:
+    """Return the accuracy of a sample that was evaluated."""
+    if run is None or run.status in OPEN:
+        return None
+    return queue.rounded(scoring.total(queue.summed([run.fields])))
+
+
+# ---- Versions -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionAccuracy:
+    """The newest completed evaluation of a version, and that of the last evaluated version before it."""
+
+    evaluation: Evaluation
+    before: Evaluation | None
+
+    @property
+    def change(self) -> float | None:
+        return Pair(a=self.before.accuracy, b=self.evaluation.accuracy).change if self.before else None
+
+
+def by_version(rule_id: int) -> list[VersionAccuracy]:
+    """Return the accuracies of the versions, the newest first."""
+    completed = Evaluation.objects.filter(rule=rule_id, status=EvaluationStatus.COMPLETED)
+    newest = list(completed.order_by("version", "-number").distinct("version").defer("fields"))
+    found = [VersionAccuracy(evaluation=each, before=before) for each, before in zip(newest, [None, *newest])]  # noqa: B905 - the last one is before none
+    return found[::-1]

@@ -1,0 +1,101 @@
+"""Samples of a rule: documents with the data that the rule should extract."""
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import QuerySet
+
+from config.platform import exact_json
+from config.platform.http import parsers
+from config.platform.http.problems import BadInput, InputError, NotFound, Problem
+from etl.core.states import Status
+from etl.models import Sample, Task
+from etl.models.evaluation import MAX_EXPECTED_BYTES
+from rules.library.access import NoSuchRule
+from rules.models import Rule
+from rules.schema import json_schema
+
+PLACE = "/expected"
+MAX_SAMPLES = 200
+CODE = "schema_validation"
+
+
+class NoSuchSample(NotFound):
+    detail = "Sample not found."
+
+
+class TooManySamples(Problem):
+    status = 409
+    code = "too_many_samples"
+    detail = f"The rule has {MAX_SAMPLES} samples, which is the limit. Delete one first."
+
+
+class NoDataYet(Problem):
+    status = 409
+    code = "not_ready"
+    detail = "This document has no extracted data. Choose a completed document of a rule that extracts data."
+
+
+def owned_task(task_id: int, *, user: User) -> Task:
+    """Return a document of the user's own. Raises BadInput at `/task_id`."""
+    task = Task.objects.filter(pk=task_id, user=user).first()
+    if task is None:
+        detail = "Task not found. Only your own documents can be samples."
+        raise BadInput(InputError(pointer="/task_id", code="unknown_task", detail=detail))
+    return task
+
+
+def check(rule: Rule, expected: Any) -> None:
+    """Check the expected data against the schema of the rule's current version. Raises BadInput with pointers."""
+    size = len(exact_json.dumps(expected))
+    if size > MAX_EXPECTED_BYTES:
+        detail = f"Has {size:,} bytes as compact JSON; the limit is {MAX_EXPECTED_BYTES:,}."
+        raise BadInput(InputError(pointer=PLACE, code="too_large", detail=detail))
+    if rule.json_schema is None:
+        return
+    found = json_schema.errors(rule.json_schema, expected)
+    if found:
+        raise BadInput(*(InputError(pointer=PLACE + pointer, code=CODE, detail=message) for pointer, message in found))
+
+
+def parse(text: str) -> Any:
+    """Parse expected data in a form, like a JSON body. Raises BadInput."""
+    try:
+        return parsers.load(text.encode(errors="replace"), is_exact=True)
+    except BadInput as refused:
+        errors = [
+            InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors
+        ]
+        raise BadInput(*errors) from None
+
+
+def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple[Sample, bool]:
+    """Add a document to the samples of one of `rules`, or replace what is expected of it. Return the sample, and
+    whether it is new. Raises BadInput, NoSuchRule and TooManySamples.
+    """
+    with transaction.atomic():
+        rule = rules.select_for_update().filter(pk=rule_id).first()  # the lock serializes additions
+        if rule is None:
+            raise NoSuchRule
+        check(rule, expected)
+        if Sample.objects.filter(rule=rule, task=task).update(expected=expected):
+            return Sample.objects.get(rule=rule, task=task), False
+        if Sample.objects.filter(rule=rule).count() >= MAX_SAMPLES:
+            raise TooManySamples
+        return Sample.objects.create(rule=rule, task=task, expected=expected), True
+
+
+def result_of(task: Task) -> Any:
+    """Return what was extracted from a document. Raises NoDataYet."""
+    result = task.current_result or {}
+    if task.status != Status.COMPLETED or "data" not in result:
+        raise NoDataYet
+    return result["data"]
+
+
+def delete(rule_id: int, sample_id: int) -> None:
+    """Delete a sample with its results in evaluations. Their accuracies stay. Raises NoSuchSample."""
+    deleted, _ = Sample.objects.filter(rule=rule_id, pk=sample_id).delete()
+    if not deleted:
+        raise NoSuchSample

@@ -1,0 +1,166 @@
+"""The pages of samples and evaluations, without a browser. B38."""
+
+import html
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from etl.core.states import Status
+from etl.evaluation import evaluations, execution
+from etl.models import Evaluation, Sample, Task
+from etl.models.evaluation import EvaluationStatus
+from rules.library import access, editing
+from rules.models import Rule
+from tests.integration.openai_server import ModelServer, gives
+from tests.integration.test_evaluations import EXPECTED, SCHEMA, read_document
+
+
+@pytest.fixture
+def rule(alice: User, model_server: ModelServer) -> Rule:
+    model_server.always(gives(EXPECTED))
+    return editing.create(owner=alice, values={"name": "Invoices", "json_schema": SCHEMA, "postprocess_mode": "llm"})
+
+
+@pytest.fixture
+def me(alice: User) -> Client:
+    client = Client()
+    client.force_login(alice)
+    return client
+
+
+def url(rule: Rule, rest: str = "evaluations") -> str:
+    return f"/app/rules/{rule.pk}/{rest}"
+
+
+def text(response: Any) -> str:
+    return html.unescape(response.content.decode())
+
+
+def evaluate(alice: User, rule: Rule) -> Evaluation:
+    started = evaluations.start(access.changeable(alice, rule.pk), rule.pk, version=None, user=alice)
+    for _ in range(5):
+        execution.run_next(alice.pk)
+    started.refresh_from_db()
+    assert started.status == EvaluationStatus.COMPLETED
+    return started
+
+
+def test_an_empty_page_says_what_to_do(me: Client, rule: Rule) -> None:
+    page = text(me.get(url(rule)))
+    assert "Add at least one sample below" in page
+    assert "No evaluations yet." in page
+    assert "aria-invalid" not in page
+
+
+def test_a_sample_is_added_and_evaluated(alice: User, me: Client, rule: Rule) -> None:
+    """B38."""
+    task = read_document(alice, rule=rule)
+    typed = {"task": str(task.pk), "expected": '{"number": "INV-17",\r\n "total": 12.50}'}
+    response = me.post(url(rule, "samples"), typed)
+    assert response.status_code == 302, text(response)
+    response = me.post(url(rule, "evaluations/start"), {"version": "1"}, follow=True)
+    assert "Evaluation of version 1 started." in text(response)
+    fragment = text(me.get(url(rule), headers={"HX-Request": "true"}))
+    assert "every 3s" in fragment
+    assert "<h1>" not in fragment
+    execution.run_next(alice.pk)
+
+    page = text(me.get(url(rule)))
+    assert "100 %" in page
+    assert "every 3s" not in page
+    assert "12.50" in page
+
+
+@pytest.mark.parametrize(
+    ("typed", "field", "why"),
+    [
+        ({"task": "x"}, "id_task", "Task not found."),
+        ({"expected": "{"}, "id_expected", "not JSON"),
+        ({"expected": '{"number": "1"}'}, "id_expected", "'total' is missing"),
+    ],
+)
+def test_a_refused_sample_keeps_what_was_typed(  # noqa: PLR0917 - parameters of a table
+    alice: User,
+    me: Client,
+    rule: Rule,
+    typed: dict[str, str],
+    field: str,
+    why: str,
+) -> None:
+    task = read_document(alice, rule=rule)
+    response = me.post(url(rule, "samples"), {"task": str(task.pk), "expected": "", **typed})
+    page = text(response)
+    assert response.status_code == 400
+    assert why in page
+    assert 'aria-invalid="true"' in page.split(f'id="{field}"')[1].split(">")[0]
+    assert all(value in page for value in typed.values())
+    assert not Sample.objects.exists()
+
+
+def test_a_document_without_a_result_needs_expected_data(alice: User, me: Client, rule: Rule) -> None:
+    response = me.post(url(rule, "samples"), {"task": str(read_document(alice, rule=rule).pk), "expected": ""})
+    assert response.status_code == 409
+    assert "no extracted data" in text(response)
+
+
+def test_a_completed_document_becomes_a_sample_with_one_click(
+    alice: User,
+    bob: User,
+    me: Client,
+    rule: Rule,
+) -> None:
+    """B38: with its own result."""
+    task = read_document(alice, rule=rule)
+    result = {"markdown_s3_key": "k", "provider_task_id": "", "metadata": {}, "data": EXPECTED, "citations": []}
+    Task.objects.filter(pk=task.pk).update(status=Status.COMPLETED, result=result, phase="postprocess")
+    other = Client()
+    other.force_login(bob)
+    assert other.post(f"/app/documents/{task.pk}/sample").status_code == 404
+    response = me.post(f"/app/documents/{task.pk}/sample", follow=True)
+    assert "Added to the samples of its rule." in text(response)
+    assert "Sample of its rule" in text(response)
+    assert Sample.objects.get().expected == EXPECTED
+
+
+def test_the_page_of_versions_says_that_the_accuracy_fell(
+    alice: User,
+    me: Client,
+    rule: Rule,
+    model_server: ModelServer,
+) -> None:
+    """B38: after the evaluation of the new version."""
+    sample = Sample.objects.create(rule=rule, task=read_document(alice, rule=rule), expected=EXPECTED)
+    evaluate(alice, rule)
+    fragment = url(rule, "accuracies")
+    assert "Accuracy fell" not in text(me.get(fragment))
+    assert fragment in text(me.get(url(rule, "versions")))
+
+    editing.change(Rule.objects.all(), rule.pk, system_prompt="Guess.")
+    assert "Version 2 has not been evaluated." in text(me.get(fragment))
+    model_server.always(gives({**EXPECTED, "total": 1}))
+    evaluate(alice, rule)
+    page = text(me.get(fragment))
+    assert "Accuracy fell." in page
+    assert "Version 2 has 50 % on your samples, −50 points compared to version 1 (100 %)." in page
+    compared = text(me.get(url(rule), {"a": 1, "b": 2}))
+    assert "expected “12.5”, found “1”" in compared
+    assert sample.task.filename in compared
+
+
+def test_an_evaluation_is_cancelled_and_a_sample_deleted(alice: User, me: Client, rule: Rule) -> None:
+    sample = Sample.objects.create(rule=rule, task=read_document(alice, rule=rule), expected=EXPECTED)
+    me.post(url(rule, "evaluations/start"), {})
+    assert "Evaluation 1 cancelled." in text(me.post(url(rule, "evaluations/1/cancel"), follow=True))
+    assert "The evaluation has ended." in text(me.post(url(rule, "evaluations/1/cancel"), follow=True))
+    assert "Sample deleted." in text(me.post(url(rule, f"samples/{sample.pk}/delete"), follow=True))
+
+
+def test_other_users_rules_are_not_found(bob: User, rule: Rule) -> None:
+    other = Client()
+    other.force_login(bob)
+    for rest in ("evaluations", "accuracies"):
+        assert other.get(url(rule, rest)).status_code == 404
+    for rest in ("evaluations/start", "samples", "evaluations/1/cancel", "samples/1/delete"):
+        assert other.post(url(rule, rest)).status_code == 404

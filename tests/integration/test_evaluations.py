@@ -1,0 +1,510 @@
+"""Samples and evaluations of rules: the API, and workers that die, double, stall, or are cancelled. B38."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import IntegrityError, connection, transaction
+from django.db.models.functions import Now
+from rest_framework.test import APIClient
+
+from config.platform.observability.metrics import CAUGHT
+from etl.core.states import Stage
+from etl.evaluation import evaluations, execution, queue, samples
+from etl.maintenance import evaluations as recovery
+from etl.models import Evaluation, ModelUsage, Sample, SampleRun, Task, Usage
+from etl.models.evaluation import SampleStatus
+from etl.pipeline import artifacts, deletion
+from rules.library import access
+from rules.models import Rule
+from tests.broker import lose_messages, queued
+from tests.conftest import client_of
+from tests.integration.etl_factories import make_row
+from tests.integration.llm_factories import ocr_of
+from tests.integration.openai_server import ModelServer, Request, gives, problem
+
+URL = "/api/v1/etl/rules"
+SCHEMA = {
+    "type": "object",
+    "properties": {"number": {"type": "string"}, "total": {"type": "number"}},
+    "required": ["number", "total"],
+    "additionalProperties": False,
+}
+EXPECTED = {"number": "INV-17", "total": 12.5}
+
+
+@pytest.fixture
+def rule(api: APIClient, model_server: ModelServer) -> Rule:
+    model_server.always(gives(EXPECTED))
+    created = api.post(URL, {"name": "Invoices", "json_schema": SCHEMA}).json()
+    return Rule.objects.get(pk=created["rule_id"])
+
+
+def read_document(user: User, text: str = "Invoice INV-17", **fields: Any) -> Task:
+    """A document that was read."""
+    task = make_row(user, text, **fields)
+    artifacts.keep_ocr(task, ocr_of(text), warnings=[], attempts=1, check=lambda: None)
+    return task
+
+
+def path(rule: Rule, rest: str) -> str:
+    return f"{URL}/{rule.pk}/{rest}"
+
+
+def add(api: APIClient, rule: Rule, task: Task, expected: Any = EXPECTED) -> Any:
+    return api.post(path(rule, "samples"), {"task_id": task.pk, "expected": expected})
+
+
+def start(api: APIClient, rule: Rule, **body: Any) -> int:
+    response = api.post(path(rule, "evaluations"), body)
+    assert response.status_code == 202, response.json()
+    return int(response.json()["number"])
+
+
+def get(api: APIClient, rule: Rule, number: int) -> Any:
+    return api.get(path(rule, f"evaluations/{number}")).json()
+
+
+def work(user: User, times: int = 20) -> None:
+    """What workers do with so many messages."""
+    SampleRun.objects.filter(status=SampleStatus.WAITING).update(available_at=Now())
+    for _ in range(times):
+        execution.run_next(user.pk)
+
+
+def expire_leases() -> None:
+    SampleRun.objects.filter(status=SampleStatus.RUNNING).update(leased_until=Now() - timedelta(seconds=1))
+
+
+# ---- Samples --------------------------------------------------------------------------------------------------------
+def test_a_document_becomes_a_sample_once(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: a second request replaces what is expected."""
+    task = read_document(alice, rule=rule)
+    created = add(api, rule, task)
+    assert created.status_code == 201
+    assert created.json()["expected"] == EXPECTED
+    assert created.json()["task_id"] == task.pk
+
+    replaced = add(api, rule, task, {**EXPECTED, "total": 13})
+    assert replaced.status_code == 200
+    assert replaced.json()["sample_id"] == created.json()["sample_id"]
+    [listed] = api.get(path(rule, "samples")).json()["results"]
+    assert listed == replaced.json()
+
+
+def test_a_file_is_submitted_and_becomes_a_sample(api: APIClient, rule: Rule) -> None:
+    """B38: a repetition with the same key creates neither a second document nor a second sample."""
+
+    def send() -> Any:
+        file = SimpleUploadedFile("invoice.txt", b"Invoice INV-17")
+        body = {"file": file, "expected": '{"number": "INV-17", "total": 12.50}'}
+        return api.post(path(rule, "samples"), body, format="multipart", headers={"Idempotency-Key": "one"})
+
+    first, second = send(), send()
+    assert (first.status_code, second.status_code) == (201, 200), first.json()
+    assert first.json() == second.json()
+    assert b"12.50" in first.content  # as it was written
+    task = Task.objects.get()
+    assert (task.pk, task.filename, task.rule_id) == (first.json()["task_id"], "invoice.txt", rule.pk)
+
+
+@pytest.mark.parametrize(
+    ("expected", "pointer"),
+    [
+        ({"number": "1"}, "/expected"),
+        ({"number": "1", "total": "much"}, "/expected/total"),
+        ({"number": "1", "total": 1, "more": 2}, "/expected"),
+        ([1], "/expected"),
+        ({"number": "x" * 300_000, "total": 1}, "/expected"),
+    ],
+)
+def test_expected_data_must_fit_the_schema(
+    alice: User, api: APIClient, rule: Rule, expected: Any, pointer: str
+) -> None:
+    """B38: with a pointer, and nothing is changed."""
+    response = add(api, rule, read_document(alice, rule=rule), expected)
+    assert response.status_code == 400
+    assert response.json()["errors"][0]["pointer"] == pointer
+    assert not Sample.objects.exists()
+
+
+@pytest.mark.parametrize("expected", ["{", "[]", '{"total": 1}'])
+def test_a_refused_file_is_not_submitted(api: APIClient, rule: Rule, expected: str) -> None:
+    """B38: the expected data is checked first."""
+    file = SimpleUploadedFile("invoice.txt", b"Invoice INV-17")
+    response = api.post(path(rule, "samples"), {"file": file, "expected": expected}, format="multipart")
+    assert response.status_code == 400
+    assert response.json()["errors"][0]["pointer"].startswith("/expected")
+    assert not Task.objects.exists()
+
+
+def test_only_own_documents_and_rules_have_samples(alice: User, bob: User, api: APIClient, rule: Rule) -> None:
+    """B38."""
+    response = add(api, rule, read_document(bob))
+    assert response.status_code == 400
+    assert response.json()["errors"][0]["pointer"] == "/task_id"
+
+    mine = read_document(alice, rule=rule)
+    sample = add(api, rule, mine).json()["sample_id"]
+    other = client_of(bob)
+    assert add(other, rule, read_document(bob)).status_code == 404
+    assert other.get(path(rule, "samples")).status_code == 404
+    assert other.delete(path(rule, f"samples/{sample}")).status_code == 404
+    assert other.post(path(rule, "evaluations"), {}).status_code == 404
+    default = Rule.objects.get(slug="default")
+    assert api.get(path(default, "samples")).json()["code"] == "system_rule"
+
+
+def test_a_rule_has_a_limited_number_of_samples(
+    alice: User, api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B38."""
+    monkeypatch.setattr(samples, "MAX_SAMPLES", 1)
+    first = read_document(alice, rule=rule)
+    assert add(api, rule, first).status_code == 201
+    assert add(api, rule, read_document(alice, rule=rule)).json()["code"] == "too_many_samples"
+    assert add(api, rule, first).status_code == 200
+
+
+def test_a_sample_is_deleted_alone_or_with_its_document(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: the accuracy of an evaluation stays."""
+    tasks = [read_document(alice, rule=rule) for _ in range(2)]
+    ids = [add(api, rule, task).json()["sample_id"] for task in tasks]
+    number = start(api, rule)
+    work(alice)
+    assert api.delete(path(rule, f"samples/{ids[0]}")).status_code == 204
+    assert api.delete(path(rule, f"samples/{ids[0]}")).status_code == 404
+    Task.objects.filter(pk=tasks[1].pk).update(status="cancelled")
+    deletion.delete(Task.objects.get(pk=tasks[1].pk), user=alice, message="Deleted.")
+
+    assert not Sample.objects.exists()
+    assert not SampleRun.objects.exists()
+    assert get(api, rule, number)["accuracy"] == 1
+
+
+# ---- Evaluations ----------------------------------------------------------------------------------------------------
+def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
+    """B38: from the kept Markdown, with the accuracy of each field, and what it cost."""
+    for text in ("Invoice INV-17", "Invoice INV-18"):
+        add(api, rule, read_document(alice, text, rule=rule), {**EXPECTED, "number": text[8:]})
+    response = api.post(path(rule, "evaluations"), {})
+    assert response.status_code == 202
+    assert response["Location"] == path(rule, "evaluations/1")
+    assert response.json()["status"] == "running"
+    work(alice)
+
+    answer = get(api, rule, 1)
+    assert answer["status"] == "completed"
+    assert (answer["version"], answer["samples"], answer["ended"], answer["failed"]) == (1, 2, 2, 0)
+    assert answer["fields"] == {"/number": 0.5, "/total": 1}
+    assert answer["accuracy"] == 0.75
+    assert answer["usage"] == {"prompt_tokens": 22, "completion_tokens": 14, "calls": 2}
+    assert answer["ended_at"]
+    asked = [request.message("user") for request in model_server.requests]
+    assert [text in each for text, each in zip(("INV-17", "INV-18"), asked, strict=True)] == [True, True]
+    assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
+    assert Usage.objects.get(user=alice).tests == 2
+
+
+def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
+    """B38: side by side, by field and by sample."""
+    task = read_document(alice, rule=rule)
+    sample = add(api, rule, task).json()["sample_id"]
+    start(api, rule)
+    work(alice)
+    api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Be quick."})
+    model_server.always(gives({**EXPECTED, "total": 12}))
+    start(api, rule)
+    work(alice)
+
+    answer = api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 2}).json()
+    assert [answer[name]["version"] for name in "ab"] == [1, 2]
+    assert (answer["change"], answer["same_samples"]) == (-0.5, True)
+    assert answer["fields"] == [
+        {"pointer": "/number", "a": 1, "b": 1, "change": 0},
+        {"pointer": "/total", "a": 1, "b": 0, "change": -1},
+    ]
+    assert answer["samples"] == [{"sample_id": sample, "task_id": task.pk, "a": 1, "b": 0.5, "change": -0.5}]
+    assert SampleRun.objects.get(evaluation__number=2).misses == [{"field": "/total", "expected": 12.5, "found": 12}]
+    fallen, first = evaluations.by_version(rule.pk)
+    assert (fallen.evaluation.version, fallen.change, first.change) == (2, -0.5, None)
+    assert api.get(path(rule, "evaluations/compare"), {"a": 1}).json()["errors"][0]["pointer"] == "/b"
+    assert api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 9}).status_code == 404
+
+
+def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
+    """B38."""
+    add(api, rule, read_document(alice, rule=rule))
+    api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Second."})
+    api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Third."})
+    start(api, rule, version=2)
+    work(alice)
+    assert "Second." in model_server.requests[0].message("system")
+    wrong = api.post(path(rule, "evaluations"), {"version": 4})
+    assert wrong.json()["errors"][0] == {
+        "pointer": "/version",
+        "code": "unknown_version",
+        "detail": "The rule has no such version. The current version is 3.",
+    }
+
+
+def test_what_cannot_be_evaluated_is_refused(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: with its code, and nothing is stored."""
+    assert api.post(path(rule, "evaluations"), {}).json()["code"] == "no_samples"
+    add(api, rule, read_document(alice, rule=rule))
+    api.patch(f"{URL}/{rule.pk}", {"postprocess_mode": "skip"})
+    assert api.post(path(rule, "evaluations"), {}).json()["code"] == "no_data"
+    start(api, rule, version=1)
+    assert api.post(path(rule, "evaluations"), {"version": 1}).json()["code"] == "evaluation_running"
+    assert Evaluation.objects.count() == 1
+
+
+def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: Rule, settings: LazySettings) -> None:
+    """B38: all samples or none are charged."""
+    for _ in range(2):
+        add(api, rule, read_document(alice, rule=rule))
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 1})
+    refused = api.post(path(rule, "evaluations"), {})
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+    assert "needs 2 tests" in refused.json()["detail"]
+    assert not Evaluation.objects.exists()
+
+
+def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
+    """B38: the rule has failed, as a task would."""
+    add(api, rule, read_document(alice, rule=rule))
+    model_server.always(gives({"number": 1}))
+    number = start(api, rule)
+    work(alice)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["accuracy"], answer["failed"]) == ("completed", 0, 1)
+    assert SampleRun.objects.get().error["code"] == "schema_validation"
+    assert answer["usage"]["calls"] == len(model_server.requests)
+
+
+def test_a_model_that_is_away_says_nothing_about_the_rule(
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer
+) -> None:
+    """B38: the attempts are those of documents; then the evaluation fails, without an accuracy."""
+    add(api, rule, read_document(alice, rule=rule))
+    number = start(api, rule)
+    model_server.always(problem(503))
+    work(alice, 1)
+    assert SampleRun.objects.get().status == SampleStatus.WAITING
+    for _ in range(4):
+        work(alice, 1)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["accuracy"]) == ("failed", None)
+    assert answer["error"]["code"] == "llm_unavailable"
+
+
+def test_a_document_that_is_being_read_is_waited_for(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: no attempt counts meanwhile."""
+    task = make_row(alice, "Invoice INV-17", rule=rule)
+    add(api, rule, task)
+    number = start(api, rule)
+    for _ in range(5):
+        work(alice, 1)
+    run = SampleRun.objects.get()
+    assert (run.status, run.attempts) == (SampleStatus.WAITING, 0)
+    artifacts.keep_ocr(task, ocr_of("Invoice INV-17"), warnings=[], attempts=1, check=lambda: None)
+    work(alice, 1)
+    assert get(api, rule, number)["accuracy"] == 1
+
+
+def test_a_document_that_was_not_read_counts_as_wrong(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38."""
+    task = make_row(alice, "Invoice INV-17", rule=rule)
+    add(api, rule, task)
+    Task.objects.filter(pk=task.pk).update(status="cancelled")
+    number = start(api, rule)
+    work(alice, 1)
+    assert get(api, rule, number)["failed"] == 1
+
+
+# ---- Faults ---------------------------------------------------------------------------------------------------------
+def test_a_killed_worker_is_replaced(
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer, settings: LazySettings
+) -> None:
+    """B38: its lease expires, recovery wakes another worker, and the first one is fenced off."""
+    add(api, rule, read_document(alice, rule=rule))
+    number = start(api, rule)
+    dead = queue.claim(alice.pk)
+    assert dead is not None
+    work(alice, 1)  # the lease is held
+    assert model_server.requests == []
+
+    expire_leases()
+    lose_messages()
+    recovery.recover()
+    assert queued(settings.ETL_QUEUES[Stage.POSTPROCESS]) == 1
+    work(alice, 1)
+    assert get(api, rule, number)["accuracy"] == 1
+    with pytest.raises(queue.Fenced):
+        queue.end(dead, SampleStatus.DONE, fields={"/number": [0, 1]})
+    assert get(api, rule, number)["accuracy"] == 1
+    assert len(model_server.requests) == 1
+
+
+def test_a_sample_that_kills_its_workers_is_given_up(
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer
+) -> None:
+    """B38: after the attempts of a document."""
+    add(api, rule, read_document(alice, rule=rule))
+    number = start(api, rule)
+    for _ in range(3):
+        assert queue.claim(alice.pk) is not None
+        expire_leases()
+    work(alice, 1)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["error"]["code"]) == ("failed", "timeout")
+    assert model_server.requests == []
+
+
+def test_doubled_messages_evaluate_each_sample_once(
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer
+) -> None:
+    """B38: also at the same time, and at most two samples of a user run at once."""
+    for _ in range(6):
+        add(api, rule, read_document(alice, rule=rule))
+    running, most, lock = 0, 0, threading.Lock()
+
+    def slow(_request: Request) -> Any:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        model_server.stopped.wait(0.1)
+        with lock:
+            running -= 1
+        return gives(EXPECTED)
+
+    model_server.always(slow)
+    number = start(api, rule)
+
+    def messages(count: int) -> None:
+        try:
+            for _ in range(count):
+                execution.run_next(alice.pk)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(messages, [15] * 4))
+    work(alice)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["ended"]) == ("completed", 6)
+    assert len(model_server.requests) == 6
+    assert 1 <= most <= queue.AT_ONCE
+    assert ModelUsage.objects.count() == 6
+
+
+def test_a_cancelled_evaluation_writes_nothing(
+    alice: User, api: APIClient, rule: Rule, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B38: the worker stops, and what it paid is counted."""
+    monkeypatch.setattr(execution, "RENEW_SECONDS", 0.1)
+    for _ in range(2):
+        add(api, rule, read_document(alice, rule=rule))
+    number = start(api, rule)
+    url = path(rule, f"evaluations/{number}/cancel")
+
+    def cancel(_request: Request) -> Any:
+        assert client_of(alice).post(url, {}).status_code == 200
+        return gives(EXPECTED)
+
+    model_server.always(cancel)
+    work(alice, 3)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["accuracy"], answer["ended"]) == ("cancelled", None, 0)
+    assert len(model_server.requests) == 1
+    assert ModelUsage.objects.get().calls == 1
+    assert api.post(url, {}).json()["code"] == "not_running"
+
+
+def test_an_evaluation_whose_samples_were_deleted_ends(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: recovery ends it; one with other samples has their accuracy."""
+    tasks = [read_document(alice, rule=rule) for _ in range(2)]
+    ids = [add(api, rule, task).json()["sample_id"] for task in tasks]
+    first = start(api, rule)
+    work(alice, 1)
+    api.delete(path(rule, f"samples/{ids[1]}"))
+    recovery.recover()
+    assert get(api, rule, first)["accuracy"] == 1
+
+    second = start(api, rule)
+    api.delete(path(rule, f"samples/{ids[0]}"))
+    recovery.recover()
+    answer = get(api, rule, second)
+    assert (answer["status"], answer["error"]["code"]) == ("failed", "no_samples")
+
+
+def rehearse(settings: LazySettings) -> None:
+    """Let the documents themselves script the processor."""
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
+
+
+def test_a_worker_that_stops_returns_its_sample(
+    alice: User, api: APIClient, rule: Rule, settings: LazySettings
+) -> None:
+    """B38: at once, and the attempt does not count."""
+    rehearse(settings)
+    add(api, rule, read_document(alice, "post:once:leave", rule=rule))
+    number = start(api, rule)
+    with pytest.raises(SystemExit):
+        execution.run_next(alice.pk)
+    run = SampleRun.objects.get()
+    assert (run.status, run.attempts, run.token) == (SampleStatus.WAITING, 0, None)
+    work(alice, 1)
+    assert get(api, rule, number)["status"] == "completed"
+
+
+def test_an_unexpected_error_is_counted_and_retried(
+    alice: User, api: APIClient, rule: Rule, settings: LazySettings
+) -> None:
+    """B38: the next attempt succeeds, and the tokens of both are counted."""
+    rehearse(settings)
+    add(api, rule, read_document(alice, "post:spend 7\npost:once:raise Unexpected", rule=rule))
+    number = start(api, rule)
+    before = CAUGHT.labels("stage")._value.get()
+    work(alice, 1)
+    assert CAUGHT.labels("stage")._value.get() == before + 1
+    work(alice, 1)
+    answer = get(api, rule, number)
+    assert answer["status"] == "completed"
+    assert answer["usage"] == {"prompt_tokens": 14, "completion_tokens": 2, "calls": 2}
+    assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
+
+
+def test_starts_at_the_same_time_start_one(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38."""
+    add(api, rule, read_document(alice, rule=rule))
+
+    def go(_: int) -> int:
+        try:
+            rules = access.changeable(alice, rule.pk)
+            evaluations.start(rules, rule.pk, version=None, user=alice)
+        except evaluations.AlreadyRunning:
+            return 0
+        finally:
+            connection.close()
+        return 1
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(go, range(4))) == 1
+    assert list(Evaluation.objects.values_list("number", flat=True)) == [1]
+
+
+def test_the_rows_refuse_contradictions(alice: User, api: APIClient, rule: Rule) -> None:
+    add(api, rule, read_document(alice, rule=rule))
+    start(api, rule)
+    for changes in ({"status": "completed"}, {"status": "cancelled"}, {"accuracy": 1.0}):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Evaluation.objects.update(**changes)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        SampleRun.objects.update(status=SampleStatus.RUNNING)

@@ -1,0 +1,141 @@
+"""Scores of extracted data against expected data."""
+
+import random
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.platform import exact_json
+from etl.evaluation import scoring
+
+scalars = st.none() | st.booleans() | st.integers(-50, 50) | st.text("abAB 1é", max_size=6)
+values = st.recursive(
+    scalars,
+    lambda inside: st.lists(inside, max_size=4) | st.dictionaries(st.sampled_from("xyz"), inside, max_size=3),
+    max_leaves=14,
+)
+
+
+def accuracy(expected: Any, found: Any) -> float:
+    return scoring.score(expected, found).total.accuracy
+
+
+def shuffled(value: Any, chance: random.Random) -> Any:
+    """The same value with the items of its lists, and the members of its objects, in another order."""
+    if isinstance(value, list):
+        items = [shuffled(item, chance) for item in value]
+        return chance.sample(items, len(items))
+    if isinstance(value, dict):
+        names = chance.sample(sorted(value), len(value))
+        return {name: shuffled(value[name], chance) for name in names}
+    return value
+
+
+def fields(expected: Any, found: Any) -> dict[str, tuple[Any, int]]:
+    return {name: (each.credit, each.values) for name, each in scoring.score(expected, found).fields.items()}
+
+
+@given(values)
+def test_a_value_is_entirely_like_itself(value: Any) -> None:
+    """B38."""
+    result = scoring.score(value, value)
+    assert result.total.accuracy == 1
+    assert result.misses == []
+
+
+@given(values, values)
+def test_scores_are_between_0_and_1(expected: Any, found: Any) -> None:
+    """B38."""
+    result = scoring.score(expected, found)
+    for each in (*result.fields.values(), result.total):
+        assert 0 <= each.credit <= each.values
+    assert (result.total.accuracy == 1) is (not result.misses)
+
+
+@given(values, values, st.randoms(use_true_random=False))
+def test_the_order_of_lists_and_members_does_not_count(expected: Any, found: Any, chance: random.Random) -> None:
+    """B38: exactly, by field."""
+    assert fields(shuffled(expected, chance), shuffled(found, chance)) == fields(expected, found)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=1, max_size=4))
+def test_the_assignment_is_optimal(weights: list[list[int]]) -> None:
+    """Compared with every assignment."""
+    chosen = scoring.optimal(len(weights), 4, lambda row, column: weights[row][column])
+    best = max(
+        sum(weights[row][column] for row, column in enumerate(columns))
+        for columns in permutations(range(4), len(weights))
+    )
+    assert sorted(chosen) == list(range(len(weights)))
+    assert len({*chosen.values()}) == len(weights)
+    assert sum(weights[row][column] for row, column in chosen.items()) == best
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "score"),
+    [
+        ("1.0", "1.00", 1),
+        ("12.50", "1.25e1", 1),
+        ("90071992547409.93", "90071992547409.94", 0),
+        ("1", "true", 0),
+        ("0", "null", 0),
+        ("12", '"12"', 0),
+        ('"ACME  Ltd."', '"acme ltd."', 1),
+        ('"\\ufb01nal"', '"final"', 1),
+        ('"INV-2024-17"', '"INV-2024-18"', 0),
+        ('"paid"', '"unpaid"', 0),
+        ("null", "null", 1),
+        ("null", "[]", 1),
+        ("null", '"x"', 0),
+        ('{"a": 1, "b": 2}', '{"a": 1}', 0.5),
+        ('{"a": 1}', '{"a": 1, "b": 2}', 0.5),
+        ('{"a": 1, "b": null}', '{"a": 1}', 1),
+        ("[1, 2, 3]", "[3, 1, 2]", 1),
+        ("[1, 1, 2]", "[1, 2, 2]", 2 / 3),
+        ("[1, 2]", "[]", 0),
+        ('{"a": 1}', "[1]", 0),
+    ],
+)
+def test_values_are_compared(expected: str, found: str, score: float) -> None:
+    """B38."""
+    assert accuracy(exact_json.loads(expected), exact_json.loads(found)) == pytest.approx(score)
+
+
+def test_similar_text_has_its_similarity() -> None:
+    """B38."""
+    assert 0.8 <= accuracy("Consulting services in March", "Consulting service in March") < 1
+    assert accuracy("Consulting services in March", "Travel expenses") == 0
+
+
+def test_items_are_paired_so_that_the_score_is_greatest() -> None:
+    """B38: the first one found is like both, and pairing it with the first one expected would cost the second."""
+    expected = [{"name": "a", "sum": 1, "tax": 2}, {"name": "a", "sum": 1, "tax": 9}]
+    found = [{"name": "a", "sum": 1, "tax": 3}, {"name": "a", "sum": 7, "tax": 2}]
+    result = scoring.score({"lines": expected}, {"lines": found})
+
+    assert fields({"lines": expected}, {"lines": found}) == {
+        "/lines/*/name": (2, 2),
+        "/lines/*/sum": (1, 2),
+        "/lines/*/tax": (1, 2),
+    }
+    assert [(each.field, each.expected, each.found) for each in result.misses] == [
+        ("/lines/*/sum", 1, 7),
+        ("/lines/*/tax", 9, 3),
+    ]
+
+
+@pytest.mark.parametrize("size", [150, 1_100])
+def test_long_lists_are_compared(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B38: without the best assignment, but with the same limits, and regardless of order."""
+    monkeypatch.setattr(scoring, "MOST_COMPARED", 100_000)
+    expected = [{"id": f"item {number}", "sum": number} for number in range(size)]
+    found = [{**each, "sum": each["sum"] + 0.5} for each in expected]
+    random.Random(1).shuffle(found)
+    result = scoring.score(expected, found)
+    assert result.total.values == 2 * size
+    assert result.total.accuracy <= 0.5
+    if size == 150:
+        assert result.total.accuracy == 0.5
