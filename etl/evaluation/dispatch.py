@@ -1,5 +1,7 @@
 """Wake-up messages for workers that evaluate samples. The rows decide whether there is work."""
 
+from typing import Any
+
 from celery import current_app
 from structlog import get_logger
 
@@ -18,7 +20,7 @@ def wake(user_id: int, *, delay: float = 0) -> bool:
     message = current_app.signature(
         EVALUATE, kwargs={"user_id": user_id}, immutable=True, time_limit=None, soft_time_limit=None
     )
-    later = {"countdown": countdown(delay)} if delay else {}
+    later: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
     try:
         with connection() as connected:
             message.apply_async(connection=connected, retry_policy=RETRY_ONCE, **later)

@@ -129,12 +129,13 @@ def of_rule(rule_id: int) -> QuerySet[Any]:
 
 
 def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
-    return evaluations.annotate(
+    found: QuerySet[Any] = evaluations.annotate(
         ended=Count("runs", filter=~Q(runs__status__in=OPEN)),
         failed=Count("runs", filter=Q(runs__status=SampleStatus.FAILED)),
         duration_ms=Coalesce(Sum("runs__duration_ms"), 0),
         **{name: Coalesce(Sum(f"runs__{name}"), 0) for name in SPENT},
     )
+    return found
 
 
 def find(rule_id: int, number: int) -> Any:

@@ -85,7 +85,7 @@ class NothingChanged(Problem):
 
 
 class BulkTaskAction(Action):
-    """Cancel, delete or retry the selected documents one by one. The message counts successes and the reasons of
+    """Cancel, delete, or retry the selected documents one by one. The message counts successes and the reasons of
     refusals."""
 
     def next_url(self) -> str:

@@ -237,9 +237,9 @@ class EditForm:
                 made.options.append((before, text_of(base)))
         if made.kind == "text" and (len(before) > LONG or "\n" in before):
             made.kind = "long"
-        source = self.sources.get(made.pointer)
+        source = (self.sources or {}).get(made.pointer)
         made.source = source if source and source["page"] else None
-        given = None if self.posted is None else self.posted.get(f"v{made.pointer}")
+        given = (self.posted or {}).get(f"v{made.pointer}")
         made.text = before if given is None else given
         if given is None or lines(given) == lines(before):
             made.result = base

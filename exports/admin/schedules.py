@@ -10,6 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import (
+    Confirmation,
     RowResult,
     StaffAction,
     StaffActionAdmin,
@@ -42,17 +43,17 @@ def resume(schedule: Schedule) -> str:
     return f"Next run: {changed.next_run_at:%Y-%m-%d %H:%M} UTC."
 
 
-def run_now(schedules: Sequence[Schedule], nonce: str) -> Iterable[RowResult]:
+def run_now(schedules: Sequence[Schedule], by: Confirmation) -> Iterable[RowResult]:
     """Run schedules for their owners, whose quotas are charged. The nonce deduplicates clicks."""
 
     def run(schedule: Schedule) -> str:
-        once = Idempotency(key=f"staff-{nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
+        once = Idempotency(key=f"staff-{by.nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
         caller = submission.Caller(user_id=schedule.user_id, binding=runs.binding_of(schedule), idempotency=once)
         with blaming_owners_quota():
             job, _ = editing.run_now(schedule, read_export, caller, now=clock.now())
         return f"New export {job.pk}."
 
-    return each(run)(schedules, nonce)
+    return each(run)(schedules, by)
 
 
 ACTIONS = (

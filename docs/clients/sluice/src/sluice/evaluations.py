@@ -17,6 +17,8 @@ from sluice.session import Session, command
 from sluice.terminal import moment
 from sluice.waiting import POLL_SECONDS, resumable
 
+__all__ = ["app"]
+
 Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Number of an evaluation.")]
 NAMED = {"/task_id": "--task", "/file": "--file", "/version": "--version"}
 
@@ -83,7 +85,7 @@ def send(session: Session, path: str, content: bytes, *, task: int | None, file:
                 }
 
         else:
-            body = b'{"task_id": %d, "expected": %b}' % (task, checked(content))
+            body = b'{"task_id": %d, "expected": %b}' % (int(task or 0), checked(content))
 
             def arguments() -> dict[str, Any]:
                 return {"content": body, "headers": {"Content-Type": "application/json"}}
