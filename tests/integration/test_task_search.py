@@ -169,7 +169,7 @@ FROM generate_series(1, %(many)s) n
 
 @pytest.fixture
 def many(transactional_db: None, alice: User, bob: User) -> Rule:
-    rule, rare = make_rule(alice, name="usual"), make_rule(name="shared, and rare among those of alice")
+    rule, rare = make_rule(alice, name="usual"), make_rule(name="shared, and rare among those of alice", slug="rare")
     with connection.cursor() as cursor:
         cursor.execute(ROWS, {"user": alice.pk, "rule": rule.pk, "rare": rare.pk, "many": MANY})
         cursor.execute(ROWS, {"user": bob.pk, "rule": rare.pk, "rare": rare.pk, "many": MANY // 4})
