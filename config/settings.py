@@ -300,7 +300,7 @@ SPECTACULAR_SETTINGS = {
         {
             "name": "webhooks",
             "description": "Notifications about finished exports and documents, as an alternative to polling. "
-            "`/exports/webhooks` is the same resource.",
+            "`/webhooks` is the same resource.",
         },
         {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
         {
@@ -342,7 +342,7 @@ SPECTACULAR_SETTINGS = {
         *(f"etl.api.openapi_webhooks.{name}" for name in ("COMPLETED", "FAILED", "BATCH_COMPLETED")),
         "config.platform.webhooks.openapi.TEST",
     ],
-    "PREPROCESSING_HOOKS": ["config.platform.webhooks.openapi.without_second_path"],
+    "PREPROCESSING_HOOKS": ["config.platform.webhooks.openapi.without_other_paths"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.api.openapi_extensions.camel_case_parameters",

@@ -21,8 +21,8 @@ class DayConverter:
 
 register_converter(DayConverter, "day")
 
-# The same resource: the second path is older, from before documents had webhooks.
-WEBHOOK_PATHS = ("api/v1/webhooks", "exports/webhooks")
+# The same resource. The API schema has the first path only, which is the oldest.
+WEBHOOK_PATHS = ("exports/webhooks", "webhooks", "api/v1/etl/webhooks")
 WEBHOOK_VIEWS = {
     "": webhooks.WebhookListView,
     "/<uuid:webhook_id>": webhooks.WebhookView,

@@ -71,7 +71,7 @@ class LayoutView(TaskAPIView):
             raise actions.OcrResultMissing
         key = stored.facts.get("layout_key")
         if key is None:
-            return HttpResponse(EMPTY, content_type=artifacts.JSON)
+            return HttpResponse(EMPTY, content_type=artifacts.JSON, headers={"ETag": '"empty"'})
         return unless_unchanged(key, request, content_type=artifacts.JSON)
 
 

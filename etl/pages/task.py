@@ -90,8 +90,8 @@ class DocumentPage(TaskPage):
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
-            "is_sample": Sample.objects.filter(rule=state.rule_id, task=state.task_id).exists(),
-            "may_be_sample": may_be_sample(state, mode, self.user),
+            "may_be_sample": (may := may_be_sample(state, mode, self.user)),
+            "is_sample": may and Sample.objects.filter(rule=state.rule_id, task=state.task_id).exists(),
             "review": review_of(state) if state.status == Status.COMPLETED else None,
             **self.panes(state),
         }

@@ -48,7 +48,7 @@ def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, An
     paths = {}
     for path, operations in result["paths"].items():
         named = path
-        if path.startswith(("/exports/", "/api/v1/webhooks/")):
+        if path.startswith("/exports/"):
             for operation in operations.values():
                 named, _ = camelize_operation(path, operation)  # type: ignore[no-untyped-call]
         paths[named] = operations

@@ -235,6 +235,7 @@ class ExportRequestSerializer(StrictSerializer):
     allowDegraded = StrictBoolean(default=True)
     deliveryTtlSeconds = WholeNumber(
         min_value=MIN_DELIVERY_TTL,
+        max_value=2**31 - 1,
         required=False,
         help_text="Lifetime of the delivery, up to the limit of the server. Default: the server's, usually a day.",
     )

@@ -49,7 +49,7 @@ class ExportListView(generics.ListAPIView[Job]):
         if name := self.request.query_params.get("dataset"):
             # By its id: with a name, Postgres cannot know how rare the dataset is, and reads every job of the user.
             jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=name)))
-        if schedule_id := self.request.query_params.get("scheduleId"):
+        if (schedule_id := self.request.query_params.get("scheduleId")) is not None:
             jobs = jobs.filter(schedule_id=uuid_in(schedule_id))
         return jobs
 

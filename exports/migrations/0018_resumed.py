@@ -13,6 +13,6 @@ class Migration(repeatable.Migration):
         migrations.AddField(
             "job",
             "resumed_ended",
-            models.PositiveIntegerField(db_default=0, help_text="Chunks that had ended at the last retry."),
+            models.PositiveIntegerField(default=0, db_default=0, help_text="Chunks that had ended at the last retry."),
         ),
     ]

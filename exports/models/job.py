@@ -143,7 +143,9 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     # For the estimate of what is left: the pace counts from the last retry.
     resumed_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last retry.")
-    resumed_ended = models.PositiveIntegerField(db_default=0, help_text="Chunks that had ended at the last retry.")
+    resumed_ended = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Chunks that had ended at the last retry."
+    )
 
     completion_token = models.BigIntegerField(null=True, blank=True)
     completion_lease_until = models.DateTimeField(null=True, blank=True)

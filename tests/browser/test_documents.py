@@ -185,7 +185,7 @@ def test_stages_update_live_and_survive_a_reload(
     workers.start(BOTH)
     status(page, "MinerU parsing")
     expect(page.locator(".steps .now")).to_contain_text("30 %. Page 3 of 10.")
-    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.reload()
     status(page, "MinerU parsing")
     rehearsal.allow(f"{word}1")

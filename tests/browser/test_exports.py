@@ -411,7 +411,7 @@ def test_an_expiring_receipt_updates_without_a_reload(
     expect(page.locator("#receipt")).to_contain_text("The delivery expired")
     accessible(page)
     page.get_by_role("button", name=re.compile("^Download")).click()
-    expect(page.get_by_role("status").first).to_contain_text("The receipt has expired.")
+    expect(page.get_by_role("status").first).to_contain_text("The delivery has expired.")
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_have_count(0)
 
 

@@ -31,7 +31,7 @@ from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
 
 EVENTS = ["document.completed", "document.failed", "batch.completed"]
-PATH = "/api/v1/webhooks"
+PATH = "/webhooks"
 
 
 @pytest.fixture(autouse=True)

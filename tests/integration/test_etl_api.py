@@ -77,7 +77,7 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
         "task_id": task.pk, "status": "pending", "phase": "ocr", "progress": 0, "filename": "hello.txt",
         "rule_id": task.rule_id, "rule_version": 1, "duplicate_of": None,
         "result": None, "previous_result": None, "error": None,
-        "approved_at": None, "approved_by": None, "corrected": False,
+        "approved_at": None, "approved_by": None, "corrected": False, "batch_id": None, "einvoice": None,
         "waiting": True,
         "metadata": {
             "attempts": {"ocr": 0, "postprocess": 0}, "artifact_mineru_markdown_key": None, "provider": None,

@@ -141,7 +141,7 @@ def test_a_model_response_is_stored_and_in_the_row(alice: User) -> None:
 
 
 def test_the_row_is_not_written_before_the_end(alice: User) -> None:
-    """B4: the row is inserted once and updated once, at the end."""
+    """B4: the row is inserted once and updated once, at the end, with its event for webhooks."""
     task = make_task(
         alice, "page 1 2\nonce:raise ProviderUnavailable\npost:page 1 2", rule=make_rule(alice, mode="llm")
     )
@@ -154,12 +154,12 @@ def test_the_row_is_not_written_before_the_end(alice: User) -> None:
         run(task, Stage.POSTPROCESS)
     assert seen(task).status == "completed"
     assert writer_of(task) != before
-    assert [word for word in words if word != "SELECT"] == ["UPDATE"]
+    assert [word for word in words if word != "SELECT"] == ["UPDATE", "INSERT"]
 
 
 def test_ocr_reads_one_row_and_writes_none(alice: User) -> None:
-    """B4."""
-    task = make_task(alice)
+    """B4: of a document whose digest was known at its submission."""
+    task = make_task(alice, sha256="0" * 64)
     with statements() as words:
         assert run(task, Stage.OCR) == [True]
     assert words == ["SELECT"]

@@ -228,7 +228,7 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
     allow(settings, "127.0.0.0/8")
     with receiver() as there:
         body = {"url": there.url, "events": ["export.succeeded"]}
-        path = f"/api/v1/webhooks/{checked.post('/api/v1/webhooks', body).json()['id']}"
+        path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
         webhook_events.fan_out()
         sender.drain()
@@ -238,14 +238,14 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
         assert checked.post(f"{path}/test").status_code == 202
         assert checked.post(f"{path}/test").status_code == 409
         assert checked.post(f"{path}/rotate-secret").status_code == 200
-        assert len(checked.get("/api/v1/webhooks").json()["results"]) == 1
+        assert len(checked.get("/exports/webhooks").json()["results"]) == 1
         assert checked.checked("patch", path, {"enabled": False}).json()["disabledReason"]
         assert checked.checked("patch", path, {"url": "https://127.1.1.1/x y"}).status_code == 400
         assert checked.get(path).status_code == 200
         assert checked.checked("delete", path).status_code == 204
         assert checked.get(path).status_code == 404
         body = there.received[0].json
-    assert checked.post("/api/v1/webhooks", {**body, "events": []}).status_code == 400
+    assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
     hook = schema["webhooks"]["export.succeeded"]
     check(body, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 

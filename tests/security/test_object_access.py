@@ -12,6 +12,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from exports.models import Dataset, Download
+from exports.urls import WEBHOOK_PATHS
 from tests.conftest import client_of
 from tests.security.conftest import State, browser_of
 from tests.security.routes import OWNED, SAFE, STAFFS, UNSAFE, Route
@@ -34,7 +35,8 @@ def test_every_path_parameter_has_an_object_of_alice(belongings: dict[str, Any])
 def test_the_walk_covers_every_documented_operation_with_an_id() -> None:
     document = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
     documented = [(path, set(methods) - {"head"}) for path, methods in document["paths"].items() if "{" in path]
-    walked = [route.methods - {"head"} for route in OWNED if not route.is_page]
+    others = WEBHOOK_PATHS[1:]  # of the same resource
+    walked = [route.methods - {"head"} for route in OWNED if not route.is_page and not route.path.startswith(others)]
     assert sorted(map(sorted, walked)) == sorted(sorted(methods) for _, methods in documented)
 
 

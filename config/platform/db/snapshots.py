@@ -12,9 +12,12 @@ from config.platform.db.base import DatabaseWrapper
 
 @contextmanager
 def one_snapshot() -> Iterator[None]:
-    """Let all queries in it, which may only read, see what the first one sees."""
+    """Let all queries in it, which may only read, see what the first one sees. In a transaction, nothing changes."""
+    if connection.in_atomic_block:
+        yield
+        return
     try:
-        with transaction.atomic(durable=True):
+        with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield

@@ -50,7 +50,7 @@ TEST = OpenApiWebhook(
     extend_schema(
         operation_id="onTest",
         summary="Test delivery",
-        description="Sent by `POST /api/v1/webhooks/{webhookId}/test` in one attempt. Signed like all deliveries.",
+        description="Sent by `POST /webhooks/{webhookId}/test` in one attempt. Signed like all deliveries.",
         tags=["webhooks"],
         request=WebhookTest,
         responses=RECEIVED,
@@ -64,9 +64,9 @@ TEST = OpenApiWebhook(
 )
 
 
-def without_second_path(endpoints: list[tuple[str, ...]], **_later: Any) -> list[tuple[str, ...]]:
-    """Leave out `/exports/webhooks`, which is the same resource as `/api/v1/webhooks`. A preprocessing hook."""
-    return [endpoint for endpoint in endpoints if not endpoint[0].startswith("/exports/webhooks")]
+def without_other_paths(endpoints: list[tuple[str, ...]], **_later: Any) -> list[tuple[str, ...]]:
+    """Leave out the other paths of the resource `/exports/webhooks`. A preprocessing hook."""
+    return [endpoint for endpoint in endpoints if not endpoint[0].startswith(("/webhooks", "/api/v1/etl/webhooks"))]
 
 
 def add_headers(result: dict[str, Any], **_later: Any) -> dict[str, Any]:

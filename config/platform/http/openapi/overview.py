@@ -52,6 +52,6 @@ specification and are described at the end of this page.
 
 ### Names and times
 
-Fields are camelCase under `/exports` and `/api/v1/webhooks`, and snake_case under `/api/v1/etl`. Times are RFC 3339 in
+Fields are camelCase under `/exports` and `/webhooks`, and snake_case under `/api/v1/etl`. Times are RFC 3339 in
 UTC with `Z`, and dates are `YYYY-MM-DD`. Responses may get new fields and new codes: ignore unknown ones.
 """
