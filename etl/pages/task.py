@@ -4,6 +4,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db.models import Exists, OuterRef
 
 from config.platform.http import staff
 from config.platform.http.problems import StorageUnavailable
@@ -90,18 +91,21 @@ class DocumentPage(TaskPage):
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
-            "may_be_sample": (may := may_be_sample(state, mode, self.user)),
-            "is_sample": may and Sample.objects.filter(rule=state.rule_id, task=state.task_id).exists(),
+            "sample": sample_of(state, mode, self.user),
             "review": review_of(state) if state.status == Status.COMPLETED else None,
             **self.panes(state),
         }
 
 
-def may_be_sample(state: RunState, mode: str, user: User) -> bool:
-    """Return whether the user can add the result to the samples of its rule: both are the user's own."""
+def sample_of(state: RunState, mode: str, user: User) -> str | None:
+    """Return whether the result `is` a sample of its rule, or `may` become one: both must be the user's own."""
     if state.status != Status.COMPLETED or state.user_id != user.pk or mode not in settings.ETL_POSTPROCESSORS:
-        return False
-    return engines.processor(mode).gives_data and catalog.changeable_by(user).filter(pk=state.rule_id).exists()
+        return None
+    if not engines.processor(mode).gives_data:
+        return None
+    is_sample = Exists(Sample.objects.filter(rule=OuterRef("pk"), task=state.task_id))
+    rule = catalog.changeable_by(user).filter(pk=state.rule_id).annotate(is_sample=is_sample).only("pk").first()
+    return None if rule is None else "is" if rule.is_sample else "may"
 
 
 def review_of(state: RunState) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def test_it_shows_every_operation_without_errors(anonymous: Page) -> None:
     page = draw(anonymous)
     assert page.locator("h1, .info .title").first.inner_text().startswith(("Sluice", "API"))
     tags = [each.get_attribute("data-tag") for each in page.locator(".opblock-tag").all()]
-    assert tags[:6] == [tag["name"] for tag in document()["tags"]]
+    expected = [tag["name"] for tag in document()["tags"]]
+    assert tags[: len(expected)] == expected
     block = opened(page, "createExport")
     block.get_by_text("idempotency_key_reused").first.wait_for()
     for name in ("Schema", "Example Value"):

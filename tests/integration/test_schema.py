@@ -366,7 +366,7 @@ def test_every_path_and_method_is_documented(schema: dict[str, Any], urls: Any) 
     documented = {resolve(path.format(**EXAMPLES)).route: set(methods) for path, methods in schema["paths"].items()}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
-        if str(pattern.pattern).startswith(exports_urls.WEBHOOK_PATHS[1]):
+        if str(pattern.pattern).startswith(exports_urls.WEBHOOK_PATHS[1:]):
             continue  # the same views as those below the first path
         methods = {name for name in ("get", "post", "put", "patch", "delete") if hasattr(view_of(pattern), name)}
         assert documented.get(str(pattern.pattern)) == methods
