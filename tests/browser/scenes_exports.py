@@ -7,14 +7,18 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from exports.api.serializers import ExportRequestSerializer
 from exports.core.errors import PermanentSourceError, SourceTimeout
 from exports.core.states import JobStatus
 from exports.delivery import links, receipts
-from exports.jobs import actions
+from exports.jobs import actions, submission
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
+from exports.models.schedule import Schedule, ScheduleRun
+from exports.schedules import runs
 from exports.worker import leases, transitions
 from tests.browser.scenes import Scene
 from tests.integration.factories import make_job, result_of
+from tests.integration.schedules import make_schedule
 
 MANY = 1_000
 
@@ -156,7 +160,29 @@ def with_dataset(user: User) -> None:
     dataset("weather")
 
 
+def scheduled(user: User) -> None:
+    """Schedules: one that ran, one that was refused, one that is paused."""
+    daily = make_schedule(user, dataset(), name="Flights of yesterday")
+    read = ExportRequestSerializer.read
+    runs.run_now(daily, read, submission.Caller(user_id=user.pk), now=timezone.now())
+    for outcome, detail in (("skipped", "The last run was active."), ("refused", "Today's quota is used up.")):
+        planned_at = timezone.now() - timedelta(days=1 + (outcome == "refused"))
+        ScheduleRun.objects.create(schedule=daily, planned_at=planned_at, outcome=outcome, detail=detail)
+    paused = make_schedule(user, dataset("weather"), name="Weather of the last week, for the planning of next week")
+    paused.disable("The request is not valid: /request/keys/0: Does not match the key pattern of the dataset.")
+    paused.save()
+
+
+def first_schedule(user: User, rest: str = "") -> str:
+    return f"/app/exports/schedules/{Schedule.objects.filter(user=user).earliest('created_at').pk}{rest}"
+
+
 SCENES = [
+    Scene(name="schedules-empty", path=lambda _: "/app/exports/schedules"),
+    Scene(name="schedules", path=lambda _: "/app/exports/schedules", prepare=scheduled),
+    Scene(name="schedule-new", path=lambda _: "/app/exports/schedules/new", prepare=with_dataset),
+    Scene(name="schedule", path=first_schedule, prepare=scheduled),
+    Scene(name="schedule-edit", path=lambda user: first_schedule(user, "/edit"), prepare=scheduled),
     Scene(name="exports-empty", path=lambda _: "/app/exports"),
     Scene(name="exports-busy", path=lambda _: "/app/exports", prepare=busy),
     Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_dataset),

@@ -1,12 +1,14 @@
 """Scenes of the rules pages: empty, busy, and failed."""
 
 from django.contrib.auth.models import User
+from django.utils import timezone
 
-from etl.models import Task
+from etl.models import Evaluation, Sample, SampleRun, Task
 from rules.library import editing
 from rules.loading import system_rules
 from rules.models import Rule
 from tests.browser.scenes import Scene
+from tests.integration.etl_factories import make_row
 
 SCHEMA = {
     "type": "object",
@@ -66,6 +68,27 @@ def broken(user: User) -> None:
     Rule.objects.filter(pk=newest(user).pk).update(json_schema=bad, name="")
 
 
+def evaluated(user: User) -> None:
+    """Two evaluations of a rule with three samples, of which the second is worse, and a third that is running."""
+    edited(user)
+    rule, now = newest(user), timezone.now()
+    for number in range(3):
+        task = make_row(user, f"Parking ticket {number}", rule=rule, filename=f"ticket-{number}.pdf")
+        Sample.objects.create(rule=rule, task=task, expected={"plate": f"AB-{number}", "amount": 4.5})
+    for number, (version, share) in enumerate(((1, 1.0), (3, 0.5), (3, None)), start=1):
+        ended = {
+            "status": "completed",
+            "accuracy": share,
+            "fields": {"/plate": share, "/amount": share},
+            "ended_at": now,
+        }
+        evaluation = Evaluation.objects.create(
+            rule=rule, number=number, version=version, user=user, samples=3, **(ended if share is not None else {})
+        )
+        for sample in Sample.objects.filter(rule=rule):
+            SampleRun.objects.create(evaluation=evaluation, sample=sample)
+
+
 def path_of(user: User, rest: str = "") -> str:
     return f"/app/rules/{newest(user).pk}{rest}"
 
@@ -83,5 +106,8 @@ SCENES = [
         prepare=one,
     ),
     Scene(name="rule-versions", path=lambda user: path_of(user, "/versions"), prepare=edited),
+    Scene(name="rule-evaluations-empty", path=lambda user: path_of(user, "/evaluations"), prepare=one),
+    Scene(name="rule-evaluations", path=lambda user: path_of(user, "/evaluations"), prepare=evaluated),
+    Scene(name="rule-evaluations-compared", path=lambda user: path_of(user, "/evaluations?a=1&b=2"), prepare=evaluated),
     Scene(name="rule-version", path=lambda user: path_of(user, "/versions/1"), prepare=edited),
 ]
