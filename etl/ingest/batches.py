@@ -24,7 +24,7 @@ from etl.core.states import Stage
 from etl.ingest.submission import IncomingDocument, uploads_of
 from etl.ingest.uploads import StoredDocument, shown_name
 from etl.models import DocumentBatch, Task
-from etl.pipeline import dispatch, queue_limit, turns
+from etl.pipeline import budgets, dispatch, queue_limit, turns
 from rules.library import catalog
 from rules.library.content import RuleContent
 
@@ -84,6 +84,7 @@ def submit(
     if idempotency and (batch := idempotency.find(DocumentBatch.objects.all(), user_id=user.pk)):
         return batch, True
     rule = catalog.resolve(user=user, rule_id=rule_id)
+    budgets.require(user.pk, rule)
     request = BatchRequest(
         user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
     )

@@ -12,10 +12,11 @@ from etl import runstate
 from etl.core import metrics
 from etl.core.states import Stage, Status
 from etl.models import DocumentBatch, Task
-from etl.pipeline import actions, batch_ends, completion, dispatch, queue_limit, turns
+from etl.pipeline import actions, batch_ends, budgets, completion, dispatch, queue_limit, turns
 from etl.pipeline.actions import OcrResultMissing, reading_state
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState
+from rules.library import catalog
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +84,7 @@ def retry(batch: DocumentBatch) -> int:
     if not failed:
         raise NothingToRetry
     queue_limit.check(user_id=batch.user_id, size=0, count=len(failed))
+    budgets.require(batch.user_id, catalog.content(rule_id=batch.rule_id, version=batch.rule_version))
     stored = find_stored(failed)
     with transaction.atomic():
         retried = restart(failed, stored)

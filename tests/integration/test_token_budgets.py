@@ -22,7 +22,8 @@ from rules.models import Rule
 from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration import openai_server
-from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_factories import make_batch, make_rule, make_task
+from tests.integration.etl_progress import fail
 from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
 from tests.integration.llm_factories import INVOICE, configure, context_of, forget
 from tests.integration.openai_server import ModelServer, gives, problem
@@ -71,10 +72,13 @@ def test_tokens_are_counted_for_the_user_and_the_rule(models: ModelServer, alice
 def test_a_user_without_tokens_is_refused_with_numbers(
     models: ModelServer, alice: User, rule: Rule, rehearsed: Change, of: str
 ) -> None:
-    """B44: 429 at submit, at a retry, and at the test of a rule; others are not affected, nor are rules without a
-    model."""
+    """B44: 429 at submit, at a retry, also of batches, and at the test of a rule; others are not affected, nor are
+    rules without a model."""
+    many = {"file": [SimpleUploadedFile("a.txt", b"1")], "rule_id": rule.pk}
     task = make_task(alice, "Invoice 1", rule=rule)
     run(task)
+    batch, (failed,) = make_batch(alice, rule=rule)
+    fail(failed)
     if of == "setting":
         rehearsed(etl_daily_tokens=18)
     else:
@@ -86,6 +90,10 @@ def test_a_user_without_tokens_is_refused_with_numbers(
         send(api, rule),
         api.post(f"/api/v1/etl/tasks/{task.pk}/retry", {"from_stage": "postprocess"}, format="json"),
         api.post(f"/api/v1/etl/rules/{rule.pk}/test", {"markdown": "x"}, format="json"),
+        api.post(
+            "/api/v1/etl/batches", {"file": [SimpleUploadedFile("a.txt", b"1")], "rule_id": rule.pk}, format="multipart"
+        ),
+        api.post(f"/api/v1/etl/batches/{batch.pk}/retry"),
     ):
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert "18 of today's 18 language model tokens" in response.json()["detail"]
