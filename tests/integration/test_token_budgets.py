@@ -90,9 +90,7 @@ def test_a_user_without_tokens_is_refused_with_numbers(
         send(api, rule),
         api.post(f"/api/v1/etl/tasks/{task.pk}/retry", {"from_stage": "postprocess"}, format="json"),
         api.post(f"/api/v1/etl/rules/{rule.pk}/test", {"markdown": "x"}, format="json"),
-        api.post(
-            "/api/v1/etl/batches", {"file": [SimpleUploadedFile("a.txt", b"1")], "rule_id": rule.pk}, format="multipart"
-        ),
+        api.post("/api/v1/etl/batches", many, format="multipart"),
         api.post(f"/api/v1/etl/batches/{batch.pk}/retry"),
     ):
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
