@@ -23,7 +23,7 @@ KNOWN_REASONS = {
     "required": r"/json_schema|/file",  # unless postprocess_mode is skip
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
-    r"|/rows|/a|/b|/q|/batch_id|/rule_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
+    r"|/rows|/a|/b|/q|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
     "invalid_choice": r"(/request)?/(format|compression)",  # some datasets come in some only
     "invalid_schema": r"/json_schema.*",
     "too_large": r"/json_schema.*",

@@ -57,6 +57,7 @@ OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
 ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
 QUEUE = "exports_jobs_active"  # for the place of one that waits
+RUNNING = "exports_chunk_of_status"  # for the number of chunks that are running
 USAGE = "exports_usage_day|exports_usage_newest"  # the table is small
 
 
@@ -233,7 +234,7 @@ def of_webhooks() -> dict[str, Case]:
     return {
         "record ends for webhooks": Case(
             work=lambda _: webhook_events.fan_out_batch(),
-            by=("exports_event_untold", "exports_jobs_active"),
+            by=("exports_event_untold", "exports_jobs_active", "exports_chunk_of_status"),
             most=2 * len(million.UNTOLD),
         ),
         "take a delivery": Case(
@@ -259,7 +260,9 @@ def of_streams(rows: Million) -> dict[str, Case]:
     jobs = [rows.job(name) for name in ("runs", "looks", "whole")]
     watched = {job.pk: 2 + 3 * (job.done - 300) for job in jobs}
     return {
-        "read news": Case(work=lambda _: event_hub.read(watched), most=3 * event_hub.PAGE),
+        "read news": Case(
+            work=lambda _: event_hub.read(watched), by=("exports_chunk_of_status",), most=3 * event_hub.PAGE
+        ),
         "go on with a stream": Case(work=lambda _: event_stream.resume_position(jobs[0], "5")),
     }
 
@@ -308,15 +311,15 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
 def of_the_api(rows: Million, api: APIClient, alice: User) -> dict[str, Case]:
     hook = Webhook.objects.filter(user=alice).first()
     assert hook
-    mine = ("exports_jobs_of_user", QUEUE)
+    mine = ("exports_jobs_of_user", QUEUE, RUNNING)
     chunks, failed = f"/exports/{rows.job('large-0').pk}/chunks", f"/exports/{rows.job('failed-0').pk}/chunks"
     return {
         "GET /exports": see(api, "/exports", by=mine),
         "GET /exports, 2nd page": see_next(api, "/exports", by=mine),
-        "GET /exports?status": see(api, "/exports?status=failed", by=("exports_jobs_of_status", QUEUE)),
-        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(QUEUE,), most=GOING_ON),
-        "GET chunks": see(api, chunks, by=("exports_chunk_seq", QUEUE)),
-        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", QUEUE)),
+        "GET /exports?status": see(api, "/exports?status=failed", by=("exports_jobs_of_status", QUEUE, RUNNING)),
+        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(QUEUE, RUNNING), most=GOING_ON),
+        "GET chunks": see(api, chunks, by=("exports_chunk_seq", QUEUE, RUNNING)),
+        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", QUEUE, RUNNING)),
         "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB, QUEUE)),
         "GET chunks?status=failed": see(api, f"{failed}?status=failed", by=("exports_chunk_of_status", QUEUE)),
         "GET deliveries": see(api, f"/exports/webhooks/{hook.pk}/deliveries", by=("exports_delivery_newest",)),
@@ -329,7 +332,7 @@ def of_pages(rows: Million, me: Client) -> dict[str, Case]:
     return {
         "my exports": see(
             me, reverse("exports"),
-            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", USAGE),
+            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", "exports_chunk_of_status", USAGE),
         ),
         # It sums the retries up over the job's chunks.
         "my export": see(
