@@ -29,6 +29,7 @@ KNOWN_REASONS = {
     "too_large": r"/json_schema.*",
     "unknown_field": r"(?s)/request/.*",  # the fields of a request are those of exports
     "repeated": r"/file_keys/\d+",
+    "malformed": r"/expected",  # a text that must be JSON
     "null": r"/expected",
     "max_value": r"/deliveryTtlSeconds",  # the limit is a setting
     "schema_validation": r"/expected.*|/data.*",
