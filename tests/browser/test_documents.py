@@ -457,6 +457,7 @@ def test_a_result_is_corrected_and_approved(
     accessible(page)
 
 
+@pytest.mark.slow
 def test_the_last_result_stays_until_a_new_one_is_there(page: Page, alice: User) -> None:
     """B33: where the reader has scrolled it, while events update the progress above."""
     scenes.again(alice)

@@ -114,6 +114,7 @@ def test_a_rule_can_be_created_from_scratch(page: Page, alice: User) -> None:
 # ---- Typing ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_schema_errors_appear_while_typing_and_link_to_their_location(editor: Page, accessible: Accessible) -> None:
     page = editor
     expect(page.locator("#check")).to_contain_text("4 of 32 levels")

@@ -82,6 +82,7 @@ def test_an_existing_file_is_not_overwritten(done: Job, content: bytes, sluice: 
     assert len(storage_proxy.seen) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["all.csv", "-"])
 def test_a_broken_connection_resumes_at_its_offset(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy, output: str

@@ -179,6 +179,7 @@ def test_pages_load_without_errors_and_draw_their_diagrams(site: Path, url: str,
     assert watch.seen == []
 
 
+@pytest.mark.slow
 def test_the_search_finds_pages(url: str) -> None:
     watch = PageErrors(url)
 

@@ -51,6 +51,7 @@ def export(api: APIClient) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content_type", "body", "headers"),
     [

@@ -284,6 +284,7 @@ def test_a_file_replaced_by_another_job_is_delivered_in_its_new_version(dataset:
     assert set(job.chunks.values_list("etag", flat=True)) == set(File.objects.values_list("etag", flat=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
 def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: str) -> None:
     """An unreferenced or missing object must not fail the job."""

@@ -74,6 +74,7 @@ def run(*options: str) -> tuple[int, str]:
     return ended.value.code, printed.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dataset")
 def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
     """C6."""
@@ -94,6 +95,7 @@ def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
     assert not list(objects.list_uploads(writability.PREFIX))
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_it_prints_no_secret(settings: LazySettings, change: Callable[..., None]) -> None:
     change(

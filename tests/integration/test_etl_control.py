@@ -96,6 +96,7 @@ def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
     assert done == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", list(Stage))
 def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage) -> None:
     """B33: its worker stops within seconds, and what it had begun is not written."""

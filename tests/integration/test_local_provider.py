@@ -376,6 +376,7 @@ BAD: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "kind", "error"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
 def test_each_kind_of_bad_document_has_an_error(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
@@ -461,6 +462,7 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) 
     assert counted("page") == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "warning", "event"),
     [
@@ -487,6 +489,7 @@ def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
     assert counted("page") == before + 1
 
 
+@pytest.mark.slow
 def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
     failing: Callable[[str], LocalProvider], made: Maker
 ) -> None:
@@ -502,6 +505,7 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
     assert counted("page") == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["recognition.Engine.read_upright", "regions.to_input"])
 def test_an_exception_in_a_model_fails_the_document(
     failing: Callable[[str], LocalProvider], scan: Document, place: str
@@ -529,6 +533,7 @@ def test_an_exception_in_an_office_reader_is_logged_and_counted(
 
 
 # ---- The process ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_crash_of_the_sandbox_fails_one_document(provider: LocalProvider, long: Document) -> None:
     """B12: parsing cannot take a worker down."""
     with pytest.raises(OcrFailed) as caught:
@@ -803,6 +808,7 @@ def test_the_memory_of_all_processes_of_a_document_is_limited(
     wait_until(lambda: set(readers()) <= others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deed",
     [

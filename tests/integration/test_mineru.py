@@ -739,6 +739,7 @@ def test_accepts_documents_at_the_limits(start: Any, tmp_path: Path, kind: Docum
     assert len(server.jobs) == 1
 
 
+@pytest.mark.slow
 def test_warns_of_missing_pages_of_a_pdf(start: Any, tmp_path: Path) -> None:
     """B18: how many there are we know ourselves."""
     start("v3")

@@ -119,6 +119,7 @@ def test_strangers_see_neither_layout_nor_images(api: APIClient, alice: User, bo
 
 
 # ---- Images ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_image_is_drawn_once_when_it_is_first_requested(api: APIClient, alice: User) -> None:
     """B30."""
     task = submit(alice, pages(10))

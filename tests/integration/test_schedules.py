@@ -129,6 +129,7 @@ def test_two_beats_make_one_run(dataset: Dataset, alice: User) -> None:
     assert Job.objects.values("schedule_id").distinct().count() == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("competes", [False, True])
 def test_it_survives_a_kill_at_each_statement(dataset: Dataset, alice: User, *, competes: bool) -> None:
     """A33: a process is killed with SIGKILL before its n-th statement, alone, or beside another one."""

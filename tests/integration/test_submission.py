@@ -268,6 +268,7 @@ def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
     assert Chunk.objects.count() == 10_000 * Job.objects.count()
 
 
+@pytest.mark.slow
 def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
     api: APIClient, dataset: Dataset, settings: Any
 ) -> None:

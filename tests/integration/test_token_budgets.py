@@ -118,6 +118,7 @@ def test_a_rule_has_a_budget_of_its_own(models: ModelServer, alice: User, rehear
     assert send(client_of(alice), other).status_code == 429
 
 
+@pytest.mark.slow
 def test_a_running_document_fails_with_its_own_reason(
     models: ModelServer, alice: User, rehearsed: Change, rule: Rule
 ) -> None:

@@ -294,6 +294,7 @@ def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User
     assert "base64" not in json.dumps(lines, default=str)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> None:
     """B18, B40: also when it was read for a rule whose model sees pages."""
@@ -308,6 +309,7 @@ def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> 
     assert error["code"] == "empty_document"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_workers_without_the_engine_ask_one_that_has_it(
     real: ModelServer, alice: User, monkeypatch: pytest.MonkeyPatch
@@ -331,6 +333,7 @@ def test_workers_without_the_engine_ask_one_that_has_it(
     assert Image.open(BytesIO(found)).format == "JPEG"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_rule_is_tested_on_the_pages_of_a_document(
     real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch

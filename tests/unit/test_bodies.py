@@ -100,6 +100,7 @@ def test_each_path_has_a_limit_that_holds_before_the_body_is_read(path: str, mos
     assert headers[b"content-type"] == (b"text/html; charset=utf-8" if is_page else b"application/problem+json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/exports", "/api/v1/etl/rules/7/test", "/app/rules/try"])
 @pytest.mark.parametrize(("size", "seconds", "expected"), [(100, "4", b"met"), (101, "0.5", b"alone")])
 def test_large_bodies_are_processed_one_at_a_time(path: str, size: int, seconds: str, expected: bytes) -> None:

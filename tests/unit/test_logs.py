@@ -304,6 +304,7 @@ Broken()
 """
 
 
+@pytest.mark.slow
 def test_every_process_logs_warnings_and_uncaught_exceptions() -> None:
     """A28."""
     done = subprocess.run([sys.executable, "-c", UNTOLD], check=True, capture_output=True, text=True)

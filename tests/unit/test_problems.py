@@ -191,6 +191,7 @@ def test_errors_without_a_field_point_at_the_whole_body(client: Client) -> None:
     assert pointers(client.get("/pointed")) == [("/a/b", "odd")]
 
 
+@pytest.mark.slow
 def test_it_bounds_the_number_of_errors(client: Client) -> None:
     assert len(pointers(post(client, json.dumps({"items": [{}] * 10_000})))) == MAX_ERRORS
 
