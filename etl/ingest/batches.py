@@ -1,7 +1,7 @@
 """Submission of batches: several documents under one rule. Files that are not accepted are left out, and returned.
 
-A batch is accepted or refused as a whole where a quota or the queue has no room: half a batch that nobody asked for
-would be harder to complete than a smaller batch is to send.
+A batch is accepted or refused as a whole where a quota or the queue has no room: half a batch that the client did not
+request would be harder to complete than a smaller batch is to send.
 """
 
 from collections.abc import Mapping, Sequence

@@ -34,7 +34,7 @@ SCALARS = {"integer": "number", "number": "number", "boolean": "truth", "string"
 
 
 class NotThis(Exception):
-    """A text that is no value of its field. `args[0]` tells the user what to enter."""
+    """A text that is not a value of its field. `args[0]` describes the values, for the user."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -179,7 +179,7 @@ WARNINGS = {
         "The e-invoice could not be read", "The text of the pages was read instead. Ask the sender for a correct file."
     ),
     "einvoice_rule": Explanation(
-        "The e-invoice breaks a rule of EN 16931", "Check the amounts before you pay, and tell the sender."
+        "The e-invoice breaks a rule of EN 16931", "Check the amounts before you pay, and contact the sender."
     ),
     "einvoice_differs": Explanation(
         "The e-invoice differs from the pages",

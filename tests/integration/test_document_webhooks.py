@@ -66,7 +66,7 @@ def without_results(task: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
 
 
-def told(there: Receiver) -> list[tuple[int, str]]:
+def received(there: Receiver) -> list[tuple[int, str]]:
     events = [json.loads(got.body) for got in there.received]
     return [(event["data"]["task_id"], event["type"]) for event in events]
 
@@ -106,7 +106,7 @@ def test_a_failed_document_is_sent_with_its_error(alice: User, api: APIClient, t
 
 
 def test_a_retried_document_sends_what_was_true_at_each_end(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. The first event still says that the task failed, although it has completed since."""
+    """B35. The first event still reports the failure, although it has completed since."""
     subscribe(api, there.url)
     task = make_task(alice)
     fail(task)
@@ -128,11 +128,11 @@ def test_the_events_of_a_document_arrive_in_order(alice: User, api: APIClient, t
     complete(other)
     there.replies.append(answer(500))
     sender.drain()
-    assert told(there) == [(task.pk, "document.failed"), (other.pk, "document.completed")]
+    assert received(there) == [(task.pk, "document.failed"), (other.pk, "document.completed")]
 
     Delivery.objects.filter(status="pending").update(available_at=timezone.now())
     sender.drain()
-    assert told(there)[2:] == [(task.pk, "document.failed"), (task.pk, "document.completed")]
+    assert received(there)[2:] == [(task.pk, "document.failed"), (task.pk, "document.completed")]
 
 
 # ---- Once per end ---------------------------------------------------------------------------------------------------
