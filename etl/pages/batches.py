@@ -2,13 +2,11 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, cast
-from uuid import uuid4
+from typing import Any
 
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.models import User
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -16,15 +14,14 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
-from django.views.generic import View
 from django_htmx.http import HttpResponseClientRefresh
 from rest_framework.request import Request
 
 from config.platform.http import staff
 from config.platform.http.paging import chosen
-from config.platform.http.problems import NotFound, Problem, require_first
+from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
-from config.platform.ui.base import Action, Listing, api_request, is_htmx, problem_text, show_in, validated
+from config.platform.ui.base import Action, Listing, api_request, is_htmx, validated
 from config.platform.ui.templatetags.pages import size
 from etl.api import batch_results
 from etl.api.batches import candidates_of, identity_of
@@ -34,10 +31,10 @@ from etl.ingest import batches
 from etl.ingest.multipart import FilesInOne
 from etl.models import DocumentBatch, Task
 from etl.pages import explanations
-from etl.pages.base import DocumentsPage, rules_for
-from etl.pages.form import endings, limits, quota_left
+from etl.pages.base import DocumentsPage
+from etl.pages.form import SubmitForm, limits, quota_left
 from etl.pages.listing import ORDER, RULE, rows_of
-from etl.pages.submitting import once_of
+from etl.pages.submitting import FormReceived, Receiver, once_of
 from etl.pipeline import batch_actions
 from rules.api import rates
 from rules.library import catalog
@@ -56,19 +53,13 @@ REASONS = 10  # of failures that the page lists
 
 
 # ---- The list and the form ------------------------------------------------------------------------------------------
-class BatchForm(forms.Form):
-    file = forms.FileField(label="Documents")
+class BatchForm(SubmitForm):
     name = forms.CharField(required=False, max_length=200)
-    rule_id = forms.ChoiceField(label="Rule", required=False)
+    more_endings = (".zip",)
 
-    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        default, groups = rules_for(user)
-        first = ("", f"Default: {default}") if default else ("", "Choose a rule")
-        fields = cast("dict[str, Any]", self.fields)
-        fields["rule_id"].choices = [first, *groups]
-        fields["file"].widget = MultipleFiles(attrs={"accept": ",".join([*endings(), ".zip"])})
-        self.once = uuid4()  # idempotency key: a form that is sent twice creates one batch
+        self.fields["file"].widget = MultipleFiles(self.fields["file"].widget.attrs)
 
 
 class MultipleFiles(forms.ClearableFileInput):
@@ -100,39 +91,21 @@ class BatchListPage(DocumentsPage):
         )
 
 
-@method_decorator(csrf_exempt, name="dispatch")  # the CSRF check reads the body, so the handler must be set before
-class SubmitBatch(LoginRequiredMixin, View):
+@method_decorator(csrf_protect, name="dispatch")
+class SubmittedBatch(FormReceived, BatchListPage):
+    form = BatchForm
+
+    def submitted(self) -> HttpResponse:
+        batch = submit(self.request, self.user)
+        messages.success(self.request, f"{batch.total:,} documents uploaded. This page shows their progress.")
+        return redirect("batch", batch_id=batch.pk)
+
+
+@method_decorator(csrf_exempt, name="dispatch")
+class SubmitBatch(Receiver):
     """`POST /app/documents/batches/submit`."""
 
-    def post(self, request: HttpRequest) -> HttpResponseBase:
-        request.upload_handlers = [FilesInOne(request)]
-        try:
-            return cast("HttpResponseBase", SubmittedBatch.as_view()(request))
-        except Problem as problem:  # the disk is full
-            messages.error(request, problem_text(problem))
-            return redirect("batches")
-
-
-@method_decorator(csrf_protect, name="dispatch")
-class SubmittedBatch(BatchListPage):
-    """Redirect to the new batch, or show the form with its errors."""
-
-    http_method_names = ("post",)
-
-    def post(self, request: HttpRequest) -> HttpResponseBase:
-        form = BatchForm(request.POST, request.FILES, user=self.user)
-        form.full_clean()
-        form.errors.clear()  # replaced by the API's errors
-        try:
-            self.count()
-            batch = submit(request, self.user)
-        except Problem as problem:
-            show_in(form, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
-            response: HttpResponse = self.render_to_response(self.get_context_data(form=form))
-            response.status_code = problem.status
-            return response
-        messages.success(request, f"{batch.total:,} documents uploaded. This page shows their progress.")
-        return redirect("batch", batch_id=batch.pk)
+    handler, view, home = FilesInOne, SubmittedBatch, "batches"
 
 
 def submit(request: HttpRequest, user: User) -> DocumentBatch:

@@ -25,6 +25,7 @@ OTHER_ENDINGS = {
 class SubmitForm(forms.Form):
     file = forms.FileField(label="Document")
     rule_id = forms.ChoiceField(label="Rule", required=False)
+    more_endings: tuple[str, ...] = ()  # for the file picker, besides those of documents
 
     def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,8 +33,8 @@ class SubmitForm(forms.Form):
         first = ("", f"Default: {default}") if default else ("", "Choose a rule")
         fields = cast("dict[str, Any]", self.fields)
         fields["rule_id"].choices = [first, *groups]
-        fields["file"].widget.attrs["accept"] = ",".join(endings())
-        self.once = uuid4()  # idempotency key: a form that is sent twice creates one task
+        fields["file"].widget.attrs["accept"] = ",".join([*endings(), *self.more_endings])
+        self.once = uuid4()  # idempotency key: a form that is sent twice creates one task or batch
 
 
 def limits() -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Document upload by a plain form. With JavaScript, files go to the API, in parallel and with progress."""
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 from django.contrib import messages
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.models import User
+from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils.decorators import method_decorator
@@ -20,44 +22,70 @@ from etl.api.serializers import SubmitFileSerializer
 from etl.ingest import submission, uploads
 from etl.ingest.multipart import BoundedFile
 from etl.models import Task
+from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm
 from etl.pages.listing import DocumentListPage
 
 
-# ---- The plain form -------------------------------------------------------------------------------------------------
-@method_decorator(csrf_exempt, name="dispatch")  # the CSRF check reads the body, so the size limit must be set before
-class SubmitDocument(LoginRequiredMixin, View):
-    """`POST /app/documents/submit`."""
-
-    def post(self, request: HttpRequest) -> HttpResponseBase:
-        request.upload_handlers = [BoundedFile(request)]
-        try:
-            return cast("HttpResponseBase", SubmittedDocument.as_view()(request))
-        except Problem as problem:  # the body is too large, or the disk is full
-            messages.error(request, problem_text(problem))
-            return redirect("documents")
-
-
-@method_decorator(csrf_protect, name="dispatch")
-class SubmittedDocument(DocumentListPage):
-    """Redirect to the new task, or show the form with its errors."""
+class FormReceived(DocumentsPage):
+    """A page with a form that was sent: redirects to what `submit` created, or shows the form with its errors."""
 
     http_method_names = ("post",)
+    form: type[SubmitForm]
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
-        form = SubmitForm(request.POST, request.FILES, user=self.user)
+        form = self.form(request.POST, request.FILES, user=self.user)
         form.full_clean()
         form.errors.clear()  # replaced by the API's errors
         try:
             self.count()
-            task = submit(request, self.user)
+            return self.submitted()
         except Problem as problem:
-            show_in(form, problem, fields=lambda pointer: pointer[1:])
+            show_in(form, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
             response: HttpResponse = self.render_to_response(self.get_context_data(form=form))
             response.status_code = problem.status
             return response
-        messages.success(request, "Document uploaded. This page shows its progress.")
+
+    def submitted(self) -> HttpResponse:
+        """Create what the form describes. Raises the Problems of the submission."""
+        raise NotImplementedError
+
+
+class Receiver(LoginRequiredMixin, View):
+    """Set the upload handler, which limits the body, before the view reads the form and checks its CSRF token.
+
+    Subclasses are exempt from the CSRF check of the middleware, since that check reads the body.
+    """
+
+    handler: Callable[[HttpRequest], FileUploadHandler]
+    view: type[FormReceived]
+    home: str  # name of the URL to return to
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        request.upload_handlers = [type(self).handler(request)]
+        try:
+            return self.view.as_view()(request)
+        except Problem as problem:  # the body is too large, or the disk is full
+            messages.error(request, problem_text(problem))
+            return redirect(self.home)
+
+
+# ---- One document ---------------------------------------------------------------------------------------------------
+@method_decorator(csrf_protect, name="dispatch")
+class SubmittedDocument(FormReceived, DocumentListPage):
+    form = SubmitForm
+
+    def submitted(self) -> HttpResponse:
+        task = submit(self.request, self.user)
+        messages.success(self.request, "Document uploaded. This page shows its progress.")
         return redirect("document", task_id=task.pk)
+
+
+@method_decorator(csrf_exempt, name="dispatch")
+class SubmitDocument(Receiver):
+    """`POST /app/documents/submit`."""
+
+    handler, view, home = BoundedFile, SubmittedDocument, "documents"
 
 
 def submit(request: HttpRequest, user: User) -> Task:
