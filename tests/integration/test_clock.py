@@ -60,3 +60,13 @@ def test_the_clock_is_that_of_the_database(transactional_db: None, monkeypatch: 
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert abs(clock.now() - at - timedelta(seconds=60)) < timedelta(seconds=5)
+
+
+def test_the_clock_is_read_again_with_each_connection_of_the_pool(transactional_db: None) -> None:
+    """A host that was suspended, or whose clock was set, does not date URLs in the past for an hour."""
+    new_session()
+    User.objects.exists()
+    connection.close()  # returns it to the pool
+    clock.reading[:] = [(datetime(2026, 1, 1, tzinfo=UTC), time.monotonic())]
+    User.objects.exists()
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)

@@ -16,7 +16,6 @@ from django_prometheus.db.backends.postgresql import base
 from django_prometheus.db.common import ExportingCursorWrapper
 from psycopg._preparing import Prepare
 from psycopg.types.numeric import Int8Dumper
-from psycopg_pool import ConnectionPool
 
 from config.platform.db import clock
 
@@ -103,7 +102,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
         connection: psycopg.Connection[Any] = super().get_new_connection(conn_params)
         try:
-            ConnectionPool.check_connection(connection)
+            clock.check(connection)
         except psycopg.OperationalError:
             self.pool.putconn(connection)
             self.pool.check()  # drops all connections that died with it
