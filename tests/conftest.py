@@ -62,10 +62,14 @@ def _every_response_was_closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _fast_passwords() -> Iterator[None]:
-    """Hash passwords fast in this process: a real hash takes 0.3 s, and many tests sign in."""
+def _fast_clients() -> Iterator[None]:
+    """Hash passwords fast in this process: a real hash takes 0.3 s, and many tests sign in.
+
+    And look for static files when they are requested: each test client has middleware of its own, and WhiteNoise would
+    list all files for each of them.
+    """
     fast = "django.contrib.auth.hashers.MD5PasswordHasher"
-    with override_settings(PASSWORD_HASHERS=[fast, *settings.PASSWORD_HASHERS]):
+    with override_settings(PASSWORD_HASHERS=[fast, *settings.PASSWORD_HASHERS], WHITENOISE_AUTOREFRESH=True):
         yield
 
 
