@@ -264,7 +264,10 @@ REST_FRAMEWORK = {
         "config.platform.http.auth.BearerAuthentication",
         "config.platform.http.auth.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PERMISSION_CLASSES": [
+        "rest_framework.permissions.IsAuthenticated",
+        "config.platform.http.scopes.HasScope",
+    ],
     "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.ExportThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["config.platform.http.parsers.JSONParser"],
@@ -307,6 +310,7 @@ SPECTACULAR_SETTINGS = {
             "name": "rules",
             "description": "Versioned rules for the conversion to JSON: a schema, a prompt and a strategy.",
         },
+        {"name": "tokens", "description": "API tokens with scopes."},
         {"name": "operations", "description": "Health checks and metrics, for load balancers and Prometheus."},
     ],
     "PATH_CONVERTER_OVERRIDES": {

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.urls import include, path
 from drf_spectacular.views import SpectacularSwaggerView
 
-from config.platform.http import health, metrics
+from config.platform.http import health, metrics, token_views
 from config.platform.http.openapi.document import SchemaView
 from config.platform.ui import home
 
@@ -18,6 +18,8 @@ urlpatterns = [
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
+    path("tokens", token_views.TokenListView.as_view()),
+    path("tokens/<uuid:token_id>", token_views.TokenView.as_view()),
     path("api/schema", SchemaView.as_view(), name="schema"),
     path(
         "api/docs",

@@ -24,6 +24,7 @@ from config.platform.http.paging import whole_number
 from config.platform.http.parsers import ExactJSONParser
 from config.platform.http.problems import BadInput, BodyTooLarge, StorageUnavailable
 from config.platform.http.request_context import request_id
+from config.platform.http.scopes import RULES
 from config.platform.http.serializers import EmptyBody, StrictSerializer, Text, WholeNumber
 from etl.api import evaluation_openapi as openapi
 from etl.api import evaluation_schemas as schemas
@@ -146,6 +147,7 @@ def comparison_body(found: Comparison) -> schemas.EvaluationComparison:
 class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     """`GET` and `POST /rules/{rule_id}/samples`."""
 
+    scopes = RULES
     parser_classes = (ExactJSONParser, MultiPartParser)
     ordering = ("-id",)
     row_bytes = staticmethod(attrgetter("text_bytes"))
@@ -204,6 +206,8 @@ def submitted(request: Request, file: Any, *, user: User, rule_id: int) -> Task:
 class SampleView(TaskAPIView):
     """`DELETE /rules/{rule_id}/samples/{sample_id}`."""
 
+    scopes = RULES
+
     @operation(
         operation_id="deleteSample",
         **openapi.DELETE_SAMPLE,
@@ -229,6 +233,7 @@ class SampleView(TaskAPIView):
 class EvaluationsView(TaskAPIView, generics.ListAPIView[Any]):
     """`GET` and `POST /rules/{rule_id}/evaluations`."""
 
+    scopes = RULES
     ordering = ("-id",)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -263,6 +268,8 @@ class EvaluationsView(TaskAPIView, generics.ListAPIView[Any]):
 class EvaluationView(TaskAPIView):
     """`GET /rules/{rule_id}/evaluations/{number}`."""
 
+    scopes = RULES
+
     @operation(
         operation_id="getEvaluation",
         **openapi.GET,
@@ -277,6 +284,8 @@ class EvaluationView(TaskAPIView):
 
 class CancelEvaluationView(TaskAPIView):
     """`POST /rules/{rule_id}/evaluations/{number}/cancel`."""
+
+    scopes = RULES
 
     @operation(
         operation_id="cancelEvaluation",
@@ -296,6 +305,8 @@ class CancelEvaluationView(TaskAPIView):
 
 class CompareEvaluationsView(TaskAPIView):
     """`GET /rules/{rule_id}/evaluations/compare?a=1&b=2`."""
+
+    scopes = RULES
 
     @operation(
         operation_id="compareEvaluations",

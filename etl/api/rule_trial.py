@@ -12,6 +12,7 @@ from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, BodyTooLarge, InputError
 from config.platform.http.renderers import ExactJSONRenderer
+from config.platform.http.scopes import RULES
 from etl.api import lookup, openapi
 from etl.api.serializers import TrialSerializer
 from etl.pipeline import engines, quotas, schemas, trial
@@ -25,6 +26,7 @@ from rules.library.access import NoSuchRule
 class RuleTrialView(APIView):
     """`POST /api/v1/etl/rules/{rule_id}/test`."""
 
+    scopes = RULES
     throttle_classes = (rates.DocumentThrottle,)
     renderer_classes = (ExactJSONRenderer,)
 

@@ -25,6 +25,7 @@ from config.platform.http.problems import (
 )
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
+from config.platform.http.scopes import DOCUMENTS
 from etl.api import lookup, openapi
 from etl.api.search import TaskFilter
 from etl.api.serializers import (
@@ -58,6 +59,7 @@ class NoSuchTask(NotFound):
 class TaskAPIView(APIView):
     """Base class of the views: their rate limit, and their JSON."""
 
+    scopes = DOCUMENTS
     throttle_classes = (rates.DocumentThrottle,)
     renderer_classes = (ExactJSONRenderer,)
 

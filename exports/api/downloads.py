@@ -14,6 +14,7 @@ from config.platform import storage
 from config.platform.http import throttling
 from config.platform.http.openapi.responses import ProblemResponses, problems
 from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
+from config.platform.http.scopes import DATA
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, rates
 from exports.api.views import NoSuchExport, client_of, owned
@@ -24,6 +25,8 @@ from exports.models import Receipt
 
 class LinkView(APIView):
     """`POST /exports/{jobId}/link`: creates a one-time link and revokes the previous one."""
+
+    scopes = DATA
 
     @extend_schema(
         operation_id="createLink",
@@ -122,6 +125,8 @@ def is_prefetch(request: Request) -> bool:
 
 class FileView(APIView):
     """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: redirects the owner to a file of a manifest."""
+
+    scopes = DATA
 
     @extend_schema(
         operation_id="getFile",

@@ -20,6 +20,7 @@ from config.platform.http.auth import credential_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import whole_number
+from config.platform.http.scopes import EXPORTS
 from exports.api import openapi
 from exports.api.event_hub import JobEventHub, JobListener
 from exports.api.views import NoSuchExport, owned
@@ -32,6 +33,7 @@ FIRST = 2  # the highest number that the first event of a job may have
 class ExportEventsView(APIView):
     """`GET /exports/{jobId}/events`: a response that lasts until the job has ended."""
 
+    scopes = EXPORTS
     http_method_names = ("get",)  # Django would make a HEAD of it
     content_negotiation_class = IgnoreAccept
 

@@ -44,11 +44,11 @@ def register(auto_schema: AutoSchema, name: str, schema: dict[str, Any]) -> dict
 
 
 def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Rename path parameters of exports and webhooks to camel case, as in bodies: `{jobId}`. A postprocessing hook."""
+    """Rename path parameters of exports, webhooks, and tokens to camel case, as in bodies. A postprocessing hook."""
     paths = {}
     for path, operations in result["paths"].items():
         named = path
-        if path.startswith("/exports/"):
+        if path.startswith(("/exports/", "/tokens/")):
             for operation in operations.values():
                 named, _ = camelize_operation(path, operation)  # type: ignore[no-untyped-call]
         paths[named] = operations

@@ -14,6 +14,7 @@ from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
+from config.platform.http.scopes import EXPORTS
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi_schedules as openapi
 from exports.api.openapi import ACCEPTED
@@ -46,6 +47,7 @@ def body_of(schedule: Schedule) -> schemas.Schedule:
 class ScheduleListView(generics.ListAPIView[Schedule]):
     """`GET` and `POST /exports/schedules`."""
 
+    scopes = EXPORTS
     row_bytes = staticmethod(lambda schedule: len(str(schedule.request)))
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -69,6 +71,8 @@ class ScheduleListView(generics.ListAPIView[Schedule]):
 
 class ScheduleView(APIView):
     """`GET`, `PATCH` and `DELETE /exports/schedules/{scheduleId}`."""
+
+    scopes = EXPORTS
 
     @extend_schema(
         operation_id="getSchedule",
@@ -104,6 +108,8 @@ class ScheduleView(APIView):
 
 class RunScheduleView(APIView):
     """`POST /exports/schedules/{scheduleId}/run`: creates an export now."""
+
+    scopes = EXPORTS
 
     @extend_schema(
         operation_id="runSchedule",

@@ -18,6 +18,7 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen, refusal
 from config.platform.http.problems import BadInput, NotFound, NotPermitted
 from config.platform.http.request_context import request_id
+from config.platform.http.scopes import EXPORTS
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
 from exports.api.serializers import ExportRequestSerializer
@@ -40,6 +41,7 @@ POLL_SECONDS = 2
 class ExportListView(generics.ListAPIView[Job]):
     """`GET /exports`: the user's jobs, newest first. `POST /exports`: creates a job."""
 
+    scopes = EXPORTS
     ordering = ("-created_at", "-job_id")
 
     def get_queryset(self) -> QuerySet[Job]:
@@ -104,6 +106,8 @@ def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair t
 class PreviewView(APIView):
     """`POST /exports/preview`: the effect of the same request to `POST /exports`. Changes nothing."""
 
+    scopes = EXPORTS
+
     @extend_schema(
         operation_id="previewExport",
         **openapi.PREVIEW,
@@ -117,6 +121,8 @@ class PreviewView(APIView):
 class LimitsView(APIView):
     """`GET /exports/limits`: the daily quota, its usage, and the other limits."""
 
+    scopes = EXPORTS
+
     @extend_schema(operation_id="getLimits", **openapi.LIMITS, responses={200: schemas.Limits})
     def get(self, request: Request) -> Response:
         return Response(representation.limits(quotas.state(user_of(request).pk)))
@@ -124,6 +130,8 @@ class LimitsView(APIView):
 
 class DatasetListView(APIView):
     """`GET /exports/datasets`."""
+
+    scopes = EXPORTS
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
@@ -137,6 +145,8 @@ class NoSuchDataset(NotFound):
 
 class DatasetView(APIView):
     """`GET /exports/datasets/{name}`: with its columns."""
+
+    scopes = EXPORTS
 
     @extend_schema(
         operation_id="getDataset",
@@ -176,6 +186,8 @@ def changeable(request: Request, job_id: UUID) -> Job:
 class ExportView(APIView):
     """`GET /exports/{jobId}`: 200 for every existing job, whatever its status."""
 
+    scopes = EXPORTS
+
     @extend_schema(
         operation_id="getExport",
         **openapi.GET,
@@ -197,6 +209,7 @@ class ExportView(APIView):
 class ChunkListView(generics.ListAPIView[Chunk]):
     """`GET /exports/{jobId}/chunks`: in the order of the request."""
 
+    scopes = EXPORTS
     ordering = ("seq",)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -209,6 +222,8 @@ class ChunkListView(generics.ListAPIView[Chunk]):
 
 class RetryExportView(APIView):
     """`POST /exports/{jobId}/retry`: retries the failed chunks. 409 unless the job has failed."""
+
+    scopes = EXPORTS
 
     @extend_schema(
         operation_id="retryExport",
@@ -230,6 +245,8 @@ class RetryExportView(APIView):
 class CancelExportView(APIView):
     """`POST /exports/{jobId}/cancel`: 409 if the job has ended."""
 
+    scopes = EXPORTS
+
     @extend_schema(
         operation_id="cancelExport",
         **openapi.CANCEL,
@@ -246,6 +263,8 @@ class CancelExportView(APIView):
 
 class ReplayExportView(APIView):
     """`POST /exports/{jobId}/replay`: submits the same request as a new job of this user."""
+
+    scopes = EXPORTS
 
     @extend_schema(
         operation_id="replayExport",

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
+from config.platform.http.scopes import WEBHOOKS
 from config.platform.http.serializers import EmptyBody
 from config.platform.webhooks import representation, schemas, subscriptions
 from exports.api import openapi
@@ -34,6 +35,8 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
 class WebhookListView(generics.ListAPIView[Webhook]):
     """`GET` and `POST /webhooks`."""
 
+    scopes = WEBHOOKS
+
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(Webhook.objects.filter(user_id=user_of(request).pk)) or []
         return self.get_paginated_response([representation.webhook(webhook) for webhook in page])
@@ -54,6 +57,8 @@ class WebhookListView(generics.ListAPIView[Webhook]):
 
 class WebhookView(APIView):
     """`GET`, `PATCH` and `DELETE /webhooks/{webhookId}`."""
+
+    scopes = WEBHOOKS
 
     @extend_schema(
         operation_id="getWebhook",
@@ -90,6 +95,8 @@ class WebhookView(APIView):
 class RotateSecretView(APIView):
     """`POST /webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one also signs for a day."""
 
+    scopes = WEBHOOKS
+
     @extend_schema(
         operation_id="rotateWebhookSecret",
         **openapi.ROTATE,
@@ -104,6 +111,8 @@ class RotateSecretView(APIView):
 
 class TestWebhookView(APIView):
     """`POST /webhooks/{webhookId}/test`: sends a delivery of type `webhook.test`."""
+
+    scopes = WEBHOOKS
 
     @extend_schema(
         operation_id="testWebhook",
@@ -130,6 +139,7 @@ class TestWebhookView(APIView):
 class DeliveryListView(generics.ListAPIView[Delivery]):
     """`GET /webhooks/{webhookId}/deliveries`."""
 
+    scopes = WEBHOOKS
     ordering = ("-created_at", "-id")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -140,6 +150,8 @@ class DeliveryListView(generics.ListAPIView[Delivery]):
 
 class ResendView(APIView):
     """`POST /webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`."""
+
+    scopes = WEBHOOKS
 
     @extend_schema(
         operation_id="redeliver",

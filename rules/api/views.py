@@ -14,6 +14,7 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import ExactJSONParser
 from config.platform.http.problems import BadInput
 from config.platform.http.renderers import ExactJSONRenderer
+from config.platform.http.scopes import RULES
 from rules.api import openapi, rates, representation, schemas
 from rules.library import access, catalog, editing
 from rules.library.access import NoSuchRule, NotYourRule, ReadOnlyRule
@@ -32,6 +33,7 @@ from rules.models import Rule
 class Rules(generics.ListAPIView[Rule]):
     """`GET /api/v1/etl/rules`: the user's and the system's rules. `POST /api/v1/etl/rules`: create one."""
 
+    scopes = RULES
     throttle_classes = (rates.DocumentThrottle,)
     parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
     ordering = ("-created_at", "-rule_id")
@@ -58,6 +60,7 @@ class Rules(generics.ListAPIView[Rule]):
 class OneRule(APIView):
     """`GET`, `PUT`, `PATCH` and `DELETE /api/v1/etl/rules/{rule_id}`."""
 
+    scopes = RULES
     throttle_classes = (rates.DocumentThrottle,)
     parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
 

@@ -71,7 +71,9 @@ def test_wrong_name_and_wrong_password_give_the_same_error(anonymous: Page, caro
 def test_a_token_is_shown_once_and_can_be_revoked(page: Page, web: Web, accessible: Accessible) -> None:
     page.goto("/app/account")
     accessible(page)
+    page.get_by_label("Name").fill("Nightly import")
     page.get_by_label("Expires after").select_option("7")
+    page.get_by_label("Exports: read and download").check()
     page.get_by_role("button", name="Create token").click()
     token = page.locator("#new-token").inner_text()
     accessible(page)
@@ -79,13 +81,15 @@ def test_a_token_is_shown_once_and_can_be_revoked(page: Page, web: Web, accessib
 
     page.goto("/app/account")
     expect(page.locator("#new-token")).to_have_count(0)
-    expect(page.get_by_role("row").nth(1)).to_contain_text("in 6 d")
+    row = page.get_by_role("row").nth(1)
+    for text in ("Nightly import", "exports:read", "in 6 d"):
+        expect(row).to_contain_text(text)
     page.once("dialog", lambda dialog: dialog.dismiss())
     page.get_by_role("button", name="Revoke").click()
     assert status_for(web, token) == 200
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Revoke").click()
-    expect(page.get_by_role("status")).to_contain_text(re.compile(r"Token \w{8}… revoked\."))
+    expect(page.get_by_role("status")).to_contain_text(re.compile(r"Token Nightly import \(\w{8}…\) revoked\."))
     assert status_for(web, token) == 401
 
 

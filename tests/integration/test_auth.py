@@ -1,16 +1,20 @@
 """Bearer tokens, and the command that issues them."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 from knox.models import AuthToken
 from pytest_django import DjangoAssertNumQueries
+
+from config.dev.stack import prepare
+from config.platform.models import TokenDetails
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.unit.failing_views")]
 
@@ -37,6 +41,7 @@ def test_a_token_is_authenticated_with_one_query(
 ) -> None:
     for _ in range(3):
         issue("ada")
+    ask(client, f"Bearer {token}")  # records the use, once a minute
 
     with django_assert_num_queries(1):
         response = ask(client, f"Bearer {token}")
@@ -73,7 +78,13 @@ def test_other_credentials_get_401(client: Client, token: str, header: str | Non
     response = ask(client, header and header.format(token=token, cut=token[:-1]))
 
     assert (response.status_code, response.json()["code"]) == (401, code)
-    assert response["WWW-Authenticate"] == "Bearer"
+    assert (
+        response["WWW-Authenticate"]
+        == {
+            "not_authenticated": "Bearer",
+            "authentication_failed": 'Bearer error="invalid_token"',
+        }[code]
+    )
 
 
 def test_it_refuses_expired_tokens(client: Client, token: str) -> None:
@@ -94,6 +105,39 @@ def test_it_refuses_inactive_users(client: Client, token: str) -> None:
     assert ask(client, f"Bearer {token}").status_code == 401
 
 
+def last_use() -> datetime:
+    at = TokenDetails.objects.get().last_used_at
+    assert at
+    return at
+
+
+def test_the_last_use_is_recorded_once_a_minute(client: Client, token: str) -> None:
+    """C9."""
+    assert TokenDetails.objects.get().last_used_at is None
+    ask(client, f"Bearer {token}")
+    assert last_use() > timezone.now() - timedelta(seconds=30)
+    for minutes, is_recorded in ((0.5, False), (1.5, True)):
+        earlier = timezone.now() - timedelta(minutes=minutes)
+        TokenDetails.objects.update(last_used_at=earlier)
+        ask(client, f"Bearer {token}")
+        assert (last_use() > earlier) == is_recorded
+
+
+def test_tokens_of_earlier_releases_have_all_scopes(client: Client, token: str) -> None:
+    TokenDetails.objects.all().delete()
+    assert ask(client, f"Bearer {token}").status_code == 200
+    assert TokenDetails.objects.get().scopes == []
+
+
+def test_a_database_without_writes_refuses_no_token(client: Client, token: str, caplog: Any) -> None:
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION READ ONLY")
+        assert ask(client, f"Bearer {token}").status_code == 200
+        transaction.set_rollback(True)
+    assert "token_use_not_recorded" in caplog.text
+
+
 # ---- issue_token ------------------------------------------------------------------------------------------------
 def test_it_creates_users_without_rights_or_password() -> None:
     issue("ada", "--create")
@@ -110,6 +154,13 @@ def test_it_creates_staff_idempotently() -> None:
     assert (user.is_staff, user.is_superuser) == (True, True)
 
 
+def test_a_token_has_a_name_and_scopes() -> None:
+    """C9."""
+    issue("ada", "--create", "--name", "Nightly", "--scopes", "exports:write, exports:read")
+    details = TokenDetails.objects.get()
+    assert (details.name, details.scopes) == ("Nightly", ["exports:write", "exports:read"])
+
+
 def test_tokens_expire_after_the_given_days() -> None:
     issue("ada", "--create", "--days", "2")
 
@@ -124,6 +175,8 @@ def test_tokens_expire_after_the_given_days() -> None:
         (["bob"], "User not found"),
         (["ada", "--staff"], "not staff"),
         (["ada", "--days", "0"], "--days"),
+        (["ada", "--scopes", "exports:read,all"], "Unknown scopes: all"),
+        (["ada", "--name", "x" * 101], "--name has 101 characters"),
         (["a b", "--create"], "valid username"),
         (["x" * 200, "--create"], "150"),
         (["off"], "inactive"),
@@ -138,3 +191,19 @@ def test_invalid_arguments_change_nothing(arguments: list[str], message: str) ->
 
     assert caught.value.returncode == 1
     assert (User.objects.count(), AuthToken.objects.count()) == (2, 0)
+
+
+# ---- The local stack ------------------------------------------------------------------------------------------------
+def test_a_restart_of_the_local_stack_ends_no_session_and_keeps_the_token() -> None:
+    prepare.create_superuser("admin", "secret")
+    before = User.objects.get().get_session_auth_hash()
+    token = prepare.issue_token("admin")
+    prepare.create_superuser("admin", "secret")
+    assert User.objects.get().get_session_auth_hash() == before
+    assert prepare.is_valid(token)
+    prepare.create_superuser("admin", "another")
+    assert User.objects.get().check_password("another")
+
+    AuthToken.objects.update(expiry=timezone.now() + timedelta(hours=23))
+    assert not prepare.is_valid(token)
+    assert not prepare.is_valid("")

@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from config.platform.ui.account import tokens_of
+from config.platform.http.tokens import id_of, of_user
 from config.platform.ui.sign_in import BY_NAME
 from config.platform.ui.templatetags import pages
 from tests.broker import valkey
@@ -118,22 +118,22 @@ def test_pages_are_not_cached(carol: User) -> None:
 
 def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> None:
     mine = signed_in(carol)
-    mine.post("/app/account", {"days": "7", "once": uuid4()})
-    handle = tokens_of(carol.pk).get().handle
+    mine.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
+    handle = id_of(of_user(carol.pk).get())
     assert signed_in(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
     assert mine.get(f"/app/account/tokens/{handle}/revoke").status_code == 405
-    assert tokens_of(carol.pk).count() == 1
+    assert of_user(carol.pk).count() == 1
     mine.post(f"/app/account/tokens/{handle}/revoke")
-    assert tokens_of(carol.pk).count() == 0
+    assert of_user(carol.pk).count() == 0
 
 
 def test_a_repeated_form_creates_no_second_token(carol: User) -> None:
-    client, form = signed_in(carol), {"days": "7", "once": str(uuid4())}
+    client, form = signed_in(carol), {"name": "mine", "days": "7", "once": str(uuid4())}
     assert b"Token created" in client.post("/app/account", form).content
     again = client.post("/app/account", form).content
     assert b"Token created" not in again
     assert b"was already created" in again
-    assert tokens_of(carol.pk).count() == 1
+    assert of_user(carol.pk).count() == 1
 
 
 def change_password(client: Client, old: str, **more: str) -> HttpResponse:
@@ -142,13 +142,24 @@ def change_password(client: Client, old: str, **more: str) -> HttpResponse:
     return cast("HttpResponse", client.post("/app/account/password", body))
 
 
+def test_a_token_has_a_name_and_the_chosen_scopes(carol: User) -> None:
+    """C9."""
+    client, form = signed_in(carol), {"name": "Nightly", "days": "7", "scopes": ["exports:read"], "once": uuid4()}
+    page = client.post("/app/account", form).content.decode()
+    assert "Nightly" in page
+    assert "<code>exports:read</code>" in page
+    assert of_user(carol.pk).get().details.scopes == ["exports:read"]
+    assert b"This field is required" in client.post("/app/account", {"days": "7", "once": uuid4()}).content
+    assert of_user(carol.pk).count() == 1
+
+
 def test_a_password_change_can_revoke_all_tokens(carol: User) -> None:
     client = signed_in(carol)
-    client.post("/app/account", {"days": "7", "once": uuid4()})
+    client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert change_password(client, PASSWORD).status_code == 302
-    assert tokens_of(carol.pk).count() == 1
+    assert of_user(carol.pk).count() == 1
     assert change_password(client, "another one, 2", revokes="on").status_code == 302
-    assert tokens_of(carol.pk).count() == 0
+    assert of_user(carol.pk).count() == 0
     assert LogEntry.objects.filter(object_id=str(carol.pk)).count() == 3
 
 
@@ -165,10 +176,10 @@ def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySett
 def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(carol)
-    answer = client.post("/app/account", {"days": "7", "once": uuid4()})
+    answer = client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert answer.status_code == 403
     assert b"has expired" in answer.content
-    assert tokens_of(carol.pk).count() == 0
+    assert of_user(carol.pk).count() == 0
 
 
 # ---- Words ----------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ EXAMPLES = {
     "jobId": NOBODYS,
     "scheduleId": NOBODYS,
     "webhookId": NOBODYS,
+    "tokenId": NOBODYS,
     "deliveryId": NOBODYS,
     "key": "JFK",
     "effectiveDate": "2024-02-29",

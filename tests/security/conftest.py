@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from config.dev.stack.processes import Web
 from config.platform import storage
-from config.platform.ui.account import tokens_of
+from config.platform.http.tokens import id_of, of_user
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import EventType
 from etl.models import Evaluation, Sample, SampleRun, Task
@@ -92,7 +92,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "version": rule.version,
         "sample_id": sample.pk,
         "number": evaluation.number,
-        "handle": tokens_of(alice.pk).first().handle,  # type: ignore[union-attr]
+        "token_id": id_of(of_user(alice.pk)[0]),
     }
 
 

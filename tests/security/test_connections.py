@@ -104,7 +104,8 @@ def test_unauthenticated_uploads_are_not_read(web: Web, strangers: dict[str, dic
         status, body, received = announce(web, SUBMIT, **headers)
         expected = "authentication_failed" if "Bearer" in headers.get("Authorization", "") else "not_authenticated"
         assert (status, json.loads(body)["code"]) == (401, expected), why
-        assert (received["www-authenticate"], received["content-type"]) == ("Bearer", "application/problem+json"), why
+        assert received["www-authenticate"].startswith("Bearer"), why
+        assert received["content-type"] == "application/problem+json", why
         status, _, received = announce(web, PAGE, **headers)
         assert (status, received["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), why
 

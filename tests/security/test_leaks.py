@@ -48,7 +48,7 @@ def sign_in(browser: Client) -> set[str]:
     browser.post("/app/sign-in", {"username": "pearl-name", "password": PASSWORD})
     browser.post("/app/sign-in", {"username": "carol", "password": "pearl-wrong"})
     assert browser.post("/app/sign-in", {"username": "carol", "password": PASSWORD}).status_code == 302
-    page = browser.post("/app/account", {"days": "7", "once": uuid4()}).content.decode()
+    page = browser.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()}).content.decode()
     token = page.partition("slc_")[2].partition("<")[0].split()[0].strip('"')
     assert len(token) > 40
     new = "pearl-another, 2"

@@ -117,7 +117,7 @@ def prepare(started: Servers, variables: Mapping[str, str]) -> str:
     """Migrate, load the flights and create the admin. Return an API token of the admin."""
     password, token = started.root / "admin.password", started.root / "admin.token"
     write_private(password, started.identity.secret(ADMIN))
-    write_private(token, "")
+    write_private(token, token.read_text() if token.exists() else "")
     command = ("-m", "config.dev.stack.prepare", ADMIN, str(password), str(token))
     processes.python("prepare", *command, root=started.root, environment=variables).run_to_completion()
     return token.read_text()

@@ -22,7 +22,9 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from config.platform.admin.display import badge, list_of, moment, side_by_side
 from config.platform.admin.lists import OwnFilters, ReadOnly
+from config.platform.http import scopes, tokens
 from config.platform.ui.base import redirect_page
+from config.platform.ui.templatetags import pages
 
 for model in (User, Group, AuthToken):
     admin.site.unregister(model)
@@ -116,10 +118,10 @@ class Tokens(ReadOnly):
     """Tokens by their first characters. The primary key is the stored credential digest, so rows have no page and no
     checkbox. URLs contain a digest of the digest."""
 
-    list_display = ("token", "user", "state", moment("created"), moment("expiry"), "revocation")
+    list_display = ("token", "user", "scopes", "state", "used", moment("created"), moment("expiry"), "revocation")
     list_display_links = None
     list_filter = ("created", "expiry")
-    list_select_related = ("user",)
+    list_select_related = ("user", "details")
     search_fields = ("user__username",)
     search_help_text = "Exact username"
     ordering = ("-created",)
@@ -136,7 +138,16 @@ class Tokens(ReadOnly):
 
     @admin.display(description="token")
     def token(self, token: Any) -> str:
-        return masked(token)
+        return tokens.label(token)
+
+    @admin.display(description="scopes")
+    def scopes(self, token: Any) -> str:
+        return ", ".join(scopes.of_token(token)) or "all"
+
+    @admin.display(description="last used")
+    def used(self, token: Any) -> Any:
+        details = getattr(token, "details", None)
+        return pages.ago(details.last_used_at) if details and details.last_used_at else "never"
 
     @admin.display(description="status")
     def state(self, token: Any) -> str:
@@ -156,12 +167,7 @@ class Tokens(ReadOnly):
         """Revoke a token. Runs on POST only: Unfold responds to GET with the dialog. Logged in the user's history."""
         token = get_object_or_404(self.get_queryset(request), handle=object_id)
         token.delete()
-        change = f"Revoked token {masked(token)}"
+        change = f"Revoked token {tokens.label(token)}"
         self.log_change(request, token.user, f"{change}.")
         self.message_user(request, f"{change} of {token.user}.", messages.SUCCESS)
         return redirect_page(request, reverse("admin:knox_authtoken_changelist"))
-
-
-def masked(token: Any) -> str:
-    """Return the prefix and four characters, which identify a token without revealing it."""
-    return f"{token.token_key[:8]}…"

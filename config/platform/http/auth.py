@@ -23,7 +23,7 @@ from rest_framework import authentication
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from config.platform.http import staff
+from config.platform.http import staff, tokens
 from config.platform.http.problems import DATABASE_ERRORS, CSRFFailed, NotAuthenticated, Problem, of_exception
 
 
@@ -31,7 +31,7 @@ class BearerAuthentication(TokenAuthentication):
     """`Authorization: Bearer slc_…`, looked up by hash in one query. All errors are the same 401.
 
     Knox itself reads all tokens of the user and deletes expired ones at each request. This class only reads, and
-    rejects an expired token.
+    rejects an expired token. A use is recorded once a minute.
     """
 
     def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:
@@ -39,6 +39,7 @@ class BearerAuthentication(TokenAuthentication):
         digest = hash_token(text)
         for candidate in candidates(text):
             if compare_digest(candidate.digest, digest) and is_live(candidate):
+                tokens.record_use(candidate)
                 return candidate.user, candidate
         raise AuthenticationFailed
 
@@ -150,7 +151,7 @@ def printable(token: bytes) -> str:
 
 def candidates(text: str) -> Any:
     """Return the tokens with the same prefix, nearly always none or one, with their users."""
-    return AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH]).select_related("user")
+    return AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH]).select_related("user", "details")
 
 
 def is_live(token: AuthToken) -> bool:

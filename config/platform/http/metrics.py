@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from config.platform.http import scopes
 from config.platform.http.addresses import client_address, within
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -48,7 +49,7 @@ class Metrics(APIView):
         },
     )
     def get(self, request: Request) -> HttpResponse:
-        if not (is_scraper(request) or request.user.is_staff):
+        if not (is_scraper(request) or scopes.has_all(request.user, request)):
             raise NotPermitted("Metrics are available to addresses in METRICS_ALLOW_CIDRS and to staff only.")
         return HttpResponse(exposition(), content_type=prometheus_client.CONTENT_TYPE_LATEST)
 

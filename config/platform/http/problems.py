@@ -108,6 +108,7 @@ class NotAuthenticated(Problem):
 
 class AuthenticationFailed(NotAuthenticated):
     code = "authentication_failed"
+    headers = MappingProxyType({"WWW-Authenticate": 'Bearer error="invalid_token"'})
     detail = "The token is unknown, expired or revoked, or its user is inactive."
 
 

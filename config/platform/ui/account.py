@@ -1,39 +1,51 @@
 """The account page: API tokens and the password."""
 
-from datetime import timedelta
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
 from django.db import transaction
-from django.db.models import QuerySet
-from django.db.models.functions import MD5
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import redirect
 from django.urls import reverse_lazy
-from knox.models import AuthToken
 
 from config.platform.db import clock
+from config.platform.http import scopes, tokens
+from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
-from config.platform.ui.base import Action, Page
+from config.platform.ui.base import Action, Page, problem_text
 
 DAYS = {7: "7 days", 30: "30 days", 90: "90 days", 365: "1 year"}
-MOST_TOKENS = 50
+SCOPES = {
+    "exports:read": "Exports: read and download",
+    "exports:write": "Exports: create and change",
+    "documents:read": "Documents: read",
+    "documents:write": "Documents: submit and change",
+    "rules:write": "Rules: change",
+    "webhooks:write": "Webhooks: change",
+}
 
 
 class TokenForm(forms.Form):
     once = forms.UUIDField(widget=forms.HiddenInput)
+    name = forms.CharField(max_length=tokens.MAX_NAME, help_text="What the token is for.")
     days = forms.TypedChoiceField(
         label="Expires after",
         choices=list(DAYS.items()),
         initial=90,
         coerce=int,
         help_text="Requests with an expired token are refused.",
+    )
+    scopes = forms.MultipleChoiceField(
+        label="Permits",
+        choices=list(SCOPES.items()),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Without a choice, the token permits all that you may do.",
     )
 
 
@@ -52,46 +64,44 @@ class Account(Page):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         now = clock.now()
-        tokens = list(tokens_of(self.user.pk).order_by("-created")[:MOST_TOKENS])
+        rows = [
+            {
+                **tokens.represent(token),
+                "limits": scopes.of_token(token),
+                "expired": bool(token.expiry and token.expiry <= now),
+            }
+            for token in tokens.of_user(self.user.pk)
+        ]
         return super().get_context_data(
             form=context.pop("form", None) or TokenForm(initial={"once": uuid4()}),
-            tokens=[{"token": token, "expired": bool(token.expiry and token.expiry <= now)} for token in tokens],
+            tokens=rows,
             **context,
         )
 
     def post(self, request: HttpRequest) -> HttpResponse:
         form, new_token = TokenForm(request.POST), ""
-        if AuthToken.objects.filter(user=self.user).count() >= MOST_TOKENS:
-            messages.error(request, f"You have {MOST_TOKENS} tokens, which is the limit. Revoke one to create another.")
-        elif form.is_valid() and request.session.get(ONCE) == str(form.cleaned_data["once"]):
+        if form.is_valid() and request.session.get(ONCE) == str(form.cleaned_data["once"]):
             messages.info(
                 request, "This token was already created and is not shown again. Create another one if you lost it."
             )
         elif form.is_valid():
-            request.session[ONCE] = str(form.cleaned_data["once"])
-            token, new_token = AuthToken.objects.create(
-                user=self.user, expiry=timedelta(days=form.cleaned_data["days"])
-            )
-            log_change(self.user, f"Created token {token.token_key[:8]}….")
+            wanted = form.cleaned_data
+            try:
+                _, new_token = tokens.create(
+                    self.user, name=wanted["name"], limits=wanted["scopes"], days=wanted["days"]
+                )
+                request.session[ONCE] = str(wanted["once"])
+            except Problem as problem:
+                messages.error(request, problem_text(problem))
         return self.render_to_response(self.get_context_data(form=form if form.errors else None, new_token=new_token))
 
 
 class Revoke(Action):
-    """Revoke a token. URLs contain a digest of its digest, because the digest itself is stored as the credential."""
-
-    def act(self, *, handle: str) -> str:
-        token = get_object_or_404(tokens_of(self.user.pk), handle=handle)
-        token.delete()
-        log_change(self.user, f"Revoked token {token.token_key[:8]}….")
-        return f"Token {token.token_key[:8]}… revoked."
+    def act(self, *, token_id: UUID) -> str:
+        return f"Token {tokens.label(tokens.revoke(self.user, token_id))} revoked."
 
     def next_url(self, **_: Any) -> str:
         return "account"
-
-
-def tokens_of(user_id: int) -> QuerySet[AuthToken]:
-    tokens: QuerySet[AuthToken] = AuthToken.objects.filter(user_id=user_id).annotate(handle=MD5("digest"))
-    return tokens
 
 
 class PasswordForm(PasswordChangeForm):
@@ -122,13 +132,8 @@ class Password(PasswordChangeView):
             response = super().form_valid(form)
             message = "Password changed. Other browsers are signed out."
             if form.cleaned_data["revokes"]:
-                tokens_of(user.pk).delete()
+                tokens.of_user(user.pk).delete()
                 message += " API tokens revoked."
-            log_change(user, message)
+            tokens.record(user, message)
         messages.success(self.request, message)
         return response
-
-
-def log_change(user: User, message: str) -> None:
-    """Log a change in the user's history in the admin."""
-    LogEntry.objects.log_actions(user.pk, [user], CHANGE, change_message=message, single_object=True)

@@ -13,6 +13,6 @@ urlpatterns = [
     path("app/sign-in", sign_in.SignIn.as_view(), name="sign-in"),
     path("app/sign-out", LogoutView.as_view(), name="sign-out"),
     path("app/account", account.Account.as_view(), name="account"),
-    path("app/account/tokens/<slug:handle>/revoke", account.Revoke.as_view(), name="revoke-token"),
+    path("app/account/tokens/<uuid:token_id>/revoke", account.Revoke.as_view(), name="revoke-token"),
     path("app/account/password", account.Password.as_view(), name="password"),
 ]

@@ -1,17 +1,14 @@
-"""`python manage.py issue_token USERNAME [--create] [--staff] [--days N]`: print a new token."""
+"""`python manage.py issue_token USERNAME [--name NAME] [--scopes A,B] [--create] [--staff] [--days N]`."""
 
 from argparse import ArgumentParser
-from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
-from knox.models import AuthToken
-from knox.settings import knox_settings
 
-MAX_DAYS = 3650
+from config.platform.http import scopes, tokens
 
 
 class Command(BaseCommand):
@@ -29,22 +26,31 @@ class Command(BaseCommand):
             action="store_true",
             help="make the created user staff and superuser; an existing user must already be staff",
         )
+        parser.add_argument("--days", type=int, default=tokens.DAYS, help="days until the token expires (%(default)s)")
+        parser.add_argument("--name", default="", help="what the token is for")
         parser.add_argument(
-            "--days", type=int, help="days until the token expires (default: REST_KNOX in the settings)"
+            "--scopes",
+            default="",
+            help=f"what the token permits, separated by commas: {', '.join(scopes.ALL)} (default: all)",
         )
 
     @transaction.atomic
-    def handle(self, *, username: str, create: bool, staff: bool, days: int | None, **_kwargs: Any) -> None:
-        if days is not None and not 1 <= days <= MAX_DAYS:
-            raise CommandError(f"--days is {days}; it must be between 1 and {MAX_DAYS}.")
+    def handle(self, *, username: str, create: bool, staff: bool, **options: Any) -> None:
+        days, name = options["days"], options["name"].strip()
+        if not 1 <= days <= tokens.MAX_DAYS:
+            raise CommandError(f"--days is {days}; it must be between 1 and {tokens.MAX_DAYS}.")
+        if len(name) > tokens.MAX_NAME:
+            raise CommandError(f"--name has {len(name)} characters; the limit is {tokens.MAX_NAME}.")
+        limits = [each.strip() for each in options["scopes"].split(",") if each.strip()]
+        if unknown := set(limits) - set(scopes.ALL):
+            raise CommandError(f"Unknown scopes: {', '.join(sorted(unknown))}. Known: {', '.join(scopes.ALL)}.")
         user = User.objects.filter(username=username).first() or created(username, create=create, staff=staff)
         if not user.is_active:
             raise CommandError("This user is inactive.")
         if staff and not user.is_staff:
             raise CommandError("This user exists and is not staff. --staff does not change existing users.")
-        expiry = knox_settings.TOKEN_TTL if days is None else timedelta(days=days)
-        _, token = AuthToken.objects.create(user, expiry=expiry)
-        self.stdout.write(token)
+        _, text = tokens.create(user, name=name, limits=limits, days=days, most=None)
+        self.stdout.write(text)
 
 
 def created(username: str, *, create: bool, staff: bool) -> User:

@@ -12,7 +12,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework.permissions import SAFE_METHODS
 
-from config.platform.http.auth import SessionAuthentication
+from config.platform.http import scopes
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.response_schemas import as_serializer
 from config.platform.http.openapi.responses import (
@@ -91,9 +91,13 @@ class Schema(AutoSchema):
     """drf-spectacular's schema with the error responses of each view."""
 
     def get_auth(self) -> list[Any]:
-        """Make authentication optional for views without permission classes."""
+        """Make authentication optional for views without permission classes, and name the scopes of the others."""
         ways: list[Any] = super().get_auth()
-        return ways if self.view.get_permissions() or not ways else [{}, *ways]
+        if not ways or not self.view.get_permissions():
+            return [{}, *ways] if ways else ways
+        needed = scopes.needed_by(self.view, self.method)
+        limited = [{BearerScheme.name: [scope]} for scope in needed]
+        return [way for each in ways for way in (limited if limited and BearerScheme.name in each else [each])]
 
     def _get_request_body(self, direction: Direction = "request") -> dict[str, Any] | None:
         """Make the body optional for PATCH only, where all fields are optional."""
@@ -144,8 +148,8 @@ class Schema(AutoSchema):
         yield from ("BadRequest", "InternalError")
         if self.view.authentication_classes:
             yield "Unauthorized"
-            if writes and SessionAuthentication in self.view.authentication_classes:
-                yield "CsrfFailed"
+            if self.view.get_permissions():
+                yield "InsufficientScopeOrCsrfFailed" if writes else "InsufficientScope"
         if self.view.content_negotiation_class is not IgnoreAccept:
             yield "NotAcceptable"
         if writes:

@@ -25,6 +25,7 @@ from config.platform.http.problems import (
     Problem,
     of_status,
 )
+from config.platform.http.scopes import InsufficientScope
 from config.platform.http.throttling import RateLimited
 
 REQUEST_ID = "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10"
@@ -105,7 +106,8 @@ def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
 SHARED: dict[str, dict[int, dict[str, str]]] = {
     "BadRequest": by_status(BadInput),
     "Unauthorized": by_status(NotAuthenticated, AuthenticationFailed),
-    "CsrfFailed": by_status(CSRFFailed),
+    "InsufficientScope": by_status(InsufficientScope),
+    "InsufficientScopeOrCsrfFailed": by_status(InsufficientScope, CSRFFailed),
     "NotAcceptable": by_status(of_status(406)),
     "BodyTooLarge": by_status(BodyTooLarge),
     "UnsupportedMediaType": by_status(of_status(415)),
@@ -147,7 +149,7 @@ def headers_of(status: int) -> dict[str, Any]:
         about = "Seconds until the next attempt."
         return {"Retry-After": {"schema": wait, "description": about, "required": True}}
     if status == NotAuthenticated.status:
-        return {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}, "required": True}}
+        return {"WWW-Authenticate": {"schema": {"type": "string", "pattern": "^Bearer"}, "required": True}}
     return {}
 
 

@@ -1,0 +1,80 @@
+"""C9: each operation needs its scope, whatever else a token has. A new route fails here until it has a scope."""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import yaml
+from django.conf import settings
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from config.platform.http import tokens
+from config.platform.http.scopes import ALL
+from tests.security.conftest import State
+from tests.security.routes import ROUTES, UNSAFE, Route
+
+# Without a token, or by another credential.
+OPEN = {"livez", "readyz", "metrics", "api/schema", "api/docs", "exports/<uuid:job_id>/download"}
+READS = {"exports/<uuid:job_id>/link"}  # POST, but only to read data
+
+
+def expected(route: Route, method: str) -> set[str]:
+    """Return the scopes of which an operation needs one, by its path."""
+    writes = method in UNSAFE and route.path not in READS
+    parts = route.path.split("/")
+    if parts[0] == "tokens":
+        return set()
+    if "webhooks" in parts:
+        return {"webhooks:write"}
+    if "rules" in parts:
+        return {"rules:write"} if writes else {"rules:write", "documents:read"}
+    return {f"{'exports' if parts[0] == 'exports' else 'documents'}:{'write' if writes else 'read'}"}
+
+
+API = [
+    (route, method)
+    for route in ROUTES
+    if getattr(route.view, "cls", None) and not route.is_page and route.path not in OPEN
+    for method in sorted(route.methods - {"head"})
+]
+
+
+def test_every_view_of_the_api_declares_its_scopes() -> None:
+    """C9."""
+    assert len(API) > 70
+    for route, method in API:
+        assert set(route.view.cls.scopes.of(method.upper())) == expected(route, method), f"{method} {route}"
+
+
+def test_the_schema_names_the_scopes() -> None:
+    document = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
+    found = [
+        {scope for way in operation["security"] for scope in way.get("bearer", ())}
+        for path, operations in document["paths"].items()
+        for operation in operations.values()
+        if path.startswith(("/exports", "/api/v1/etl")) and not path.endswith("/download")
+    ]
+    assert len(found) > 60
+    assert all(found)
+
+
+@pytest.mark.parametrize("scope", ALL)
+def test_a_token_reaches_what_its_scope_permits_and_nothing_else(
+    belongings: dict[str, Any], alice: User, state: Callable[[], State], scope: str
+) -> None:
+    _, text = tokens.create(alice, limits=[scope])
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    before = state()
+    for route, method in API:
+        is_permitted = scope in expected(route, method)
+        if is_permitted and method in UNSAFE:
+            continue  # it would change something
+        required = {"a": 1, "b": 1} if route.path.endswith("/compare") else {}
+        with closing(getattr(client, method)(route.filled(belongings), required or None)) as answer:
+            assert (answer.status_code == 403) == (not is_permitted), f"{method} {route}: {answer.status_code}"
+            if not is_permitted:
+                assert answer.json()["code"] == "insufficient_scope"
+    assert state() == before
