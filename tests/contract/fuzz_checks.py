@@ -24,7 +24,9 @@ KNOWN_REASONS = {
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
     r"|/rows|/a|/b|/q|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
-    "invalid_choice": r"(/request)?/(format|compression)",  # some datasets come in some only
+    # Some datasets come in some formats only; the modes are those of the processors that are configured.
+    "invalid_choice": r"(/request)?/(format|compression)|/postprocess_mode",
+    "unsupported_format": r"/file(/\d+)?",  # the provider takes fewer formats
     "invalid_schema": r"/json_schema.*",
     "too_large": r"/json_schema.*",
     "unknown_field": r"(?s)/request/.*",  # the fields of a request are those of exports
