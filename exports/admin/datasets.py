@@ -4,9 +4,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
+from unfold.admin import ModelAdmin, TabularInline
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
@@ -15,8 +17,9 @@ from config.platform.admin.lists import OwnFilters
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS
 from exports.jobs.columns import as_stored
-from exports.models import Dataset, File
+from exports.models import Dataset, File, Grant
 from exports.models.dataset import FORMATS
+from exports.models.grant import LAST_GRANT
 from exports.source import database
 
 
@@ -26,6 +29,11 @@ class DatasetForm(forms.ModelForm):
         initial=FORMATS,
         widget=UnfoldAdminCheckboxSelectMultipleWidget(),
         help_text="Formats that clients may request.",
+    )
+    open_to_all = forms.BooleanField(
+        label="Open to all users when the last grant is deleted",
+        required=False,
+        help_text="Otherwise, the last grant cannot be deleted.",
     )
 
     class Meta:
@@ -39,10 +47,33 @@ class DatasetForm(forms.ModelForm):
         }
 
 
+class GrantFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
+    """Grants of a dataset, of which the last one is deleted only on request."""
+
+    def clean(self) -> None:
+        super().clean()
+        had_grants = any(form.instance.pk for form in self.forms)
+        kept = [form for form in self.forms if form.has_changed() or form.instance.pk]
+        if had_grants and all(form in self.deleted_forms for form in kept) and "open_to_all" not in self.data:
+            raise forms.ValidationError(LAST_GRANT)
+
+
+class Grants(TabularInline):
+    model = Grant
+    formset = GrantFormSet
+    verbose_name_plural = "grants: without any, all users can export this dataset"
+    fields = ("group", "key_pattern")
+    ordering = ("pk",)
+    extra = 0
+
+
 @admin.register(Dataset)
 class DatasetAdmin(OwnFilters, ModelAdmin):
     form = DatasetForm
-    list_display = ("name", "function", "base_path", "offered", "schema_version", "calls_at_once", "timeout", "related")
+    inlines = (Grants,)
+    list_display = (
+        "name", "function", "base_path", "offered", "granted", "schema_version", "calls_at_once", "timeout", "related",
+    )  # fmt: skip
     search_fields = ("name", "function", "base_path")
     ordering = ("name",)
     sortable_by = ()
@@ -56,10 +87,24 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         ("Files", {"fields": ("base_path", "schema_version", "reuse_max_age")}),
         ("Limits", {"fields": (("statement_timeout", "max_concurrency"), "allow_writes")}),
     )
+    access = ("Access", {"fields": ("open_to_all",)})
     about = (None, {"fields": ("described", "related", times)})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        return [*self.fieldsets, self.about] if obj else list(self.fieldsets)
+        if obj is None:
+            return list(self.fieldsets)
+        may_open = obj.grants.exists() and request.user.has_perm("exports.delete_grant")
+        return [*self.fieldsets, *([self.access] if may_open else []), self.about]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related("grants__group")  # type: ignore[no-any-return]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Lock a dataset that is changed: two requests that each delete another grant must not delete the last one."""
+        found = super().get_object(request, object_id, from_field)
+        if found and request.method == "POST":
+            Dataset.objects.select_for_update(no_key=True).get(pk=found.pk)
+        return found
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Allow deletion only without jobs and files, which refer to the dataset."""
@@ -77,6 +122,10 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
         return ", ".join(dataset.formats)
+
+    @admin.display(description="granted to")
+    def granted(self, dataset: Dataset) -> str:
+        return ", ".join(str(grant.group) for grant in dataset.grants.all()) or "all users"
 
     @admin.display(description="columns")
     def described(self, dataset: Dataset) -> str:

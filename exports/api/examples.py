@@ -140,6 +140,7 @@ DATASETS = {
             "schemaVersion": 1,
             "formats": ["csv", "jsonl", "json", "parquet"],
             "keyPattern": "[A-Z]{3}",
+            "grantedKeyPatterns": None,
         },
     ],
     "next": None,

@@ -16,13 +16,14 @@ from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen, refusal
-from config.platform.http.problems import BadInput, NotFound, NotPermitted
+from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
 from config.platform.http.request_context import request_id
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import links
+from exports.delivery.access import AccessRemoved
 from exports.jobs import actions, quotas, representation, schemas, submission
 from exports.jobs.columns import ColumnsUnknown
 from exports.models import Chunk, Dataset, Job
@@ -68,7 +69,7 @@ class ExportListView(generics.ListAPIView[Job]):
     )
     def post(self, request: Request) -> Response:
         caller = caller_of(request, Idempotency.of(request))
-        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data), caller))
+        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data, caller.user_id), caller))
 
 
 def uuid_in(text: str) -> UUID:
@@ -111,7 +112,7 @@ class PreviewView(APIView):
         responses={200: schemas.Preview, **problems(BadInput, ColumnsUnknown)},
     )
     def post(self, request: Request) -> Response:
-        return Response(submission.preview(ExportRequestSerializer.read(request.data)))
+        return Response(submission.preview(ExportRequestSerializer.read(request.data, user_of(request).pk)))
 
 
 class LimitsView(APIView):
@@ -123,12 +124,12 @@ class LimitsView(APIView):
 
 
 class DatasetListView(APIView):
-    """`GET /exports/datasets`."""
+    """`GET /exports/datasets`: those that the user may export."""
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
-        datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
-        return Response({"results": datasets, "next": None, "previous": None})
+        granted = Dataset.objects.granted_to(user_of(request).pk).order_by("name")
+        return Response({"results": [representation.dataset(each) for each in granted], "next": None, "previous": None})
 
 
 class NoSuchDataset(NotFound):
@@ -144,10 +145,8 @@ class DatasetView(APIView):
         responses={200: schemas.DatasetDetail, **problems(NoSuchDataset, ColumnsUnknown)},
     )
     def get(self, request: Request, name: str) -> Response:
-        dataset = Dataset.objects.filter(name=name).first()
-        if dataset is None:
-            raise NoSuchDataset
-        return Response(representation.dataset_detail(dataset))
+        found = Dataset.objects.granted_to(user_of(request).pk).filter(name=name)
+        return Response(representation.dataset_detail(require_first(found, NoSuchDataset)))
 
 
 class NoSuchExport(NotFound):
@@ -216,7 +215,7 @@ class RetryExportView(APIView):
         request=None,
         responses={
             202: schemas.Job,
-            **problems(BadInput, NotPermitted, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded),
+            **problems(BadInput, NotPermitted, AccessRemoved, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded),
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:

@@ -1,6 +1,5 @@
 """Actions on a job: retry its failed chunks, cancel it, submit the same request again."""
 
-import re
 from collections.abc import Collection
 
 import structlog
@@ -12,6 +11,7 @@ from config.platform.http.problems import Problem
 from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, planning, wakeups
 from exports.core.states import ChunkStatus, JobStatus
+from exports.delivery import access
 from exports.jobs import quotas, submission, webhook_events
 from exports.models import Dataset, Job
 
@@ -34,8 +34,8 @@ class NotReplayable(Problem):
     status = 409
     code = "not_replayable"
     detail = (
-        "The limits, or the dataset's formats or key pattern, have changed since this export was created. The "
-        "same request is no longer valid; create a new export."
+        "The limits, the dataset's formats or key pattern, or your access to it have changed since this export was "
+        "created. The same request is no longer valid; create a new export."
     )
 
 
@@ -87,9 +87,10 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     """Queue the failed chunks of a failed job, with all their attempts. Returns how many.
 
     They are charged again. A job that failed while its files were bundled has no failed chunks: then only bundling is
-    retried, at no charge. `only`: these chunks, all of which must have failed. Raises NotFailed or QuotaExceeded, and
-    then changes nothing.
+    retried, at no charge. `only`: these chunks, all of which must have failed. Raises AccessRemoved, NotFailed or
+    QuotaExceeded, and then changes nothing.
     """
+    access.require(job)
     with transaction.atomic():
         lock_failed(job, only)
         webhook_events.fan_out_job(job.pk)
@@ -208,16 +209,18 @@ def try_to_cancel(job: Job) -> int | None:
 
 def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
     """Submit the request of a job again, as `submission.submit` does. Also raise NotReplayable."""
-    return submission.submit(lambda: request_of(job), caller)
+    return submission.submit(lambda: request_of(job, caller.user_id), caller)
 
 
-def request_of(job: Job) -> submission.ExportRequest:
-    """Return the request that created a job, for the dataset as it is now: its schema version, its base path."""
+def request_of(job: Job, user_id: int) -> submission.ExportRequest:
+    """Return the request that created a job, for the dataset as it is now, as a request of this user."""
     # Read here and at once: the dataset of a job from `representation.find` would load each field by its own query, so
     # that a registration in between would give the new job the function of another schema version.
-    dataset = Dataset.objects.get(pk=job.dataset_id)
+    dataset = Dataset.objects.granted_to(user_id).filter(pk=job.dataset_id).first()
+    if dataset is None:
+        raise NotReplayable
     pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
-    fits = re.compile(dataset.key_pattern).fullmatch
+    fits = dataset.key_check()
     if (
         job.format not in dataset.formats
         or len(pairs) > settings.SLUICE.export_max_chunks_per_job

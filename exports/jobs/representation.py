@@ -278,11 +278,13 @@ def chunk(chunk: Chunk) -> schemas.Chunk:
 
 
 def dataset(dataset: Dataset) -> schemas.Dataset:
+    """Return the body of a dataset from `granted_to`."""
     return {
         "name": dataset.name,
         "schemaVersion": dataset.schema_version,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,
+        "grantedKeyPatterns": dataset.granted_patterns,
     }
 
 

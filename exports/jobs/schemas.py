@@ -169,6 +169,9 @@ class Dataset(TypedDict):
     schemaVersion: int
     formats: list[Annotated[str, choices(FORMATS)]]
     keyPattern: Annotated[str, "Regular expression in Python syntax that the whole key must match."]
+    grantedKeyPatterns: Annotated[
+        list[str] | None, "If your access is limited to some keys: the whole key must also match one of these patterns."
+    ]
 
 
 class DatasetDetail(Dataset):
@@ -176,7 +179,7 @@ class DatasetDetail(Dataset):
 
 
 class Datasets(TypedDict):
-    """All datasets, on a single page."""
+    """All datasets that the user may export, on a single page."""
 
     results: list[Dataset]
     next: Url | None

@@ -269,6 +269,7 @@ def form_of(**changes: Any) -> dict[str, Any]:
     form = {
         "name": "new", "function": "data.rows_for", "base_path": "new", "schema_version": 1, "formats": ["csv", "json"],
         "key_pattern": "^[A-Z]+$", "statement_timeout": 30, "max_concurrency": 3, "reuse_max_age": "",
+        "grants-TOTAL_FORMS": 0, "grants-INITIAL_FORMS": 0,
     }  # fmt: skip
     return form | changes
 

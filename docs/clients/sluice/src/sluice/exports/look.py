@@ -152,6 +152,7 @@ def dataset(session: Session, name: Annotated[str, typer.Argument(metavar="DATAS
             ("Dataset", f"{response['name']}, schema version {response['schemaVersion']}"),
             ("Formats", ", ".join(response["formats"])),
             ("Keys", response["keyPattern"]),
+            ("Your keys", " or ".join(response.get("grantedKeyPatterns") or ())),
         ]
     )
     session.terminal.put("")
