@@ -20,7 +20,7 @@ from exports.jobs.columns import as_stored
 from exports.models import Dataset, File, Grant
 from exports.models.dataset import FORMATS
 from exports.models.grant import LAST_GRANT
-from exports.source import database
+from exports.source.examination import examine
 
 
 class DatasetForm(forms.ModelForm):
@@ -83,7 +83,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     times = (instant("created_at"), instant("updated_at"))
     readonly_fields = ("described", "related", *times)
     fieldsets = (
-        ("Dataset", {"fields": ("name", "function", "key_pattern", "formats")}),
+        ("Dataset", {"fields": ("name", "function", "key_pattern", "formats", "show_errors")}),
         ("Files", {"fields": ("base_path", "schema_version", "reuse_max_age")}),
         ("Limits", {"fields": (("statement_timeout", "max_concurrency"), "allow_writes")}),
     )
@@ -113,11 +113,11 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         return bool(super().has_delete_permission(request, obj))
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
-        columns, reason = database.examine(obj.schema_and_name)
-        obj.columns = None if reason else as_stored(columns)
+        found = examine(obj.schema_and_name, allow_writes=obj.allow_writes)
+        obj.columns = None if found.refusal else as_stored(found.columns)
         super().save_model(request, obj, form, change)
-        if reason:  # it may be created later
-            self.message_user(request, f"Saved, but {reason}", messages.WARNING)
+        if text := found.refusal or found.warning:  # a function may be created or changed later
+            self.message_user(request, f"Saved, but exports may fail: {text}", messages.WARNING)
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:

@@ -199,11 +199,12 @@ class ChunkListView(generics.ListAPIView[Chunk]):
     ordering = ("seq",)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        chunks = Chunk.objects.filter(job=owned(request, self.kwargs["job_id"]))
+        job = owned(request, self.kwargs["job_id"])
+        chunks = Chunk.objects.filter(job=job)
         if status := chosen(request, "status", among=ChunkStatus.values):
             chunks = chunks.filter(status=status)
         page = self.paginate_queryset(chunks) or []
-        return self.get_paginated_response([representation.chunk(chunk) for chunk in page])
+        return self.get_paginated_response(representation.chunks(job, page, user_of(request).pk))
 
 
 class RetryExportView(APIView):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from re import _constants, _parser  # type: ignore[attr-defined]
+from re import _constants, _parser
 from typing import Any
 
 MANY = 10  # more repetitions than these count as any number of them

@@ -3,6 +3,7 @@
 The job runs on without it, as it was accepted. But its owner gets no link, no file, and no retry.
 """
 
+from collections.abc import Callable
 from uuid import UUID
 
 from config.platform.http.problems import Problem
@@ -42,6 +43,15 @@ def has_access(job_id: UUID, user_id: int, dataset_id: int) -> bool:
         return dataset is not None
     keys = Chunk.objects.filter(job=job_id).order_by().values_list("key", flat=True).distinct()
     return all(map(dataset.grant_check(), keys))
+
+
+def message_check(job: Job, user_id: int) -> Callable[[str], bool]:
+    """Return a function that returns whether a user sees the source's message of a chunk, by its key.
+
+    Owners do for datasets that show errors. Staff who see the job do not: they have the admin, which records it.
+    """
+    dataset = granted(user_id, job.dataset_id) if job.user_id == user_id else None
+    return dataset.grant_check() if dataset and dataset.show_errors else lambda _key: False
 
 
 def granted(user_id: int, dataset_id: int) -> Dataset | None:

@@ -55,7 +55,7 @@ WITH mine AS MATERIALIZED (
 ), again AS (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', charged = true
+        refused_at = NULL, error_code = '', error_detail = '', source_message = '', charged = true
     FROM mine WHERE c.id = mine.id AND c.status = 'failed'
     RETURNING c.id, c.job_id, c.status, c.seq
 ), numbered AS (

@@ -93,6 +93,11 @@ class Dataset(models.Model):
         db_default=False,
         help_text="Run calls in a transaction that is committed after the last row. Otherwise calls are read-only.",
     )
+    show_errors = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Show owners of exports the source's message of a failed chunk. It may quote data.",
+    )
     columns = models.JSONField(
         null=True,
         blank=True,

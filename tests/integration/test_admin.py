@@ -321,7 +321,7 @@ def test_it_warns_of_an_unusable_function(pages: Client, dataset: Dataset) -> No
 
     assert Dataset.objects.filter(name="new").exists()
     assert any(
-        "data.missing(key text, effective_date date) cannot be called: EXPORT_SOURCE_ERROR" in text
+        "Saved, but exports may fail: data.missing does not exist in the source database." in text
         for text in messages_of(response)
     )
 

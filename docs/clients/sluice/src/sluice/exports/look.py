@@ -81,7 +81,10 @@ def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def show_failures(session: Session, job: dict[str, Any]) -> None:
     failed = session.api.pages(f"{path_of(job['jobId'])}/chunks", {"status": "failed"}, limit=SHOWN_FAILURES)
-    session.terminal.put("", *(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}" for each in failed))
+    session.terminal.put("")
+    for each in failed:
+        session.terminal.put(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}")
+        session.terminal.put(*(f"  {line}" for line in (each.get("sourceMessage") or "").splitlines()))
     if job["progress"]["failed"] > SHOWN_FAILURES:
         session.terminal.put(f"List all with: sluice export chunks {job['jobId']} --status failed")
 
