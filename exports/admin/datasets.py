@@ -47,7 +47,7 @@ class DatasetForm(forms.ModelForm):
         }
 
 
-class GrantFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
+class GrantFormSet(BaseInlineFormSet):
     """Grants of a dataset, of which the last one is deleted only on request."""
 
     def clean(self) -> None:

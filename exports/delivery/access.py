@@ -45,12 +45,12 @@ def has_access(job_id: UUID, user_id: int, dataset_id: int) -> bool:
     return all(map(dataset.grant_check(), keys))
 
 
-def message_check(job: Job, user_id: int) -> Callable[[str], bool]:
+def message_check(job: Job, user_id: int | None) -> Callable[[str], bool]:
     """Return a function that returns whether a user sees the source's message of a chunk, by its key.
 
     Owners do for datasets that show errors. Staff who see the job do not: they have the admin, which records it.
     """
-    dataset = granted(user_id, job.dataset_id) if job.user_id == user_id else None
+    dataset = granted(job.user_id, job.dataset_id) if job.user_id == user_id else None
     return dataset.grant_check() if dataset and dataset.show_errors else lambda _key: False
 
 

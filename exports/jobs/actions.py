@@ -12,7 +12,7 @@ from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, planning, wakeups
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import access
-from exports.jobs import quotas, submission, webhook_events
+from exports.jobs import quotas, submission, turns, webhook_events
 from exports.models import Dataset, Job
 
 log = structlog.get_logger(__name__)
@@ -43,8 +43,9 @@ class NotReplayable(Problem):
 
 # Chunks are locked before the job and by their ids, as everywhere. The condition on the job makes the second of two
 # retries a no-op, also if it waited until the chunks of the first had failed again and are not in its snapshot. With
-# `only`, a part of the failed chunks is retried; when they have ended, the job fails again because of the others. The
-# event of the failure, the job's newest, keeps the error that the job loses.
+# `only`, a part of the failed chunks is retried; when they have ended, the job fails again because of the others. They
+# rank behind the waiting chunks of their owner, as those of a new job: with their old ranks, they would be the first.
+# The event of the failure, the job's newest, keeps the error that the job loses.
 RETRY = (
     """
 WITH mine AS MATERIALIZED (
@@ -52,11 +53,14 @@ WITH mine AS MATERIALIZED (
     WHERE job_id = %(job)s AND status = 'failed' AND (%(only)s::bigint[] IS NULL OR id = ANY(%(only)s::bigint[]))
       AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
     ORDER BY id FOR UPDATE
+), ranked AS (
+    SELECT c.id, %(rank)s::bigint - 1 + row_number() OVER (ORDER BY c.seq) AS rank
+    FROM exports_chunk c JOIN mine USING (id)
 ), again AS (
     UPDATE exports_chunk c
-    SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
+    SET status = 'pending', rank = ranked.rank, attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
         refused_at = NULL, error_code = '', error_detail = '', source_message = '', charged = true
-    FROM mine WHERE c.id = mine.id AND c.status = 'failed'
+    FROM ranked WHERE c.id = ranked.id AND c.status = 'failed'
     RETURNING c.id, c.job_id, c.status, c.seq
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
@@ -94,7 +98,8 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     with transaction.atomic():
         lock_failed(job, only)
         webhook_events.fan_out_job(job.pk)
-        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only))
+        rank = turns.next_rank(user_id=job.user_id, dataset_id=job.dataset_id)
+        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only), rank=rank)
         if chunks is None:
             raise NotFailed
         if chunks:

@@ -64,7 +64,7 @@ SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "rec
        ELSE 0 END AS running,
        CASE WHEN job.status = 'pending' THEN
            (SELECT count(*) FROM exports_jobs earlier
-            WHERE earlier.status = 'pending' AND earlier.created_at < job.created_at)
+            WHERE earlier.status = 'pending' AND (earlier.rank, earlier.created_at) < (job.rank, job.created_at))
        ELSE 0 END AS queue_position
 FROM exports_jobs job
 JOIN exports_dataset dataset ON dataset.id = job.dataset_id

@@ -13,7 +13,7 @@ class ChunkQuerySet(models.QuerySet["Chunk"]):
 class Chunk(models.Model):
     """One (key, effective date) of a job: one call of the function, one file.
 
-    `rank` orders the queue across all jobs, see `exports.jobs.submission`. `token` is the fencing token of the lease,
+    `rank` orders the queue across all jobs, see `exports.jobs.turns`. `token` is the fencing token of the lease,
     which only running chunks have. docs/lifecycle.md lists the statements that change the status.
     """
 
