@@ -9,7 +9,7 @@ from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, TabularInline
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldBooleanSwitchWidget
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import instant, list_of, moment, number, side_by_side
@@ -33,6 +33,7 @@ class DatasetForm(forms.ModelForm):
     open_to_all = forms.BooleanField(
         label="Open to all users when the last grant is deleted",
         required=False,
+        widget=UnfoldBooleanSwitchWidget(),
         help_text="Otherwise, the last grant cannot be deleted.",
     )
 
@@ -72,7 +73,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     form = DatasetForm
     inlines = (Grants,)
     list_display = (
-        "name", "function", "base_path", "offered", "granted", "schema_version", "calls_at_once", "timeout", "related",
+        "name", "function", "base_path", "offered", "granted", "calls_at_once", "timeout", "related",
     )  # fmt: skip
     search_fields = ("name", "function", "base_path")
     ordering = ("name",)

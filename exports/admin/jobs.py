@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.template.defaultfilters import linebreaksbr
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -34,7 +35,7 @@ from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
 ERROR = ("Error", {"fields": ("error_title", "advice", ("error_code", "reason"))})
-MESSAGE = ("Message of the source", {"fields": ("source_message",)})
+MESSAGE = ("Message of the source", {"fields": ("message",)})
 SHOWN = 20  # keys of a request
 
 
@@ -198,6 +199,10 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         fieldsets = super().get_fieldsets(request, obj)
         return [*fieldsets[:2], MESSAGE, *fieldsets[2:]] if obj and obj.source_message else fieldsets
+
+    @admin.display(description="message")
+    def message(self, chunk: Chunk) -> SafeString:
+        return linebreaksbr(chunk.source_message)
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, obj: Any = None, **kwargs: Any) -> Any:
         """Record that staff open a chunk with a message of the source, which may quote rows of its owner."""

@@ -137,7 +137,7 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
     ),
     "EXPORT_SOURCE_ERROR": (
         "The source database raised an error",
-        "The dataset's function failed for this key and date. Ask staff for the message of the database.",
+        "The dataset's function failed for this key and date. Staff can see the message of the database.",
     ),
     "EXPORT_UPLOAD_FAILED": (
         "The object storage did not accept the file",

@@ -22,7 +22,7 @@ class Examination(NamedTuple):
 class Function(NamedTuple):
     """A function of the source database, from its catalog."""
 
-    kind: str  # f, or p for a procedure, a for an aggregate, w for a window function
+    kind: str  # the letter of the catalog
     arguments: str
     returns: str
     is_set: bool

@@ -177,14 +177,19 @@ def function_problems(source: SourceConnection, name: str, function: str, *, all
             f"Dataset {name}: {function} returns one value instead of a table.",
             "Change it to return a table: docs/datasets.md.",
         )
-    elif is_own:
+    else:
+        yield from function_warnings(name, function, is_own=is_own, may_fail=is_volatile and not allow_writes)
+
+
+def function_warnings(name: str, function: str, *, is_own: bool, may_fail: bool) -> Iterator[Finding]:
+    if is_own:
         yield warning(
             f"Dataset {name}: the role owns {function} and could replace it.",
             f"Make another role its owner, and grant EXECUTE: {PAGE}.",
         )
-    elif is_volatile and not allow_writes:
+    if may_fail:
         yield warning(
-            f"Dataset {name}: {function} is VOLATILE, and its calls may not write.",
+            f"Dataset {name}: {function} is VOLATILE, and its calls are read-only.",
             "Declare it STABLE if it only reads. If it writes, use register_dataset with --allow-writes.",
         )
 
