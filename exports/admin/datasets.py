@@ -4,10 +4,12 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldBooleanSwitchWidget
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import instant, list_of, moment, number, side_by_side
@@ -15,9 +17,10 @@ from config.platform.admin.lists import OwnFilters
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS
 from exports.jobs.columns import as_stored
-from exports.models import Dataset, File
+from exports.models import Dataset, File, Grant
 from exports.models.dataset import FORMATS
-from exports.source import database
+from exports.models.grant import LAST_GRANT
+from exports.source.examination import examine
 
 
 class DatasetForm(forms.ModelForm):
@@ -26,6 +29,12 @@ class DatasetForm(forms.ModelForm):
         initial=FORMATS,
         widget=UnfoldAdminCheckboxSelectMultipleWidget(),
         help_text="Formats that clients may request.",
+    )
+    open_to_all = forms.BooleanField(
+        label="Open to all users when the last grant is deleted",
+        required=False,
+        widget=UnfoldBooleanSwitchWidget(),
+        help_text="Otherwise, the last grant cannot be deleted.",
     )
 
     class Meta:
@@ -39,10 +48,33 @@ class DatasetForm(forms.ModelForm):
         }
 
 
+class GrantFormSet(BaseInlineFormSet):
+    """Grants of a dataset, of which the last one is deleted only on request."""
+
+    def clean(self) -> None:
+        super().clean()
+        had_grants = any(form.instance.pk for form in self.forms)
+        kept = [form for form in self.forms if form.has_changed() or form.instance.pk]
+        if had_grants and all(form in self.deleted_forms for form in kept) and "open_to_all" not in self.data:
+            raise forms.ValidationError(LAST_GRANT)
+
+
+class Grants(TabularInline):
+    model = Grant
+    formset = GrantFormSet
+    verbose_name_plural = "grants: without any, all users can export this dataset"
+    fields = ("group", "key_pattern")
+    ordering = ("pk",)
+    extra = 0
+
+
 @admin.register(Dataset)
 class DatasetAdmin(OwnFilters, ModelAdmin):
     form = DatasetForm
-    list_display = ("name", "function", "base_path", "offered", "schema_version", "calls_at_once", "timeout", "related")
+    inlines = (Grants,)
+    list_display = (
+        "name", "function", "base_path", "offered", "granted", "calls_at_once", "timeout", "related",
+    )  # fmt: skip
     search_fields = ("name", "function", "base_path")
     ordering = ("name",)
     sortable_by = ()
@@ -52,14 +84,28 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     times = (instant("created_at"), instant("updated_at"))
     readonly_fields = ("described", "related", *times)
     fieldsets = (
-        ("Dataset", {"fields": ("name", "function", "key_pattern", "formats")}),
+        ("Dataset", {"fields": ("name", "function", "key_pattern", "formats", "show_errors")}),
         ("Files", {"fields": ("base_path", "schema_version", "reuse_max_age")}),
         ("Limits", {"fields": (("statement_timeout", "max_concurrency"), "allow_writes")}),
     )
+    access = ("Access", {"fields": ("open_to_all",)})
     about = (None, {"fields": ("described", "related", times)})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        return [*self.fieldsets, self.about] if obj else list(self.fieldsets)
+        if obj is None:
+            return list(self.fieldsets)
+        may_open = obj.grants.exists() and request.user.has_perm("exports.delete_grant")
+        return [*self.fieldsets, *([self.access] if may_open else []), self.about]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related("grants__group")  # type: ignore[no-any-return]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Lock a dataset that is changed: two requests that each delete another grant must not delete the last one."""
+        found = super().get_object(request, object_id, from_field)
+        if found and request.method == "POST":
+            Dataset.objects.select_for_update(no_key=True).get(pk=found.pk)
+        return found
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Allow deletion only without jobs and files, which refer to the dataset."""
@@ -68,15 +114,19 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         return bool(super().has_delete_permission(request, obj))
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
-        columns, reason = database.examine(obj.schema_and_name)
-        obj.columns = None if reason else as_stored(columns)
+        found = examine(obj.schema_and_name, allow_writes=obj.allow_writes)
+        obj.columns = None if found.refusal else as_stored(found.columns)
         super().save_model(request, obj, form, change)
-        if reason:  # it may be created later
-            self.message_user(request, f"Saved, but {reason}", messages.WARNING)
+        if text := found.refusal or found.warning:  # a function may be created or changed later
+            self.message_user(request, f"Saved, but exports may fail: {text}", messages.WARNING)
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
         return ", ".join(dataset.formats)
+
+    @admin.display(description="granted to")
+    def granted(self, dataset: Dataset) -> str:
+        return ", ".join(str(grant.group) for grant in dataset.grants.all()) or "all users"
 
     @admin.display(description="columns")
     def described(self, dataset: Dataset) -> str:

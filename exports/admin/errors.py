@@ -11,8 +11,9 @@ def title_of(code: str) -> str:
 FOR_STAFF = {
     "EXPORT_SOURCE_TIMEOUT": "Every attempt exceeded the dataset's statement timeout. Raise the timeout, or check in "
     "the source database what the function waits for.",
-    "EXPORT_SOURCE_ERROR": "The dataset's function failed for this key and date. Search the source database's log "
-    "for the SQLSTATE at the time of the attempt. The message is not stored here, because it may quote rows.",
+    "EXPORT_SOURCE_ERROR": "The dataset's function failed for this key and date. The page of a failed chunk has the "
+    "message of the source database, which may quote rows: opening it is recorded in the audit log. The log of the "
+    "source database has the statement.",
     "EXPORT_WORKER_LOST": "The worker was lost in every attempt. Check the workers' log at that time: lease_expired "
     "names this chunk, the attempt, and the host and process of the worker (in backend). Workers that disappear "
     "without a log entry were often killed because they ran out of memory.",

@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.template.defaultfilters import linebreaksbr
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -24,14 +25,17 @@ from config.platform.admin.display import (
     yes_or_no,
 )
 from config.platform.admin.lists import ReadOnly
+from config.platform.http import staff
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS, STATUS, of_job
 from exports.admin.errors import advice_on, title_of
 from exports.admin.filters import ByChunkError, OfJob, OfPath, OfSchedule
+from exports.core.errors import in_words
 from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
-ERROR = ("Error", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
+ERROR = ("Error", {"fields": ("error_title", "advice", ("error_code", "reason"))})
+MESSAGE = ("Message of the source", {"fields": ("message",)})
 SHOWN = 20  # keys of a request
 
 
@@ -49,6 +53,10 @@ class ErrorAdmin(ReadOnly):
     @admin.display(description="advice")
     def advice(self, row: Job | Chunk) -> str:
         return advice_on(row.error_code)
+
+    @admin.display(description="detail")
+    def reason(self, row: Job | Chunk) -> str:
+        return in_words(row.error_detail)
 
     @admin.display(description="duration")
     def took(self, row: Job | Chunk) -> str:
@@ -187,6 +195,20 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
             },
         ),
     )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        fieldsets = super().get_fieldsets(request, obj)
+        return [*fieldsets[:2], MESSAGE, *fieldsets[2:]] if obj and obj.source_message else fieldsets
+
+    @admin.display(description="message")
+    def message(self, chunk: Chunk) -> SafeString:
+        return linebreaksbr(chunk.source_message)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, obj: Any = None, **kwargs: Any) -> Any:
+        """Record that staff open a chunk with a message of the source, which may quote rows of its owner."""
+        if obj and obj.source_message:
+            staff.record_reading(request.user, obj.job, f"Read the source's message of chunk {obj.pk}.")
+        return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         chunks = super().get_queryset(request).select_related("dataset", "job")

@@ -19,6 +19,7 @@ from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, rates
 from exports.api.views import NoSuchExport, client_of, owned
 from exports.delivery import chunk_files, links, receipts
+from exports.delivery.access import AccessRemoved
 from exports.jobs import schemas
 from exports.models import Receipt
 
@@ -34,7 +35,7 @@ class LinkView(APIView):
         request=None,
         responses={
             200: schemas.OneTimeLink,
-            **problems(BadInput, NoSuchExport, receipts.ReceiptNotReady, links.ReceiptExpired),
+            **problems(BadInput, AccessRemoved, NoSuchExport, receipts.ReceiptNotReady, links.ReceiptExpired),
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
@@ -58,7 +59,7 @@ class LinkRefused(Problem):
         "link_invalid": "The link is invalid or was changed.",
         "link_expired": "The link has expired. The owner can create a new one until the delivery expires; then, export"
         " again: existing files are reused.",
-        "link_revoked": "The link was revoked or replaced by a newer one.",
+        "link_revoked": "The link was revoked or replaced by a newer one, or its owner lost access to the data.",
         "link_mismatch": "The link is bound to another client (network and User-Agent)."
         " The owner can create a link from the client that is to use it.",
         "link_used": "The link was already used; it works once. The owner can create a new one until the delivery"
@@ -133,7 +134,9 @@ class FileView(APIView):
         **openapi.FILE,
         responses={
             302: OpenApiResponse(description="Redirect to the file."),
-            **problems(NoSuchExport, links.ReceiptExpired, chunk_files.FileSuperseded, StorageUnavailable),
+            **problems(
+                AccessRemoved, NoSuchExport, links.ReceiptExpired, chunk_files.FileSuperseded, StorageUnavailable
+            ),
         },
     )
     def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:

@@ -114,6 +114,7 @@ CHUNK = {
     "dataAsOf": "2026-03-01T09:00:02.114000Z",
     "path": "flights/_dialect-751578f4/2013/02/15/JFK_20130215.csv.gz",
     "error": None,
+    "sourceMessage": None,
 }
 FAILED_CHUNK = {
     **CHUNK,
@@ -125,6 +126,7 @@ FAILED_CHUNK = {
     "checksum": None,
     "dataAsOf": None,
     "error": TIMEOUT,
+    "sourceMessage": "canceling statement due to statement timeout",
 }
 PREVIEW = {"totalChunks": 56, "duplicates": 0, "reusable": 3, "quotaCost": 53}
 LIMITS = {
@@ -140,6 +142,8 @@ DATASETS = {
             "schemaVersion": 1,
             "formats": ["csv", "jsonl", "json", "parquet"],
             "keyPattern": "[A-Z]{3}",
+            "grantedKeyPatterns": None,
+            "showErrors": False,
         },
     ],
     "next": None,

@@ -115,7 +115,8 @@ LIMITS: dict[str, Any] = {
 }
 DATASETS: dict[str, Any] = {
     "summary": "List datasets",
-    "description": "Returns all datasets on a single page, with their formats and the pattern of their keys.",
+    "description": "Returns the datasets that you may export on a single page, with their formats and the pattern of "
+    "their keys. A dataset may be granted to some groups of users, or to them for some keys; others get 404 for it.",
     "examples": [response_example("Datasets", examples.DATASETS)],
 }
 ONE_DATASET: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Serializers that validate the request of an export, with an error for each invalid field."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -56,15 +56,14 @@ def as_day(data: Any) -> date | None:
         return None
 
 
-def key_error(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | None:
-    """Return the error of a key, or None. `pattern`: None if the dataset is unknown."""
+KeyCheck = Callable[[str], bool]
+
+
+def key_error(key: Any, fits: KeyCheck | None) -> ErrorDetail | None:
+    """Return the error of a key, or None. `fits`: None if the dataset is unknown."""
     if not isinstance(key, str):
         return ErrorDetail("Must be a string.", code="invalid")
-    if (
-        FORBIDDEN_IN_KEYS.search(key)
-        or len(key.encode(errors="replace")) > MAX_KEY_BYTES
-        or (pattern and not pattern.fullmatch(key))
-    ):
+    if FORBIDDEN_IN_KEYS.search(key) or len(key.encode(errors="replace")) > MAX_KEY_BYTES or (fits and not fits(key)):
         return ErrorDetail("Does not match the key pattern of the dataset.", code="invalid")
     return None
 
@@ -94,8 +93,8 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
             raise ValidationError("Must not be empty.", code="empty")
         if is_too_long(data):
             raise too_many_chunks(len(data), "items")
-        pattern = self.context.get("key_pattern")
-        found = ((index, errors) for index, item in enumerate(data) if (errors := item_errors(item, pattern)))
+        fits = self.context.get("key_check")
+        found = ((index, errors) for index, item in enumerate(data) if (errors := item_errors(item, fits)))
         if invalid := dict(islice(found, MAX_ERRORS)):
             raise ValidationError(invalid)  # type: ignore[arg-type]
         return [Pair(item["key"], date.fromisoformat(item["effectiveDate"])) for item in data]
@@ -112,7 +111,7 @@ def too_many_chunks(count: int, what: str = "chunks") -> ValidationError:
     return ValidationError([ErrorDetail(detail, code="too_many_chunks")])
 
 
-def item_errors(item: Any, pattern: re.Pattern[str] | None) -> Any:
+def item_errors(item: Any, fits: KeyCheck | None) -> Any:
     if not isinstance(item, dict):
         return [ErrorDetail("Must be an object with key and effectiveDate.", code="invalid")]
     errors: dict[str, list[ErrorDetail]] = {
@@ -122,7 +121,7 @@ def item_errors(item: Any, pattern: re.Pattern[str] | None) -> Any:
     for name in ("key", "effectiveDate"):
         if name not in item:
             errors[name] = [ErrorDetail("This field is required.", code="required")]
-    if "key" in item and (error := key_error(item["key"], pattern)):
+    if "key" in item and (error := key_error(item["key"], fits)):
         errors["key"] = [error]
     if "effectiveDate" in item and as_day(item["effectiveDate"]) is None:
         errors["effectiveDate"] = [ErrorDetail(INVALID_DATE, code="invalid")]
@@ -138,8 +137,8 @@ class KeysField(serializers.Field[list[str], Any, Any, Any]):
             raise ValidationError("Must be a non-empty list of keys.")
         if is_too_long(data):
             return []
-        pattern = self.context.get("key_pattern")
-        found = ((str(n), [error]) for n, key in enumerate(data) if (error := key_error(key, pattern)))
+        fits = self.context.get("key_check")
+        found = ((str(n), [error]) for n, key in enumerate(data) if (error := key_error(key, fits)))
         if errors := dict(islice(found, MAX_ERRORS)):
             raise ValidationError(errors)
         return list(data)
@@ -241,12 +240,14 @@ class ExportRequestSerializer(StrictSerializer):
     )
 
     @classmethod
-    def read(cls, data: Any) -> ExportRequest:
-        """Return the validated request with its defaults. Raises ValidationError with the location of each error."""
+    def read(cls, data: Any, user_id: int) -> ExportRequest:  # type: ignore[override]
+        """Return the validated request of a user with its defaults. Raises ValidationError with the location of each
+        error.
+        """
         name = data.get("dataset") if isinstance(data, dict) else None
-        dataset = Dataset.objects.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
-        pattern = re.compile(dataset.key_pattern) if dataset else None
-        serializer = cls(data=data, context={"dataset": dataset, "key_pattern": pattern})
+        datasets = Dataset.objects.granted_to(user_id)
+        dataset = datasets.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
+        serializer = cls(data=data, context={"dataset": dataset, "key_check": dataset.key_check() if dataset else None})
         serializer.is_valid(raise_exception=True)
         return cast("ExportRequest", serializer.validated_data)
 

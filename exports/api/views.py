@@ -16,7 +16,7 @@ from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen, refusal
-from config.platform.http.problems import BadInput, NotFound, NotPermitted
+from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
 from config.platform.http.request_context import request_id
 from config.platform.http.scopes import EXPORTS
 from config.platform.http.serializers import EmptyBody
@@ -24,6 +24,7 @@ from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensio
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import links
+from exports.delivery.access import AccessRemoved
 from exports.jobs import actions, quotas, representation, schemas, submission
 from exports.jobs.columns import ColumnsUnknown
 from exports.models import Chunk, Dataset, Job
@@ -70,7 +71,7 @@ class ExportListView(generics.ListAPIView[Job]):
     )
     def post(self, request: Request) -> Response:
         caller = caller_of(request, Idempotency.of(request))
-        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data), caller))
+        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data, caller.user_id), caller))
 
 
 def uuid_in(text: str) -> UUID:
@@ -115,7 +116,7 @@ class PreviewView(APIView):
         responses={200: schemas.Preview, **problems(BadInput, ColumnsUnknown)},
     )
     def post(self, request: Request) -> Response:
-        return Response(submission.preview(ExportRequestSerializer.read(request.data)))
+        return Response(submission.preview(ExportRequestSerializer.read(request.data, user_of(request).pk)))
 
 
 class LimitsView(APIView):
@@ -129,14 +130,14 @@ class LimitsView(APIView):
 
 
 class DatasetListView(APIView):
-    """`GET /exports/datasets`."""
+    """`GET /exports/datasets`: those that the user may export."""
 
     scopes = EXPORTS
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
-        datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
-        return Response({"results": datasets, "next": None, "previous": None})
+        granted = Dataset.objects.granted_to(user_of(request).pk).order_by("name")
+        return Response({"results": [representation.dataset(each) for each in granted], "next": None, "previous": None})
 
 
 class NoSuchDataset(NotFound):
@@ -154,10 +155,8 @@ class DatasetView(APIView):
         responses={200: schemas.DatasetDetail, **problems(NoSuchDataset, ColumnsUnknown)},
     )
     def get(self, request: Request, name: str) -> Response:
-        dataset = Dataset.objects.filter(name=name).first()
-        if dataset is None:
-            raise NoSuchDataset
-        return Response(representation.dataset_detail(dataset))
+        found = Dataset.objects.granted_to(user_of(request).pk).filter(name=name)
+        return Response(representation.dataset_detail(require_first(found, NoSuchDataset)))
 
 
 class NoSuchExport(NotFound):
@@ -213,11 +212,12 @@ class ChunkListView(generics.ListAPIView[Chunk]):
     ordering = ("seq",)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        chunks = Chunk.objects.filter(job=owned(request, self.kwargs["job_id"]))
+        job = owned(request, self.kwargs["job_id"])
+        chunks = Chunk.objects.filter(job=job)
         if status := chosen(request, "status", among=ChunkStatus.values):
             chunks = chunks.filter(status=status)
         page = self.paginate_queryset(chunks) or []
-        return self.get_paginated_response([representation.chunk(chunk) for chunk in page])
+        return self.get_paginated_response(representation.chunks(job, page, user_of(request).pk))
 
 
 class RetryExportView(APIView):
@@ -231,7 +231,7 @@ class RetryExportView(APIView):
         request=None,
         responses={
             202: schemas.Job,
-            **problems(BadInput, NotPermitted, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded),
+            **problems(BadInput, NotPermitted, AccessRemoved, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded),
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:

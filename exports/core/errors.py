@@ -1,8 +1,12 @@
 """Errors of chunks and jobs. Each has a code, and a flag whether another attempt can help.
 
-Clients and logs see the code, the detail such as an SQLSTATE, and the explanations below. They never see the source's
-own message, which may quote rows.
+Clients and logs see the code, the detail such as an SQLSTATE, and the explanations below. The message of the source may
+quote rows: it is stored with the chunk, for staff and for owners if the dataset shows errors, and never logged.
 """
+
+import re
+
+from psycopg import errors as sqlstates
 
 
 class ExportError(Exception):
@@ -10,9 +14,10 @@ class ExportError(Exception):
     retryable = True
     backoff_factor = 1  # of the pauses between attempts
 
-    def __init__(self, detail: str = "") -> None:
+    def __init__(self, detail: str = "", *, message: str = "") -> None:
         super().__init__(detail)
         self.detail = detail
+        self.message = message  # of the source
 
 
 class SourceFailed(ExportError):
@@ -132,7 +137,7 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
     ),
     "EXPORT_SOURCE_ERROR": (
         "The source database raised an error",
-        "The dataset's function failed for this key and date. The SQLSTATE shows staff the kind of error.",
+        "The dataset's function failed for this key and date. Staff can see the message of the database.",
     ),
     "EXPORT_UPLOAD_FAILED": (
         "The object storage did not accept the file",
@@ -149,12 +154,37 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
 }
 
 
+SQLSTATE = re.compile(r"SQLSTATE (\w{5})$")
+# The others have the name of their condition in Postgres, such as "division by zero".
+WORDS = {
+    "P0001": "raised by the function",
+    "25006": "write in a read-only transaction",
+    "57014": "canceled",
+}
+
+
+def in_words(detail: str) -> str:
+    """Return a detail with the meaning of its SQLSTATE, if Postgres defines it."""
+    found = SQLSTATE.match(detail)
+    words = words_of(found[1]) if found else ""
+    return f"{detail}: {words}" if words else detail
+
+
+def words_of(sqlstate: str) -> str:
+    """Return the meaning of a SQLSTATE, or "" for one that Postgres does not define."""
+    try:
+        condition = sqlstates.lookup(sqlstate).__name__
+    except KeyError:
+        return ""
+    return WORDS.get(sqlstate) or re.sub("(?<=[a-z])(?=[A-Z])", " ", condition).lower()
+
+
 def explain(code: str, detail: str) -> dict[str, object]:
     """Return an error as clients see it. `retryable`: a manual retry may succeed."""
     title, explanation = EXPLANATIONS.get(code, (code, ""))
     return {
         "code": code,
         "title": title,
-        "detail": f"{explanation} ({detail})" if detail else explanation,
+        "detail": f"{explanation} ({in_words(detail)})" if detail else explanation,
         "retryable": not detail.startswith(PERMANENT_DETAILS),
     }

@@ -12,7 +12,7 @@ from config.platform.db import identity
 from config.platform.http.problems import NotFound, Problem, StorageUnavailable
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
-from exports.delivery import bundles, packs
+from exports.delivery import access, bundles, packs
 from exports.delivery.links import ReceiptExpired
 from exports.models import Chunk, File, Job, Receipt
 from exports.models.job import DeliveryKind
@@ -37,12 +37,13 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
     The URL is that of a copy, which no later export replaces. Copies of a manifest's large files were made with it;
     others are made by the first request for a file, for a manifest from its packs.
 
-    Raises NoSuchFile, ReceiptExpired, FileSuperseded when other bytes are at its path by now and the delivery has not
-    kept its own, and StorageUnavailable.
+    Raises NoSuchFile, AccessRemoved, ReceiptExpired, FileSuperseded when other bytes are at its path by now and the
+    delivery has not kept its own, and StorageUnavailable.
     """
     chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
     if chunk is None or job.status != JobStatus.SUCCESS:
         raise NoSuchFile
+    access.require_key(job, key)
     if not Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).exists():  # the database's clock, as for links
         raise ReceiptExpired
     folder = bundles.folder_of(job.receipt.object_key)

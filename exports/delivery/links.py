@@ -24,6 +24,7 @@ from config.platform.http.addresses import network_around
 from config.platform.http.problems import Problem
 from exports.core import metrics
 from exports.core.states import DownloadOutcome
+from exports.delivery import access
 from exports.models import Link, Receipt
 
 log = structlog.get_logger(__name__)
@@ -138,7 +139,8 @@ WITH used AS (
     UPDATE exports_link l SET used_at = clock_timestamp()
     FROM exports_receipt r JOIN exports_jobs j ON j.job_id = r.job_id JOIN auth_user u ON u.id = j.user_id
     WHERE l.link_id = %(link)s AND r.job_id = l.receipt_id AND r.job_id = %(job)s AND r.deleted_at IS NULL
-      AND u.is_active AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp()
+      AND u.is_active AND %(may_download)s
+      AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp()
       AND {IS_BOUND_CLIENT}
     RETURNING l.link_id, r.job_id, r.object_key, r.content_type, r.file_name
 ), audit AS (
@@ -152,7 +154,7 @@ SELECT object_key, content_type, file_name FROM used
 REFUSAL_REASON = f"""
 SELECT CASE
     WHEN l.expires_at <= clock_timestamp() OR r.deleted_at IS NOT NULL THEN 'link_expired'
-    WHEN l.revoked_at IS NOT NULL OR NOT u.is_active THEN 'link_revoked'
+    WHEN l.revoked_at IS NOT NULL OR NOT u.is_active OR NOT %(may_download)s THEN 'link_revoked'
     WHEN NOT {IS_BOUND_CLIENT} THEN 'link_mismatch'
     WHEN l.used_at IS NOT NULL THEN 'link_used'
 END AS outcome
@@ -179,9 +181,11 @@ AUDITED_CHARACTERS = 200  # of the User-Agent
 def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
     """Redeem a link and return a presigned URL of the object. Raises LinkUnusable, and then the link stays unused."""
     link_id = read_token(token)
-    row = sql.one(REDEEM, link=link_id, job=job_id, **client_values(client))
+    may_download = access.may_download(job_id) if link_id else False
+    row = sql.one(REDEEM, link=link_id, job=job_id, may_download=may_download, **client_values(client))
     if row is None:
-        refuse(job_id, link_id, refusal_reason(job_id, link_id, client) or DownloadOutcome.USED, client)
+        reason = refusal_reason(job_id, link_id, client, may_download=may_download)
+        refuse(job_id, link_id, reason or DownloadOutcome.USED, client)
     metrics.download(DownloadOutcome.REDEEMED)
     return storage.presign_download(
         row["object_key"],
@@ -194,7 +198,8 @@ def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
 def peek(job_id: UUID, token: str, client: LinkClient) -> Receipt:
     """Return the receipt of a link without redeeming it, for HEAD requests and prefetches. Raises LinkUnusable."""
     link_id = read_token(token)
-    if outcome := refusal_reason(job_id, link_id, client):
+    may_download = access.may_download(job_id) if link_id else False
+    if outcome := refusal_reason(job_id, link_id, client, may_download=may_download):
         refuse(job_id, link_id, outcome, client)
     return Receipt.objects.get(pk=job_id)
 
@@ -207,9 +212,11 @@ def read_token(token: str) -> UUID | None:
         return None
 
 
-def refusal_reason(job_id: UUID, link_id: UUID | None, client: LinkClient) -> DownloadOutcome | None:
-    """Return the reason why this client cannot use a link now, or None."""
-    row = sql.one(REFUSAL_REASON, link=link_id, job=job_id, **client_values(client))
+def refusal_reason(
+    job_id: UUID, link_id: UUID | None, client: LinkClient, *, may_download: bool
+) -> DownloadOutcome | None:
+    """Return the reason why this client cannot use a link now, or None. `may_download`: as the owner of the job."""
+    row = sql.one(REFUSAL_REASON, link=link_id, job=job_id, may_download=may_download, **client_values(client))
     if row is None:
         return DownloadOutcome.INVALID
     return DownloadOutcome(row["outcome"]) if row["outcome"] else None

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from config.platform.http.problems import Problem
 from config.platform.storage import StoredObject
 from exports.core.states import JobStatus
-from exports.delivery import links
+from exports.delivery import access, links
 from exports.models import Job, Link, Receipt
 
 log = structlog.get_logger(__name__)
@@ -45,9 +45,10 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
 
 def fresh_link(job: Job, client: links.LinkClient) -> Link:
     """Return a new link, bound to the requesting client, and revoke the previous. Raises
-    ReceiptNotReady, ReceiptExpired."""
+    ReceiptNotReady, AccessRemoved, ReceiptExpired."""
     if job.status != JobStatus.SUCCESS:
         raise ReceiptNotReady
+    access.require(job)
     return links.mint(job.receipt, links.bound_to(client))
 
 

@@ -1,6 +1,5 @@
 """Actions on a job: retry its failed chunks, cancel it, submit the same request again."""
 
-import re
 from collections.abc import Collection
 
 import structlog
@@ -12,7 +11,8 @@ from config.platform.http.problems import Problem
 from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, planning, wakeups
 from exports.core.states import ChunkStatus, JobStatus
-from exports.jobs import quotas, submission, webhook_events
+from exports.delivery import access
+from exports.jobs import quotas, submission, turns, webhook_events
 from exports.models import Dataset, Job
 
 log = structlog.get_logger(__name__)
@@ -34,8 +34,8 @@ class NotReplayable(Problem):
     status = 409
     code = "not_replayable"
     detail = (
-        "The limits, or the dataset's formats or key pattern, have changed since this export was created. The "
-        "same request is no longer valid; create a new export."
+        "The limits, the dataset's formats or key pattern, or your access to it have changed since this export was "
+        "created. The same request is no longer valid; create a new export."
     )
 
 
@@ -43,8 +43,9 @@ class NotReplayable(Problem):
 
 # Chunks are locked before the job and by their ids, as everywhere. The condition on the job makes the second of two
 # retries a no-op, also if it waited until the chunks of the first had failed again and are not in its snapshot. With
-# `only`, a part of the failed chunks is retried; when they have ended, the job fails again because of the others. The
-# event of the failure, the job's newest, keeps the error that the job loses.
+# `only`, a part of the failed chunks is retried; when they have ended, the job fails again because of the others. They
+# rank behind the waiting chunks of their owner, as those of a new job: with their old ranks, they would be the first.
+# The event of the failure, the job's newest, keeps the error that the job loses.
 RETRY = (
     """
 WITH mine AS MATERIALIZED (
@@ -52,11 +53,14 @@ WITH mine AS MATERIALIZED (
     WHERE job_id = %(job)s AND status = 'failed' AND (%(only)s::bigint[] IS NULL OR id = ANY(%(only)s::bigint[]))
       AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
     ORDER BY id FOR UPDATE
+), ranked AS (
+    SELECT c.id, %(rank)s::bigint - 1 + row_number() OVER (ORDER BY c.seq) AS rank
+    FROM exports_chunk c JOIN mine USING (id)
 ), again AS (
     UPDATE exports_chunk c
-    SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', charged = true
-    FROM mine WHERE c.id = mine.id AND c.status = 'failed'
+    SET status = 'pending', rank = ranked.rank, attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
+        refused_at = NULL, error_code = '', error_detail = '', source_message = '', charged = true
+    FROM ranked WHERE c.id = ranked.id AND c.status = 'failed'
     RETURNING c.id, c.job_id, c.status, c.seq
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
@@ -87,13 +91,15 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     """Queue the failed chunks of a failed job, with all their attempts. Returns how many.
 
     They are charged again. A job that failed while its files were bundled has no failed chunks: then only bundling is
-    retried, at no charge. `only`: these chunks, all of which must have failed. Raises NotFailed or QuotaExceeded, and
-    then changes nothing.
+    retried, at no charge. `only`: these chunks, all of which must have failed. Raises AccessRemoved, NotFailed or
+    QuotaExceeded, and then changes nothing.
     """
+    access.require(job)
     with transaction.atomic():
         lock_failed(job, only)
         webhook_events.fan_out_job(job.pk)
-        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only))
+        rank = turns.next_rank(user_id=job.user_id, dataset_id=job.dataset_id)
+        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only), rank=rank)
         if chunks is None:
             raise NotFailed
         if chunks:
@@ -208,16 +214,18 @@ def try_to_cancel(job: Job) -> int | None:
 
 def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
     """Submit the request of a job again, as `submission.submit` does. Also raise NotReplayable."""
-    return submission.submit(lambda: request_of(job), caller)
+    return submission.submit(lambda: request_of(job, caller.user_id), caller)
 
 
-def request_of(job: Job) -> submission.ExportRequest:
-    """Return the request that created a job, for the dataset as it is now: its schema version, its base path."""
+def request_of(job: Job, user_id: int) -> submission.ExportRequest:
+    """Return the request that created a job, for the dataset as it is now, as a request of this user."""
     # Read here and at once: the dataset of a job from `representation.find` would load each field by its own query, so
     # that a registration in between would give the new job the function of another schema version.
-    dataset = Dataset.objects.get(pk=job.dataset_id)
+    dataset = Dataset.objects.granted_to(user_id).filter(pk=job.dataset_id).first()
+    if dataset is None:
+        raise NotReplayable
     pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
-    fits = re.compile(dataset.key_pattern).fullmatch
+    fits = dataset.key_check()
     if (
         job.format not in dataset.formats
         or len(pairs) > settings.SLUICE.export_max_chunks_per_job

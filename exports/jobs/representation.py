@@ -3,7 +3,7 @@
 One representation serves single resources, lists, event streams, webhooks, and pages. `schemas` declares its types.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar, cast
 from uuid import UUID
@@ -16,7 +16,7 @@ from config.platform.db import clock, sql
 from config.platform.http.quotas import left
 from exports.core.errors import explain
 from exports.core.states import JobStatus
-from exports.delivery import links
+from exports.delivery import access, links
 from exports.jobs import schemas
 from exports.jobs.columns import columns_of
 from exports.jobs.quotas import Quota
@@ -64,7 +64,7 @@ SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "rec
        ELSE 0 END AS running,
        CASE WHEN job.status = 'pending' THEN
            (SELECT count(*) FROM exports_jobs earlier
-            WHERE earlier.status = 'pending' AND earlier.created_at < job.created_at)
+            WHERE earlier.status = 'pending' AND (earlier.rank, earlier.created_at) < (job.rank, job.created_at))
        ELSE 0 END AS queue_position
 FROM exports_jobs job
 JOIN exports_dataset dataset ON dataset.id = job.dataset_id
@@ -261,7 +261,13 @@ def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | 
     return {"status": status, "error": cause, "at": at}
 
 
-def chunk(chunk: Chunk) -> schemas.Chunk:
+def chunks(job: Job, page: Sequence[Chunk], user_id: int) -> list[schemas.Chunk]:
+    """Return the bodies of chunks of a job, with the source's messages if the user may see them."""
+    shown = access.message_check(job, user_id) if any(each.source_message for each in page) else None
+    return [chunk(each, has_message=bool(shown and shown(each.key))) for each in page]
+
+
+def chunk(chunk: Chunk, *, has_message: bool = False) -> schemas.Chunk:
     return {
         "key": chunk.key,
         "effectiveDate": chunk.effective_date,
@@ -274,15 +280,19 @@ def chunk(chunk: Chunk) -> schemas.Chunk:
         "dataAsOf": chunk.data_as_of,
         "path": chunk.path,
         "error": error(chunk.error_code, chunk.error_detail),
+        "sourceMessage": (chunk.source_message or None) if has_message else None,
     }
 
 
 def dataset(dataset: Dataset) -> schemas.Dataset:
+    """Return the body of a dataset from `granted_to`."""
     return {
         "name": dataset.name,
         "schemaVersion": dataset.schema_version,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,
+        "grantedKeyPatterns": dataset.granted_patterns,
+        "showErrors": dataset.show_errors,
     }
 
 

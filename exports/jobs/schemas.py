@@ -162,13 +162,22 @@ class Chunk(TypedDict):
     dataAsOf: Annotated[datetime | None, "When the source database was read."]
     path: Annotated[str, "Object key in the bucket."]
     error: Annotated[Failure | None, "Error of the latest attempt."]
+    sourceMessage: Annotated[
+        str | None,
+        "Message of the source database for this error, at most 1,000 characters. Only for the owner, if the dataset "
+        "has `showErrors`; not in event streams.",
+    ]
 
 
 class Dataset(TypedDict):
     name: str
     schemaVersion: int
     formats: list[Annotated[str, choices(FORMATS)]]
+    showErrors: Annotated[bool, "Whether chunks of your exports have the `sourceMessage` of their error."]
     keyPattern: Annotated[str, "Regular expression in Python syntax that the whole key must match."]
+    grantedKeyPatterns: Annotated[
+        list[str] | None, "If your access is limited to some keys: the whole key must also match one of these patterns."
+    ]
 
 
 class DatasetDetail(Dataset):
@@ -176,7 +185,7 @@ class DatasetDetail(Dataset):
 
 
 class Datasets(TypedDict):
-    """All datasets, on a single page."""
+    """All datasets that the user may export, on a single page."""
 
     results: list[Dataset]
     next: Url | None

@@ -17,7 +17,7 @@ from exports.core import metrics, planning, wakeups
 from exports.core.planning import Pair, Shape
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery.links import UNBOUND, ClientBinding
-from exports.jobs import quotas, schemas
+from exports.jobs import quotas, schemas, turns
 from exports.models import Dataset, Job
 from exports.models.job import Reuse
 
@@ -76,7 +76,8 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
         if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
         day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
-        job = create_job(request, caller, charged_on=day)
+        rank = turns.next_rank(user_id=caller.user_id, dataset_id=request.dataset.pk)
+        job = create_job(request, caller, charged_on=day, rank=rank)
         reusable = paths_with_a_file(request, paths)
         copy_chunks(job, request.pairs, paths, reusable)
     metrics.job_moved(JobStatus.PENDING)
@@ -90,7 +91,7 @@ def object_keys(request: ExportRequest) -> list[str]:
     return [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
 
 
-def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> Job:
+def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank: int) -> Job:
     dialect = request.shape.dialect
     return Job.objects.create(
         user_id=caller.user_id,
@@ -99,6 +100,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> J
         planned_at=caller.planned_at,
         traceparent=tracing.traceparent(),
         charged_on=charged_on,
+        rank=rank,
         **caller.binding,
         **(caller.idempotency.columns if caller.idempotency else {}),
         dataset=request.dataset,
@@ -153,17 +155,6 @@ def preview(request: ExportRequest) -> schemas.Preview:
     }
 
 
-# The first rank of a new job: that of the chunk that is next in the queue, as in start-time fair queueing. The n-th
-# chunk of the job then competes with the n-th chunk from there of every waiting job. So a small job does not wait for a
-# large one to finish, and a stream of small jobs cannot starve a large one, since each starts where the large one is.
-NEXT_RANK = """
-SELECT coalesce(min(head.rank), 0) FROM exports_dataset d CROSS JOIN LATERAL (
-    SELECT rank FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
-    ORDER BY rank, id LIMIT 1
-) head
-"""
-
-
 # Columns that differ by chunk, and the initial values of the others: COPY does not apply Django's defaults.
 PLANNED = ("job_id", "dataset_id", "seq", "key", "effective_date", "path", "rank", "reusable")
 INITIAL = {
@@ -184,12 +175,12 @@ def copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str
 
     In a large job, each COPY checks its foreign keys; otherwise, the commit would check those of all rows.
     """
-    first_rank, initial = sql.scalar(NEXT_RANK), tuple(INITIAL.values())
+    initial = tuple(INITIAL.values())
     with connection.cursor() as cursor:
         if len(pairs) > CHUNKS_AT_ONCE:
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for part in parts(len(pairs)):
             with cursor.copy(COPY_CHUNKS) as copy:
                 for seq in part:
-                    planned = (job.job_id, job.dataset_id, seq, *pairs[seq], paths[seq], first_rank + seq)
+                    planned = (job.job_id, job.dataset_id, seq, *pairs[seq], paths[seq], job.rank + seq)
                     copy.write_row((*planned, paths[seq] in reusable, *initial))

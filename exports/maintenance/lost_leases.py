@@ -38,6 +38,7 @@ WITH lost AS MATERIALIZED (
         token = NULL, lease_until = NULL, started_at = NULL,
         reusable = false,  -- a reuse check that did not end in time is not repeated: the chunk is exported
         error_code = CASE WHEN c.attempts >= %(attempts)s THEN 'EXPORT_WORKER_LOST' ELSE '' END, error_detail = '',
+        source_message = '',
         finished_at = CASE WHEN c.attempts >= %(attempts)s THEN clock_timestamp() END
     FROM lost WHERE c.id = lost.id
     RETURNING c.*

@@ -13,7 +13,7 @@ class ChunkQuerySet(models.QuerySet["Chunk"]):
 class Chunk(models.Model):
     """One (key, effective date) of a job: one call of the function, one file.
 
-    `rank` orders the queue across all jobs, see `exports.jobs.submission`. `token` is the fencing token of the lease,
+    `rank` orders the queue across all jobs, see `exports.jobs.turns`. `token` is the fencing token of the lease,
     which only running chunks have. docs/lifecycle.md lists the statements that change the status.
     """
 
@@ -50,6 +50,12 @@ class Chunk(models.Model):
     data_as_of = models.DateTimeField(null=True, blank=True, help_text="When the source database was read.")
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
+    source_message = models.TextField(
+        default="",
+        db_default="",
+        blank=True,
+        help_text="Message of the source for the latest error. It may quote data.",
+    )
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 

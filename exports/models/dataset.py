@@ -1,11 +1,16 @@
 import re
+from collections.abc import Callable
 from typing import Any
 
+from django.contrib.auth.models import User
+from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models import Case, Exists, OuterRef, Value, When
 
+from exports.models.grant import Grant, check_key_pattern
 from exports.models.slot import Slot
 
 
@@ -38,6 +43,23 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
         """Exclude rows from before a path was reserved."""
         return self.exclude(models.Q(base_path=RESERVED) | models.Q(base_path__startswith=f"{RESERVED}/"))
 
+    def granted_to(self, user_id: int) -> "DatasetQuerySet":
+        """Datasets that the user may export: open ones, those granted to a group of the user, all for a superuser.
+
+        Annotates `granted_patterns`, the key patterns of these grants; None without a limit to some keys.
+        """
+        grants = Grant.objects.filter(dataset=OuterRef("pk"))
+        own = grants.filter(group__user=user_id)
+        is_unlimited = (
+            ~Exists(grants)
+            | Exists(own.filter(key_pattern=""))
+            | Exists(User.objects.filter(pk=user_id, is_superuser=True))
+        )
+        patterns = ArraySubquery(own.order_by("pk").values("key_pattern"))
+        return self.annotate(granted_patterns=Case(When(is_unlimited, then=Value(None)), default=patterns)).filter(
+            is_unlimited | Exists(own)
+        )
+
 
 class Dataset(models.Model):
     """A dataset that can be exported: one function of the source database, and the folder of its files."""
@@ -51,7 +73,7 @@ class Dataset(models.Model):
     base_path = models.CharField(max_length=255, unique=True, validators=[base_path_shape])
     schema_version = models.PositiveIntegerField(default=1, help_text="Files of older versions are not reused.")
     formats = ArrayField(models.CharField(max_length=8), default=default_formats)
-    key_pattern = models.CharField(max_length=255, default=DEFAULT_KEY_PATTERN)
+    key_pattern = models.CharField(max_length=255, default=DEFAULT_KEY_PATTERN, validators=[check_key_pattern])
     statement_timeout = models.PositiveIntegerField(
         default=300,
         validators=[MinValueValidator(1), MaxValueValidator(540)],
@@ -71,6 +93,11 @@ class Dataset(models.Model):
         db_default=False,
         help_text="Run calls in a transaction that is committed after the last row. Otherwise calls are read-only.",
     )
+    show_errors = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Show owners of exports the source's message of a failed chunk. It may quote data.",
+    )
     columns = models.JSONField(
         null=True,
         blank=True,
@@ -81,6 +108,8 @@ class Dataset(models.Model):
     updated_at = models.DateTimeField(auto_now=True)
 
     objects = DatasetQuerySet.as_manager()
+
+    granted_patterns: list[str] | None = None  # annotated by `granted_to`
 
     class Meta:
         db_table = "exports_dataset"
@@ -97,13 +126,21 @@ class Dataset(models.Model):
         schema, _, name = self.function.partition(".")
         return schema, name
 
+    def key_check(self) -> Callable[[str], bool]:
+        """Return a function that returns whether a key matches the dataset's pattern and is granted."""
+        fits, is_granted = re.compile(self.key_pattern).fullmatch, self.grant_check()
+        return lambda key: bool(fits(key)) and is_granted(key)
+
+    def grant_check(self) -> Callable[[str], bool]:
+        """Return a function that returns whether the user that `granted_to` was asked for may export a key."""
+        if self.granted_patterns is None:
+            return lambda _key: True
+        granted = [re.compile(pattern).fullmatch for pattern in self.granted_patterns]
+        return lambda key: any(fits(key) for fits in granted)
+
     def clean(self) -> None:
         if "" in self.schema_and_name:
             raise ValidationError({"function": "Write it as schema.name."})
-        try:
-            re.compile(self.key_pattern)
-        except re.error as error:
-            raise ValidationError({"key_pattern": f"Not a regular expression: {error}."}) from None
         if unknown := set(self.formats) - set(FORMATS):
             raise ValidationError({"formats": f"Not a format: {', '.join(sorted(unknown))}."})
         if self.base_path.split("/")[0].lower() == RESERVED:  # a store on a file system may ignore case

@@ -67,13 +67,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         )
 
     def with_queue_position(self) -> "JobQuerySet":
-        """Annotate `queue_position`: the number of earlier jobs that have not started; 0 once the job has started."""
-        earlier = (
-            Job.objects.filter(status=JobStatus.PENDING, created_at__lt=OuterRef("created_at"))
-            .order_by()
-            .annotate(one=Value(1))
-            .values("one")
-        )
+        """Annotate `queue_position`: the number of pending jobs that start before; 0 once the job has started."""
+        before = Q(rank__lt=OuterRef("rank")) | Q(rank=OuterRef("rank"), created_at__lt=OuterRef("created_at"))
+        earlier = Job.objects.filter(before, status=JobStatus.PENDING).order_by().annotate(one=Value(1)).values("one")
         waiting = Coalesce(Subquery(earlier.annotate(n=Count("pk")).values("n")), Value(0))
         return self.annotate(queue_position=Case(When(status=JobStatus.PENDING, then=waiting), default=Value(0)))
 
@@ -124,6 +120,7 @@ class Job(models.Model):
     )
 
     status = models.CharField(max_length=12, choices=JobStatus, default=JobStatus.PENDING)
+    rank = models.BigIntegerField(default=0, db_default=0, help_text="Rank of its first chunk in the queue.")
     total = models.PositiveIntegerField()
     duplicates = models.PositiveIntegerField(default=0)
     done = models.PositiveIntegerField(default=0)

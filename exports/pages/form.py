@@ -144,9 +144,11 @@ class ExportForm(forms.Form):
     )
     once = forms.UUIDField(required=False, widget=forms.HiddenInput(attrs={"autocomplete": "off"}))
 
-    def __init__(self, *args: Any, datasets: Iterable[Dataset], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, user_id: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        choices = [(each.name, each.name) for each in datasets]
+        self.user_id = user_id
+        self.datasets = list(Dataset.objects.granted_to(user_id).order_by("name"))
+        choices = [(each.name, each.name) for each in self.datasets]
         self.fields["dataset"].choices = [("", "Choose a dataset"), *choices] if len(choices) != 1 else choices  # type: ignore[attr-defined]
         self.fields["keep_for"].choices = lifetimes()  # type: ignore[attr-defined]
         self.lines: list[pasted_pairs.PastedLine] = []
@@ -160,7 +162,7 @@ class ExportForm(forms.Form):
             return
         self.body = self.as_body(self.cleaned_data)
         try:
-            self.validated_request = ExportRequestSerializer.read(self.body)
+            self.validated_request = ExportRequestSerializer.read(self.body, self.user_id)
         except ValidationError as refusal:
             self.add_api_errors(list(problems.input_errors(refusal.detail)))
 

@@ -7,7 +7,7 @@ the browser has; the response is 204 if nothing has changed.
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,9 +21,9 @@ from config.platform.http import staff
 from config.platform.http.paging import refusal
 from config.platform.ui.base import Listing, api_request
 from exports.api import views
-from exports.core.errors import explain
+from exports.core.errors import explain, in_words
 from exports.core.states import ChunkStatus, JobStatus
-from exports.delivery import links
+from exports.delivery import access, links
 from exports.jobs import representation
 from exports.models import Chunk, Job, Link
 from exports.pages import timeline
@@ -201,10 +201,14 @@ def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
         "listing": listing,
         "status": status,
         "rows": [
-            {"chunk": each, "error": explain(each.error_code, each.error_detail) if each.error_code else None}
+            {
+                "chunk": each,
+                "error": explain(each.error_code, each.error_detail) if each.error_code else None,
+                "reason": in_words(each.error_detail),
+            }
             for each in listing.rows or []
         ],
-        "failures": failures(rows) if job.failed else [],
+        "failures": failures(rows, access.message_check(job, request.user.pk)) if job.failed else [],
         "retries": rows.filter(attempts__gt=1).aggregate(sum=Sum(F("attempts") - 1))["sum"] or 0,
         "tabs": tabs(job),
         "can_fetch": can_fetch(job, request),
@@ -229,8 +233,11 @@ def status_in(url: str) -> str:
     return "".join(parse_qs(urlsplit(url).query).get("status", [])[-1:])
 
 
-def failures(rows: QuerySet[Chunk]) -> list[dict[str, Any]]:
-    """Return the causes of failed chunks, most frequent first: title, advice, count, and an example."""
+def failures(rows: QuerySet[Chunk], may_show: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """Return the causes of failed chunks, most frequent first: title, advice, count, and an example.
+
+    `may_show`: whether the user sees the source's message of a chunk, by its key.
+    """
     groups = (
         rows.filter(status=ChunkStatus.FAILED)
         .values("error_code", "error_detail")
@@ -243,7 +250,8 @@ def failures(rows: QuerySet[Chunk]) -> list[dict[str, Any]]:
         {
             **explain(group["error_code"], group["error_detail"]),
             "count": group["count"],
-            "example": examples.get(group["first"]),
+            "example": (example := examples.get(group["first"])),
+            "message": example.source_message if example and may_show(example.key) else "",
         }
         for group in found
     ]

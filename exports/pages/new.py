@@ -33,12 +33,11 @@ class NewExportPage(ExportsPage):
     title = "New export"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        datasets = list(Dataset.objects.order_by("name"))
-        form = context.pop("form", None) or ExportForm(initial=self.initial(), datasets=datasets)
+        form = context.pop("form", None) or ExportForm(initial=self.initial(), user_id=self.user.pk)
         return super().get_context_data(
             form=form,
-            datasets=datasets,
-            chosen=chosen(form, datasets),
+            datasets=form.datasets,
+            chosen=chosen(form),
             quota=quota_left(self.user.pk),
             most=settings.SLUICE.export_max_chunks_per_job,
             **context,
@@ -58,7 +57,7 @@ class NewExportPage(ExportsPage):
             self.count(PreviewThrottle)
         else:
             self.count()
-        form = ExportForm(request.POST, request.FILES, datasets=Dataset.objects.order_by("name"))
+        form = ExportForm(request.POST, request.FILES, user_id=self.user.pk)
         try:
             if is_check:
                 return self.show(form, preview=preview(form) if form.is_valid() else None)
@@ -86,8 +85,7 @@ class PreviewFragment(ExportsPage):
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         self.count(PreviewThrottle)
-        datasets = list(Dataset.objects.order_by("name"))
-        form, shown = ExportForm(request.POST, datasets=datasets), None
+        form, shown = ExportForm(request.POST, user_id=self.user.pk), None
         try:
             shown = preview(form) if form.is_valid() else None
         except Problem as problem:
@@ -96,7 +94,7 @@ class PreviewFragment(ExportsPage):
             {
                 "problems": problems(form) if is_complete(form) else [],
                 "preview": shown,
-                "chosen": chosen(form, datasets),
+                "chosen": chosen(form),
                 "quota": quota_left(self.user.pk),
             }
         )
@@ -145,9 +143,9 @@ def submit(form: ExportForm, request: HttpRequest) -> Job:
     raise InFlight
 
 
-def chosen(form: ExportForm, datasets: list[Dataset]) -> Dataset | None:
-    name = form["dataset"].value() or (datasets[0].name if len(datasets) == 1 else "")
-    return next((each for each in datasets if each.name == name), None)
+def chosen(form: ExportForm) -> Dataset | None:
+    name = form["dataset"].value() or (form.datasets[0].name if len(form.datasets) == 1 else "")
+    return next((each for each in form.datasets if each.name == name), None)
 
 
 def problems(form: ExportForm) -> list[str]:

@@ -13,7 +13,7 @@ from config.platform.ui.base import problem_text, validated
 from exports.api.schedule_serializers import MAX_DAYS, NewScheduleSerializer
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
-from exports.models import Dataset, Job, Schedule
+from exports.models import Job, Schedule
 from exports.models.schedule import Misfire
 from exports.pages.form import SEPARATORS, ExportForm, field_and_text, initial_like, initial_of_dialect
 from exports.schedules import editing
@@ -65,10 +65,8 @@ class ScheduleForm(ExportForm):
     )
     how = items = file = date_from = date_to = None  # type: ignore[assignment]
 
-    def __init__(
-        self, *args: Any, datasets: Iterable[Dataset], schedule: Schedule | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, datasets=datasets, **kwargs)
+    def __init__(self, *args: Any, schedule: Schedule | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.fields["zone"].choices = [(name, name) for name in sorted(timezones())]  # type: ignore[attr-defined]
         self.schedule = schedule
 
@@ -110,7 +108,7 @@ class ScheduleForm(ExportForm):
 
     def upcoming(self, now: datetime) -> list[PlannedRun]:
         """Return the next runs. Raises BadInput."""
-        schedule = Schedule(**self.values())
+        schedule = Schedule(user_id=self.user_id, **self.values())
         timetable = editing.validate(schedule, ExportRequestSerializer.read, now)
         return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
 

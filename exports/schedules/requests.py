@@ -12,9 +12,9 @@ from exports.jobs.submission import ExportRequest
 from exports.models import Schedule
 from exports.schedules.timetable import days
 
-# Returns the validated request of a body of `POST /exports`. Raises ValidationError. The API's serializer is passed in,
-# so that schedules accept exactly what the API does.
-Reader = Callable[[Any], ExportRequest]
+# Returns the validated request of a body of `POST /exports` for the user with this id. Raises ValidationError. The
+# serializer of the API is passed in, so that schedules accept exactly what the API does.
+Reader = Callable[[Any, int], ExportRequest]
 
 
 def export_body(request: dict[str, Any], *, day: date, window: tuple[int, int]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
     ]
     known = {name: value for name, value in schedule.request.items() if name not in ("filters", "items")}
     try:
-        request = read(export_body(known, day=day, window=window))
+        request = read(export_body(known, day=day, window=window), schedule.user_id)
     except ValidationError as error:
         found = [moved(each) for each in input_errors(error.detail)]
         raise BadInput(*unknown, *found) from None

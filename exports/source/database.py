@@ -197,6 +197,10 @@ class SourceSession:
             if self._end == "COMMIT":
                 raise
 
+    def connection(self) -> psycopg.Connection:
+        """Return the connection, outside of a call."""
+        return self._open()
+
     def _open(self) -> psycopg.Connection:
         self._require_not_cancelled()
         if self._connection is None or self._connection.closed or self._connection.broken:
@@ -247,16 +251,6 @@ def describe(function: tuple[str, str]) -> list["Column"]:
     """Return the columns of a function, by a connection of its own. Raises ExportError."""
     with SourceSession() as session:
         return session.describe(function)
-
-
-def examine(function: tuple[str, str]) -> tuple[list["Column"], str]:
-    """Return the columns of a function, and why a dataset cannot use it, or "" if it can."""
-    name = ".".join(function)
-    try:
-        columns = describe(function)
-    except ExportError as error:
-        return [], f"{name}(key text, effective_date date) cannot be called: {error.code} {error.detail}".strip()
-    return columns, "" if columns else f"{name} returns no columns. It must return a table."
 
 
 def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:
@@ -405,7 +399,7 @@ UNREACHABLE = ("08", "53300", "57P")
 
 @contextmanager
 def translated(*, timeout: float = 0) -> Iterator[None]:
-    """Translate psycopg's errors. Their messages, details, and hints may quote rows, and are dropped.
+    """Translate psycopg's errors. What their messages, details, and hints say is for the row of the chunk only.
 
     `timeout`: the statement timeout. A cancellation by an administrator has the same SQLSTATE, but comes earlier.
     """
@@ -416,16 +410,29 @@ def translated(*, timeout: float = 0) -> Iterator[None]:
         code = error.sqlstate
         if code == QUERY_CANCELED and time.monotonic() - started < timeout - 1:
             raise SourceCancelled(f"SQLSTATE {code}") from None
-        raise as_export_error(code) from None
+        raise as_export_error(code, message_of(error.diag)) from None
 
 
-def as_export_error(code: str | None) -> ExportError:
+def as_export_error(code: str | None, message: str = "") -> ExportError:
+    return class_of(code)(f"SQLSTATE {code}" if code else "", message=message)
+
+
+def class_of(code: str | None) -> type[ExportError]:
     """Return the export error of a SQLSTATE. None stands for a connection that failed or broke."""
-    detail = f"SQLSTATE {code}" if code else ""
     if code is None or code.startswith(UNREACHABLE):
-        return SourceUnavailable(detail)
+        return SourceUnavailable
     if code == QUERY_CANCELED:
-        return SourceTimeout(detail)
+        return SourceTimeout
     if code in CONFLICTS:
-        return SourceConflict(detail)
-    return PermanentSourceError(detail) if code.startswith(PERMANENT) else SourceError(detail)
+        return SourceConflict
+    return PermanentSourceError if code.startswith(PERMANENT) else SourceError
+
+
+MAX_MESSAGE = 1_000  # characters
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+def message_of(diagnostic: psycopg.errors.Diagnostic) -> str:
+    """Return what the source says about an error: its message, detail, and hint, without control characters."""
+    parts = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
+    return CONTROL.sub(" ", "\n".join(part[:MAX_MESSAGE] for part in parts if part))[:MAX_MESSAGE]

@@ -286,7 +286,8 @@ WITH ours AS MATERIALIZED (
 ), back AS (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused',
+        refused_at = NULL, error_code = '', error_detail = '', source_message = '',
+        charged = c.charged AND was.source <> 'reused',
         path = CASE WHEN starts_with(c.path, d.base_path || '/') AND EXISTS (
                    SELECT 1 FROM exports_file f WHERE f.path = c.path
                    AND (f.dataset_id, f.schema_version) <> (ours.dataset_id, ours.schema_version)

@@ -299,6 +299,7 @@ def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
         source=Source.SNAPSHOT,
         error_code=error.code,
         error_detail=transitions.truncated(error.detail),
+        source_message=error.message,
         **asdict(claim.known_file),
     )
 

@@ -27,6 +27,7 @@ class ChunkResult(KnownFile):
     source: Source
     error_code: str = ""
     error_detail: str = ""
+    source_message: str = ""
 
 
 RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult))
@@ -121,7 +122,7 @@ WITH ended AS (
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
         source = %(source)s, etag = %(etag)s, sha256 = %(sha256)s, rows = %(rows)s, bytes = %(bytes)s,
         header_bytes = %(header_bytes)s, data_as_of = %(data_as_of)s, error_code = %(error_code)s,
-        error_detail = %(error_detail)s
+        error_detail = %(error_detail)s, source_message = %(source_message)s
     WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'
     RETURNING c.*
 )
@@ -134,11 +135,13 @@ WITH locked AS MATERIALIZED (
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
         source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
         header_bytes = r.header_bytes, data_as_of = r.data_as_of,
-        error_code = r.error_code, error_detail = r.error_detail
+        error_code = r.error_code, error_detail = r.error_detail, source_message = r.source_message
     FROM unnest(%(chunk)s::bigint[], %(token)s::bigint[], %(source)s::text[], %(etag)s::text[],
                 %(sha256)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
-                %(data_as_of)s::timestamptz[], %(error_code)s::text[], %(error_detail)s::text[])
-         AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail)
+                %(data_as_of)s::timestamptz[], %(error_code)s::text[], %(error_detail)s::text[],
+                %(source_message)s::text[])
+         AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail,
+              source_message)
     WHERE c.id = r.id AND c.token = r.token AND c.status = 'running' AND (SELECT count(*) FROM locked) >= 0
     RETURNING c.*
 )
@@ -184,7 +187,7 @@ FAIL = """
 WITH ended AS (
     UPDATE exports_chunk
     SET status = %(status)s, token = NULL, lease_until = NULL, error_code = %(code)s, error_detail = %(detail)s,
-        attempts = greatest(attempts - %(uncounted)s, 0),
+        source_message = %(message)s, attempts = greatest(attempts - %(uncounted)s, 0),
         refused_at = CASE WHEN %(refused)s THEN coalesce(refused_at, clock_timestamp()) END,
         available_at = CASE WHEN %(status)s = 'retrying'
                             THEN clock_timestamp() + %(delay)s * interval '1 second' END,
@@ -208,6 +211,7 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
         status="failed" if delay is None else "retrying",
         code=error.code,
         detail=truncated(error.detail),
+        message=error.message,
         uncounted=int(waits_for_storage(claim, error)),
         refused=isinstance(error, StorageRefused),
         delay=delay or 0,

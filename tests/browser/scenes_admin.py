@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.db.models import Model
@@ -23,6 +23,7 @@ from exports.models import (
     Delivery,
     Download,
     File,
+    Grant,
     Job,
     Link,
     Receipt,
@@ -131,6 +132,11 @@ def busy(user: User) -> None:
         values: dict[str, Any] = {"user": user.pk, "dataset": dataset.pk, "webhook": hook.pk, "rule": rule.pk}
         with connection.cursor() as cursor:
             cursor.execute(statement, values)
+    Chunk.objects.filter(status="failed").update(source_message="no statistics for this day\nRun collect() first.")
+    for name, pattern in (("analysts", ""), ("berlin-team", "^BERLIN$")):
+        Grant.objects.create(
+            dataset=Dataset.objects.get(name="weather"), group=Group.objects.create(name=name), key_pattern=pattern
+        )
     now_running(dataset, user)
     people(user, hook)
 
@@ -213,6 +219,7 @@ SCENES = [
     scene("webhook", page_of(Webhook)),
     scene("delivery-failed", page_of(Delivery, attempts=2, log__isnull=False)),
     scene("dataset", page_of(Dataset, name="flights")),
+    scene("dataset-granted", page_of(Dataset, name="weather")),
     scene("dataset-new", lambda _: "/admin/exports/dataset/add/"),
     scene("slot", page_of(Slot, token__isnull=False)),
     scene("task-failed", page_of(Task, status="failed")),

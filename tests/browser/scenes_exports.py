@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
 from django.db.models import F, Q
 from django.utils import timezone
@@ -12,7 +12,7 @@ from exports.core.errors import PermanentSourceError, SourceTimeout
 from exports.core.states import JobStatus
 from exports.delivery import links, receipts
 from exports.jobs import actions, submission
-from exports.models import Chunk, Dataset, Job, Receipt, Slot
+from exports.models import Chunk, Dataset, Grant, Job, Receipt, Slot
 from exports.models.schedule import Schedule, ScheduleRun
 from exports.schedules import runs
 from exports.worker import leases, transitions
@@ -105,10 +105,17 @@ def counts(status: str, total: int) -> dict[str, object]:
     return facts
 
 
+MESSAGE = (
+    "operator does not exist: text = integer\n"
+    "No operator matches the given name and argument types. You might need to add explicit type casts."
+)
+
+
 def failed(user: User) -> None:
-    """Failures of two kinds, and some successes."""
+    """Failures of two kinds, one with the message of the source, and some successes."""
     make_job(dataset(), user, 12)
-    kinds = [PermanentSourceError("SQLSTATE 42883"), SourceTimeout(), None]
+    Dataset.objects.update(show_errors=True)
+    kinds = [PermanentSourceError("SQLSTATE 42883", message=MESSAGE), SourceTimeout(), None]
     for n in range(12):
         claim = leases.claim(backend="scene")
         assert claim
@@ -155,6 +162,13 @@ def cancelled(user: User) -> None:
     actions.cancel(make_job(dataset(), user, 40))
 
 
+def with_grant(user: User) -> None:
+    """A dataset of which the user may export some keys."""
+    team = Group.objects.create(name="team")
+    user.groups.add(team)
+    Grant.objects.create(dataset=dataset(), group=team, key_pattern="JFK|LGA")
+
+
 def with_dataset(user: User) -> None:
     dataset()
     dataset("weather")
@@ -186,6 +200,8 @@ SCENES = [
     Scene(name="exports-empty", path=lambda _: "/app/exports"),
     Scene(name="exports-busy", path=lambda _: "/app/exports", prepare=busy),
     Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_dataset),
+    Scene(name="export-new-granted", path=lambda _: "/app/exports/new", prepare=with_grant),
+    Scene(name="export-new-without", path=lambda _: "/app/exports/new"),
     Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest(user)[-36:]}", prepare=ready),
     Scene(name="export-running", path=newest, prepare=running),
     Scene(name="export-failed", path=newest, prepare=failed),

@@ -73,7 +73,10 @@ def test_lists_and_detail_pages_are_accessible(
 ) -> None:
     busy(alice_is_staff)
     paths = [list_of(model)(alice_is_staff) for model in LISTS]
-    names = ("job-running", "job-failed", "job-retry", "job-cancel", "chunk-failed", "task-failed", "delivery-failed")
+    names = (
+        "job-running", "job-failed", "job-retry", "job-cancel", "chunk-failed", "task-failed", "delivery-failed",
+        "dataset-granted",
+    )  # fmt: skip
     for path in (*paths, *(PAGES[f"admin-{name}"].path(alice_is_staff) for name in names)):
         answer = page.goto(path)
         assert answer

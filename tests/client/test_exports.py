@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 
-from exports.models import Allowance, Dataset, Job
+from exports.models import Allowance, Chunk, Dataset, Grant, Job
 from tests.client.conftest import Cli
 from tests.client.gate import FaultProxy, problem
 from tests.e2e.conftest import Workers
@@ -239,6 +239,28 @@ def test_failures_are_explained(dataset: Dataset, alice: User, sluice: Cli) -> N
     assert "EXPORT_SOURCE_ERROR" in failed[1]
     (chunk,) = sluice("export", "chunks", job.pk, "--status", "failed", "--json").lines
     assert (chunk["key"], chunk["effectiveDate"]) == ("JFK", "2024-02-29")
+
+
+def test_the_source_message_is_shown_if_the_dataset_shows_errors(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    """A34."""
+    job = make_job(dataset, alice, 1)
+    fail_chunk()
+    Chunk.objects.update(source_message="no such day\x1b[31m\nTry another.")
+    assert "no such day" not in sluice("export", "show", job.pk).text
+    Dataset.objects.update(show_errors=True)
+    assert "  no such day\ufffd[31m\n  Try another.\n" in sluice("export", "show", job.pk).text
+
+
+def test_a_dataset_shows_the_keys_of_the_user(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    """C12."""
+    group = Group.objects.create(name="team")
+    alice.groups.add(group)
+    Grant.objects.create(dataset=dataset, group=group, key_pattern="J.*")
+    assert "Your keys  J.*\n" in sluice("export", "dataset", "things").text
+    refused = sluice("export", "submit", "things", "LGA:2024-02-29", code=5)
+    assert "Does not match the key pattern of the dataset." in refused.err
+    Grant.objects.update(group=Group.objects.create(name="others"))
+    assert "things" not in sluice("export", "datasets").text
 
 
 def test_events_are_json_lines(dataset: Dataset, alice: User, sluice: Cli) -> None:

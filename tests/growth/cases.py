@@ -26,6 +26,7 @@ from exports.core.errors import PermanentSourceError
 from exports.core.planning import Pair, Shape
 from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission, webhook_events
+from exports.jobs import turns as turns_of_chunks
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Job
 from exports.worker import completion, leases, transitions
@@ -162,8 +163,9 @@ def of_requests(rows: Rows) -> dict[str, Case]:
     return {
         "submit 1,000 chunks": batch(lambda: submission.submit(lambda: request, caller)),
         "preview 1,000 chunks": batch(lambda: submission.preview(request)),
-        "retry": batch(lambda: sql.rows(actions.RETRY, job=failed.pk, only=None)),
+        "retry": batch(lambda: sql.rows(actions.RETRY, job=failed.pk, only=None, rank=0)),
         "cancel": batch(lambda: actions.try_to_cancel(running)),
+        "next turn": claim(lambda _: turns_of_chunks.next_rank(user_id=rows.alice.pk, dataset_id=detail.dataset_id)),
         "get one file": batch(get_file),
         "open another user's document": claim(lambda _: record_reading(rows.staff, theirs, "Read.")),
     }

@@ -269,6 +269,7 @@ def form_of(**changes: Any) -> dict[str, Any]:
     form = {
         "name": "new", "function": "data.rows_for", "base_path": "new", "schema_version": 1, "formats": ["csv", "json"],
         "key_pattern": "^[A-Z]+$", "statement_timeout": 30, "max_concurrency": 3, "reuse_max_age": "",
+        "grants-TOTAL_FORMS": 0, "grants-INITIAL_FORMS": 0,
     }  # fmt: skip
     return form | changes
 
@@ -320,7 +321,7 @@ def test_it_warns_of_an_unusable_function(pages: Client, dataset: Dataset) -> No
 
     assert Dataset.objects.filter(name="new").exists()
     assert any(
-        "data.missing(key text, effective_date date) cannot be called: EXPORT_SOURCE_ERROR" in text
+        "Saved, but exports may fail: data.missing does not exist in the source database." in text
         for text in messages_of(response)
     )
 

@@ -126,7 +126,7 @@ def test_a_request_stored_in_the_meantime_is_repeated(dataset: Dataset, alice: U
 
     def read() -> submission.ExportRequest:
         Job.objects.filter(pk=first.pk).update(**key.columns)
-        return actions.request_of(first)
+        return actions.request_of(first, first.user_id)
 
     caller = submission.Caller(user_id=alice.pk, idempotency=key)
     assert submission.submit(read, caller) == (first, True)

@@ -128,13 +128,13 @@ def test_the_cap_of_a_dataset_does_not_affect_other_datasets(dataset: Dataset, a
     assert claim().dataset == "things"
 
 
-def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User) -> None:
-    """A10: a small job behind a large one is served at once, and the large one goes on."""
+def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User, bob: User) -> None:
+    """A10: a small job behind a large one of another user is served at once, and the large one goes on."""
     large = make_job(dataset, alice, 50)
     for _ in range(3):
         served = claim()
         transitions.finish([(served, result_of(served))])
-    small = make_job(dataset, alice, 3, key="EWR")
+    small = make_job(dataset, bob, 3, key="EWR")
 
     order = []
     for _ in range(6):

@@ -56,6 +56,7 @@ OF_JOB = "exports_chunk_of_status|exports_chunk_seq"
 OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
 ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
+MINE = "exports_jobs_active|exports_jobs_of_status"  # active jobs of the user, for the next turn
 QUEUE = "exports_jobs_active"  # for the place of one that waits
 RUNNING = "exports_chunk_of_status"  # for the number of chunks that are running
 USAGE = "exports_usage_day|exports_usage_newest"  # the table is small
@@ -291,11 +292,11 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
         # Half of its files are there. Counts of quotas are rows of their own: it looks at no chunk for them.
         "submit": Case(
             work=lambda _: submission.submit(lambda: request, caller),
-            by=("exports_chunk_ready", "exports_jobs_idempotency"),
+            by=("exports_chunk_ready", "exports_jobs_idempotency", MINE, "exports_chunk_of_status"),
             most=len(request.pairs),
         ),
         "retry failed chunks": Case(
-            work=lambda _: sql.rows(actions.RETRY, job=failed.pk, only=None),
+            work=lambda _: sql.rows(actions.RETRY, job=failed.pk, only=None, rank=0),
             by=("exports_chunk_of_status",),
             most=50,
         ),

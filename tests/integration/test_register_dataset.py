@@ -1,10 +1,15 @@
 """The command that makes and changes datasets. A8."""
 
 from io import StringIO
+from typing import Any
 
+import psycopg
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.core.management import CommandError, call_command
+from pydantic import SecretStr
 
+from config.platform.http.staff import COMMAND_LINE
 from etl.pipeline import artifacts
 from exports.models import Dataset
 from exports.models.dataset import RESERVED
@@ -42,3 +47,105 @@ def test_invalid_base_paths_are_refused(dataset: Dataset, path: str) -> None:
     with pytest.raises(CommandError, match="base_path"):
         register(path)
     assert not Dataset.objects.filter(name="flights").exists()
+
+
+# ---- What is wrong with a function ----------------------------------------------------------------------------------
+
+
+def refusal(function: str) -> str:
+    with pytest.raises(CommandError) as refused:
+        call_command("register_dataset", "new", "--function", function, "--base-path", "new")
+    assert not Dataset.objects.filter(name="new").exists()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "function", "reason"),
+    [
+        ("", "data.missing", "data.missing does not exist in the source database. Names are case-sensitive."),
+        ("", "nowhere.rows_for", "nowhere.rows_for does not exist in the source database."),
+        ("", "data.Rows_For", "Did you mean data.rows_for?"),
+        (
+            "CREATE FUNCTION data.turned(d date, k text) RETURNS TABLE (n int) LANGUAGE sql STABLE AS 'SELECT 1'",
+            "data.turned",
+            "data.turned takes (d date, k text). It must take (key text, effective_date date).",
+        ),
+        (
+            "CREATE PROCEDURE data.done(key text, effective_date date) LANGUAGE sql AS 'SELECT 1'",
+            "data.done",
+            "data.done is a procedure. It must be a function that returns a table.",
+        ),
+        (
+            "CREATE FUNCTION data.one(key text, effective_date date) RETURNS int LANGUAGE sql STABLE AS 'SELECT 1'",
+            "data.one",
+            "data.one returns one value of type integer. It must return a table",
+        ),
+        (
+            "CREATE FUNCTION data.wild(key text, d date) RETURNS SETOF record LANGUAGE sql STABLE AS 'SELECT 1, 2'",
+            "data.wild",
+            "data.wild(key text, effective_date date) cannot be called. SQLSTATE 42601: syntax error: a column",
+        ),
+    ],
+)
+def test_it_says_in_words_why_a_function_cannot_be_used(
+    dataset: Dataset, source_db: psycopg.Connection, sql: str, function: str, reason: str
+) -> None:
+    """A34."""
+    if sql:
+        source_db.execute(sql)
+    assert reason in refusal(function)
+
+
+def test_it_names_the_missing_permission(dataset: Dataset, source_db: psycopg.Connection) -> None:
+    """A34: the owner of a function may lose it too."""
+    source_db.execute("REVOKE EXECUTE ON FUNCTION data.rows_for(text, date) FROM PUBLIC, CURRENT_USER")
+    assert refusal("data.rows_for") == (
+        "The role of SOURCE_DATABASE_URL may not call data.rows_for: permission denied for function rows_for. It needs "
+        "USAGE on the schema and EXECUTE on the function."
+    )
+
+
+def test_it_says_that_the_source_is_away(dataset: Dataset, settings: Any) -> None:
+    """A34."""
+    away = SecretStr("postgresql://127.0.0.1:1/nothing")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": away})
+    assert refusal("data.rows_for") == "The source database cannot be reached."
+
+
+def test_it_warns_of_volatile_functions_that_may_not_write(dataset: Dataset, source_db: psycopg.Connection) -> None:
+    """A34: but registers them."""
+    source_db.execute("ALTER FUNCTION data.rows_for(text, date) VOLATILE")
+    for options, is_warned in (((), True), (("--allow-writes",), False)):
+        out, err = StringIO(), StringIO()
+        arguments = ("new", "--function", "data.rows_for", "--base-path", "new", *options)
+        call_command("register_dataset", *arguments, stdout=out, stderr=err)
+        assert ("data.rows_for is VOLATILE" in err.getvalue()) is is_warned
+        assert out.getvalue() == "dataset new: data.rows_for to new/\n"
+    source_db.execute("ALTER FUNCTION data.rows_for(text, date) STABLE")
+    err = StringIO()
+    call_command(
+        "register_dataset", "new", "--function", "data.rows_for", "--base-path", "new", "--no-allow-writes", stderr=err
+    )
+    assert err.getvalue() == ""
+
+
+def test_a_registration_is_in_the_audit_log(dataset: Dataset) -> None:
+    """A34: with the values of a new dataset, and later with what has changed."""
+    arguments = ("new", "--function", "data.rows_for", "--base-path", "new")
+    call_command("register_dataset", *arguments)
+    call_command("register_dataset", *arguments, "--show-errors", "--statement-timeout", "30")
+    call_command("register_dataset", *arguments)
+    first, second, third = LogEntry.objects.order_by("pk")
+    assert (str(first.user), first.object_id, first.is_addition()) == (
+        COMMAND_LINE, str(Dataset.objects.get(name="new").pk), True,
+    )  # fmt: skip
+    assert first.change_message.startswith("Registered by register_dataset. function: data.rows_for; base_path: new;")
+    assert second.change_message == ("Registered again by register_dataset. show_errors: True; statement_timeout: 30")
+    assert third.change_message == "Registered again by register_dataset. No changes."
+    assert Dataset.objects.get(name="new").show_errors
+
+
+def test_a_refused_registration_leaves_nothing(dataset: Dataset) -> None:
+    """A34."""
+    refusal("data.missing")
+    assert not LogEntry.objects.exists()

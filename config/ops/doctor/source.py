@@ -121,12 +121,13 @@ def check_room(source: SourceConnection) -> Finding:
     return ok(f"The {needed} connections that EXPORT_DB_SLOTS needs are available.")
 
 
-DATASETS = "SELECT name, function, statement_timeout, base_path FROM exports_dataset ORDER BY name"
+DATASETS = "SELECT name, function, statement_timeout, base_path, allow_writes FROM exports_dataset ORDER BY name"
 # The function is not called. `to_regprocedure` returns null if it does not exist; USAGE on its schema is separate.
 FUNCTION = """
 SELECT p.oid IS NOT NULL AS is_there, has_function_privilege(p.oid, 'EXECUTE') AS may_execute,
        has_schema_privilege(p.pronamespace, 'USAGE') AS may_use, p.proretset AS is_table,
-       p.proowner = (SELECT oid FROM pg_roles WHERE rolname = current_user) AS is_own
+       p.proowner = (SELECT oid FROM pg_roles WHERE rolname = current_user) AS is_own,
+       p.provolatile = 'v' AS is_volatile
 FROM (SELECT to_regprocedure(%s) AS oid) f LEFT JOIN pg_proc p ON p.oid = f.oid
 """
 
@@ -136,9 +137,9 @@ def check_datasets(source: SourceConnection) -> Iterator[Finding]:
     with database.open_database() as main:
         datasets = main.execute(DATASETS).fetchall()
     valid = 0
-    for name, function, timeout, path in datasets:
+    for name, function, timeout, path, allow_writes in datasets:
         problems = [
-            *function_problems(source, name, function),
+            *function_problems(source, name, function, allow_writes=allow_writes),
             *timeout_problems(name, timeout),
             *path_problems(name, path),
         ]
@@ -153,14 +154,14 @@ def check_datasets(source: SourceConnection) -> Iterator[Finding]:
         yield ok(f"The functions of {valid} of {len(datasets)} datasets can be called.")
 
 
-def function_problems(source: SourceConnection, name: str, function: str) -> Iterator[Finding]:
+def function_problems(source: SourceConnection, name: str, function: str, *, allow_writes: bool) -> Iterator[Finding]:
     schema, _, own = function.partition(".")
     signature = sql.SQL("{}(text,date)").format(sql.Identifier(schema, own)).as_string(source.connection)
     try:
         row = source.connection.execute(FUNCTION, [signature]).fetchone()
     except psycopg.errors.InsufficientPrivilege:
-        row = (True, False, False, True, False)
-    exists, can_execute, can_use, is_table, is_own = row or (False, False, False, False, False)
+        row = (True, False, False, True, False, False)
+    exists, can_execute, can_use, is_table, is_own, is_volatile = row or (False,) * 6
     if not exists:
         yield failure(
             f"Dataset {name}: {function}(text, date) does not exist.",
@@ -176,10 +177,20 @@ def function_problems(source: SourceConnection, name: str, function: str) -> Ite
             f"Dataset {name}: {function} returns one value instead of a table.",
             "Change it to return a table: docs/datasets.md.",
         )
-    elif is_own:
+    else:
+        yield from function_warnings(name, function, is_own=is_own, may_fail=is_volatile and not allow_writes)
+
+
+def function_warnings(name: str, function: str, *, is_own: bool, may_fail: bool) -> Iterator[Finding]:
+    if is_own:
         yield warning(
             f"Dataset {name}: the role owns {function} and could replace it.",
             f"Make another role its owner, and grant EXECUTE: {PAGE}.",
+        )
+    if may_fail:
+        yield warning(
+            f"Dataset {name}: {function} is VOLATILE, and its calls are read-only.",
+            "Declare it STABLE if it only reads. If it writes, use register_dataset with --allow-writes.",
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_permission_codename
+from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.utils import timezone
@@ -46,6 +47,19 @@ def record(user: Any, row: Any, message: str) -> LogEntry | None:
         return None
     entry: LogEntry = LogEntry.objects.log_actions(user.pk, [row], CHANGE, change_message=message, single_object=True)
     return entry
+
+
+# Users cannot choose this name: it has a space.
+COMMAND_LINE = "command line"
+
+
+def record_command(row: Model, message: str, *, action: int = CHANGE) -> None:
+    """Record a change by a command of manage.py, in the name of an account that cannot sign in."""
+    account, is_new = User.objects.get_or_create(username=COMMAND_LINE, defaults={"is_active": False})
+    if is_new:
+        account.set_unusable_password()
+        account.save(update_fields=["password"])
+    LogEntry.objects.log_actions(account.pk, [row], action, change_message=message, single_object=True)
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 from argparse import ArgumentParser, BooleanOptionalAction
 from typing import Any
 
+from django.contrib.admin.models import ADDITION, CHANGE
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
 
+from config.platform.http.staff import record_command
 from exports.jobs.columns import as_stored
 from exports.models import Dataset
-from exports.source import database
+from exports.source.examination import examine
 
 
 class Command(BaseCommand):
@@ -26,9 +29,15 @@ class Command(BaseCommand):
             action=BooleanOptionalAction,
             help="run the function in a read-write transaction, and commit it after all rows were read",
         )
+        parser.add_argument(
+            "--show-errors",
+            action=BooleanOptionalAction,
+            help="show owners of exports the message of the source for a failed chunk, which may quote data",
+        )
 
     def handle(self, *, name: str, **options: Any) -> None:
         dataset = Dataset.objects.filter(name=name).first() or Dataset(name=name)
+        is_new, before = dataset.pk is None, values_of(dataset)
         given = {field: options[field] for field in FIELDS if options[field] is not None}
         given["base_path"] = given["base_path"].rstrip("/")
         if "formats" in given:
@@ -41,13 +50,29 @@ class Command(BaseCommand):
             raise CommandError(
                 "\n".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
             ) from None
-        columns, reason = database.examine(dataset.schema_and_name)
-        if reason:
-            raise CommandError(reason)
-        dataset.columns = as_stored(columns)
-        dataset.save()
+        found = examine(dataset.schema_and_name, allow_writes=dataset.allow_writes)
+        if found.refusal:
+            raise CommandError(found.refusal)
+        dataset.columns = as_stored(found.columns)
+        with transaction.atomic():
+            dataset.save()
+            record_command(
+                dataset, changes(before, values_of(dataset), is_new=is_new), action=ADDITION if is_new else CHANGE
+            )
+        if found.warning:
+            self.stderr.write(self.style.WARNING(f"Warning: {found.warning}"))
         self.stdout.write(f"dataset {name}: {dataset.function} to {dataset.base_path}/")
 
 
+def values_of(dataset: Dataset) -> dict[str, Any]:
+    return {field: getattr(dataset, field) for field in FIELDS}
+
+
+def changes(before: dict[str, Any], after: dict[str, Any], *, is_new: bool) -> str:
+    """Return the entry of the audit log: all values of a new dataset, or those that changed."""
+    new = [f"{field}: {value}" for field, value in after.items() if is_new or value != before[field]]
+    return f"{'Registered' if is_new else 'Registered again'} by register_dataset. {'; '.join(new) or 'No changes.'}"
+
+
 NUMBERS = {"schema_version": "N", "statement_timeout": "SECONDS", "max_concurrency": "N", "reuse_max_age": "SECONDS"}
-FIELDS = ("function", "base_path", "key_pattern", "formats", "allow_writes", *NUMBERS)
+FIELDS = ("function", "base_path", "key_pattern", "formats", "allow_writes", "show_errors", *NUMBERS)

@@ -81,7 +81,10 @@ def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def show_failures(session: Session, job: dict[str, Any]) -> None:
     failed = session.api.pages(f"{path_of(job['jobId'])}/chunks", {"status": "failed"}, limit=SHOWN_FAILURES)
-    session.terminal.put("", *(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}" for each in failed))
+    session.terminal.put("")
+    for each in failed:
+        session.terminal.put(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}")
+        session.terminal.put(*(f"  {line}" for line in (each.get("sourceMessage") or "").splitlines()))
     if job["progress"]["failed"] > SHOWN_FAILURES:
         session.terminal.put(f"List all with: sluice export chunks {job['jobId']} --status failed")
 
@@ -152,6 +155,7 @@ def dataset(session: Session, name: Annotated[str, typer.Argument(metavar="DATAS
             ("Dataset", f"{response['name']}, schema version {response['schemaVersion']}"),
             ("Formats", ", ".join(response["formats"])),
             ("Keys", response["keyPattern"]),
+            ("Your keys", " or ".join(response.get("grantedKeyPatterns") or ())),
         ]
     )
     session.terminal.put("")

@@ -1,0 +1,99 @@
+"""Examination of a function that staff register as a dataset, with words for what is wrong with it."""
+
+from typing import NamedTuple
+
+from psycopg.rows import class_row
+
+from exports.core.errors import ExportError, in_words
+from exports.source.database import Column, SourceSession, translated
+
+ARGUMENTS = "(key text, effective_date date)"
+TABLE = "It must return a table: RETURNS TABLE (...) or RETURNS SETOF."
+
+
+class Examination(NamedTuple):
+    """The columns of a function, why a dataset cannot use it ("" if it can), and what staff should know about it."""
+
+    columns: list[Column]
+    refusal: str = ""
+    warning: str = ""
+
+
+class Function(NamedTuple):
+    """A function of the source database, from its catalog."""
+
+    kind: str  # the letter of the catalog
+    arguments: str
+    returns: str
+    is_set: bool
+    is_volatile: bool
+
+
+# The first is the one that a call would take.
+FUNCTIONS = """
+SELECT p.prokind::text AS kind, pg_get_function_identity_arguments(p.oid) AS arguments,
+       format_type(p.prorettype, NULL) AS returns, p.proretset AS is_set, p.provolatile = 'v' AS is_volatile
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = %s AND p.proname = %s
+ORDER BY p.proargtypes = '25 1082'::oidvector DESC,  -- (text, date)
+         2 BETWEEN p.pronargs - p.pronargdefaults AND p.pronargs DESC, p.oid
+"""
+# Postgres folds names to lower case where they are created without quotes.
+SIMILAR = """
+SELECT n.nspname || '.' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE lower(n.nspname) = lower(%s) AND lower(p.proname) = lower(%s) ORDER BY 1 LIMIT 1
+"""
+
+
+def examine(function: tuple[str, str], *, allow_writes: bool) -> Examination:
+    """Examine a function without calling it. `allow_writes`: of the dataset."""
+    name, found, similar = ".".join(function), list[Function](), ""
+    try:
+        with SourceSession() as session:
+            found, similar = look_up(session, function)
+            columns = session.describe(function)
+    except ExportError as error:
+        return Examination([], refusal=reason(name, found, similar, error))
+    if not columns or (found and not found[0].is_set):
+        returned = f"one value of type {found[0].returns}" if found else "no columns"
+        return Examination([], refusal=f"{name} returns {returned}. {TABLE}")
+    return Examination(columns, warning=warning(name, found) if not allow_writes else "")
+
+
+def look_up(session: SourceSession, function: tuple[str, str]) -> tuple[list[Function], str]:
+    """Return the functions of this name, and if there is none, the name of one that differs in case, or ""."""
+    with translated(), session.connection().cursor(row_factory=class_row(Function)) as cursor:
+        found = cursor.execute(FUNCTIONS, function).fetchall()
+        similar = None if found else session.connection().execute(SIMILAR, function).fetchone()
+    return found, similar[0] if similar else ""
+
+
+def reason(name: str, found: list[Function], similar: str, error: ExportError) -> str:
+    """Return why a call fails, in words."""
+    if error.code == "EXPORT_SOURCE_UNAVAILABLE":
+        return f"The source database cannot be reached. {in_words(error.detail)}".strip()
+    if error.detail == "SQLSTATE 42501":
+        return (
+            f"The role of SOURCE_DATABASE_URL may not call {name}: {error.message}. It needs USAGE on the schema and "
+            "EXECUTE on the function."
+        )
+    if not found:
+        meant = f" Did you mean {similar}?" if similar else ""
+        return f"{name} does not exist in the source database. Names are case-sensitive.{meant}"
+    if found[0].kind != "f":
+        kinds = {"p": "a procedure", "a": "an aggregate", "w": "a window function"}
+        return f"{name} is {kinds[found[0].kind]}. It must be a function that returns a table."
+    if error.detail == "SQLSTATE 42883":
+        takes = " or ".join(f"({each.arguments})" for each in found)
+        return f"{name} takes {takes}. It must take {ARGUMENTS}."
+    said = f": {error.message}" if error.message else ""
+    return f"{name}{ARGUMENTS} cannot be called. {in_words(error.detail) or error.code}{said}"
+
+
+def warning(name: str, found: list[Function]) -> str:
+    if not found or not found[0].is_volatile:
+        return ""
+    return (
+        f"{name} is VOLATILE, which is the default: each of its queries sees the data of another moment. Declare it "
+        "STABLE if it only reads. If it writes or creates temporary tables, allow writes: otherwise its calls fail."
+    )
