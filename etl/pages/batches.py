@@ -34,7 +34,7 @@ from etl.ingest import batches
 from etl.ingest.multipart import FilesInOne
 from etl.models import DocumentBatch, Task
 from etl.pages import explanations
-from etl.pages.base import DocumentsPage, rules_for
+from etl.pages.base import DocumentsPage
 from etl.pages.form import endings, limits, quota_left
 from etl.pages.listing import ORDER, RULE, rows_of
 from etl.pages.submitting import once_of
@@ -42,6 +42,7 @@ from etl.pipeline import batch_actions
 from rules.api import rates
 from rules.library import catalog
 from rules.library.catalog import UnknownRule
+from rules.library.choices import rules_for
 
 BATCH_ORDER = ("-created_at", "-batch_id")
 UNKNOWN = "Batch not found."

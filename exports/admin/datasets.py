@@ -42,7 +42,7 @@ class DatasetForm(forms.ModelForm):
 @admin.register(Dataset)
 class DatasetAdmin(OwnFilters, ModelAdmin):
     form = DatasetForm
-    list_display = ("name", "function", "base_path", "offered", "schema_version", "calls_at_once", "timeout", "related")
+    list_display = ("name", "origin", "base_path", "offered", "schema_version", "calls_at_once", "timeout", "related")
     search_fields = ("name", "function", "base_path")
     ordering = ("name",)
     sortable_by = ()
@@ -59,20 +59,32 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     about = (None, {"fields": ("described", "related", times)})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        if obj and obj.built_in:
+            return [*BUILT_IN, self.about]
         return [*self.fieldsets, self.about] if obj else list(self.fieldsets)
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("name", "origin", *self.readonly_fields) if obj and obj.built_in else self.readonly_fields
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Allow deletion only without jobs and files, which refer to the dataset."""
-        if obj is None or obj.jobs.exists() or obj.files.exists():
+        """Allow deletion only without jobs and files, which refer to the dataset. Built-in datasets stay."""
+        if obj is None or obj.built_in or obj.jobs.exists() or obj.files.exists():
             return False
         return bool(super().has_delete_permission(request, obj))
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
+        if obj.built_in:
+            super().save_model(request, obj, form, change)
+            return
         columns, reason = database.examine(obj.schema_and_name)
         obj.columns = None if reason else as_stored(columns)
         super().save_model(request, obj, form, change)
         if reason:  # it may be created later
             self.message_user(request, f"Saved, but {reason}", messages.WARNING)
+
+    @admin.display(description="function", ordering="function")
+    def origin(self, dataset: Dataset) -> str:
+        return dataset.built_in.description if dataset.built_in else dataset.function
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
@@ -96,6 +108,12 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         of_it = {"dataset__id__exact": dataset.pk}
         models = {"job": "Exports", "chunk": "Chunks", "file": "Files", "slot": "Slots"}
         return side_by_side([list_of(model, text, of_it) for model, text in models.items()])
+
+
+BUILT_IN = (
+    ("Dataset", {"fields": ("name", "origin", "formats")}),
+    ("Limits", {"fields": (("statement_timeout", "max_concurrency"),)}),
+)
 
 
 @admin.register(File)

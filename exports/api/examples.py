@@ -21,6 +21,11 @@ FILTERS: dict[str, Any] = {
     "compression": "gzip",
     "csv": {"delimiter": ";", "formulaPolicy": "escape"},
 }
+DOCUMENTS: dict[str, Any] = {
+    "dataset": "documents",
+    "filters": {"ruleId": 3, "dateFrom": "2026-02-01", "dateTo": "2026-02-28", "status": "completed"},
+    "format": "parquet",
+}
 ACCEPTED = {
     "jobId": JOB_ID,
     "status": "pending",
@@ -137,9 +142,17 @@ DATASETS = {
     "results": [
         {
             "name": "flights",
+            "kind": "function",
             "schemaVersion": 1,
             "formats": ["csv", "jsonl", "json", "parquet"],
             "keyPattern": "[A-Z]{3}",
+        },
+        {
+            "name": "documents",
+            "kind": "documents",
+            "schemaVersion": 1,
+            "formats": ["csv", "jsonl", "parquet"],
+            "keyPattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         },
     ],
     "next": None,

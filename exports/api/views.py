@@ -68,7 +68,7 @@ class ExportListView(generics.ListAPIView[Job]):
     )
     def post(self, request: Request) -> Response:
         caller = caller_of(request, Idempotency.of(request))
-        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data), caller))
+        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data, caller.user_id), caller))
 
 
 def uuid_in(text: str) -> UUID:
@@ -111,7 +111,7 @@ class PreviewView(APIView):
         responses={200: schemas.Preview, **problems(BadInput, ColumnsUnknown)},
     )
     def post(self, request: Request) -> Response:
-        return Response(submission.preview(ExportRequestSerializer.read(request.data)))
+        return Response(submission.preview(ExportRequestSerializer.read(request.data, user_of(request).pk)))
 
 
 class LimitsView(APIView):
@@ -127,7 +127,7 @@ class DatasetListView(APIView):
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
-        datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
+        datasets = [representation.dataset(each) for each in Dataset.objects.in_order()]
         return Response({"results": datasets, "next": None, "previous": None})
 
 

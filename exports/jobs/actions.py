@@ -216,7 +216,10 @@ def request_of(job: Job) -> submission.ExportRequest:
     # Read here and at once: the dataset of a job from `representation.find` would load each field by its own query, so
     # that a registration in between would give the new job the function of another schema version.
     dataset = Dataset.objects.get(pk=job.dataset_id)
-    pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
+    if dataset.built_in:
+        pairs = [submission.built_in_pair(dataset.built_in, job.filters or {})]
+    else:
+        pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
     fits = re.compile(dataset.key_pattern).fullmatch
     if (
         job.format not in dataset.formats

@@ -280,6 +280,7 @@ def chunk(chunk: Chunk) -> schemas.Chunk:
 def dataset(dataset: Dataset) -> schemas.Dataset:
     return {
         "name": dataset.name,
+        "kind": dataset.kind,
         "schemaVersion": dataset.schema_version,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,

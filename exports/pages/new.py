@@ -21,6 +21,7 @@ from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left
 from exports.pages.form import FILTERS, ExportForm, fresh_initial, idempotency_key, initial_like
 
+IN_QUERY = ("dataset", "rule", "batch", "status", "date_from", "date_to")
 NEWEST = 5  # exports that the estimate is based on
 TRIES, WAIT_SECONDS = 15, 0.2  # to wait for the request of a first click
 
@@ -33,22 +34,20 @@ class NewExportPage(ExportsPage):
     title = "New export"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        datasets = list(Dataset.objects.order_by("name"))
-        form = context.pop("form", None) or ExportForm(initial=self.initial(), datasets=datasets)
+        form = context.pop("form", None) or ExportForm(initial=self.initial(), user_id=self.user.pk)
         return super().get_context_data(
             form=form,
-            datasets=datasets,
-            chosen=chosen(form, datasets),
+            chosen=form.chosen(),
             quota=quota_left(self.user.pk),
             most=settings.SLUICE.export_max_chunks_per_job,
             **context,
         )
 
     def initial(self) -> dict[str, Any]:
-        """Return the initial values, with `?from=` those of a job that the user may see."""
+        """Return the initial values: with `?from=` those of a job that the user may see, else those in the query."""
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
-            return fresh_initial() | {"dataset": self.request.GET.get("dataset", "")}
+            return fresh_initial() | {name: self.request.GET[name] for name in IN_QUERY if name in self.request.GET}
         return initial_like(views.owned(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
@@ -58,7 +57,7 @@ class NewExportPage(ExportsPage):
             self.count(PreviewThrottle)
         else:
             self.count()
-        form = ExportForm(request.POST, request.FILES, datasets=Dataset.objects.order_by("name"))
+        form = ExportForm(request.POST, request.FILES, user_id=self.user.pk)
         try:
             if is_check:
                 return self.show(form, preview=preview(form) if form.is_valid() else None)
@@ -86,8 +85,7 @@ class PreviewFragment(ExportsPage):
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         self.count(PreviewThrottle)
-        datasets = list(Dataset.objects.order_by("name"))
-        form, shown = ExportForm(request.POST, datasets=datasets), None
+        form, shown = ExportForm(request.POST, user_id=self.user.pk), None
         try:
             shown = preview(form) if form.is_valid() else None
         except Problem as problem:
@@ -96,7 +94,7 @@ class PreviewFragment(ExportsPage):
             {
                 "problems": problems(form) if is_complete(form) else [],
                 "preview": shown,
-                "chosen": chosen(form, datasets),
+                "chosen": form.chosen(),
                 "quota": quota_left(self.user.pk),
             }
         )
@@ -145,11 +143,6 @@ def submit(form: ExportForm, request: HttpRequest) -> Job:
     raise InFlight
 
 
-def chosen(form: ExportForm, datasets: list[Dataset]) -> Dataset | None:
-    name = form["dataset"].value() or (datasets[0].name if len(datasets) == 1 else "")
-    return next((each for each in datasets if each.name == name), None)
-
-
 def problems(form: ExportForm) -> list[str]:
     """Return the form's errors as sentences. Errors of the list already name their lines."""
     named = (
@@ -162,6 +155,8 @@ def problems(form: ExportForm) -> list[str]:
 def is_complete(form: ExportForm) -> bool:
     """Return whether the form is complete enough to show errors."""
     data = form.data
+    if form.is_of_documents():
+        return True
     if data.get("how") == FILTERS:
         return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))
     return bool(data.get("dataset") and data.get("items"))

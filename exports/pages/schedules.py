@@ -14,7 +14,7 @@ from config.platform.http.problems import Problem
 from config.platform.ui.base import Action, Listing, api_request, redirect_page, uuid_of
 from exports.api import rates, views
 from exports.api.schedules import read_export
-from exports.models import Dataset, Job, Schedule, ScheduleRun
+from exports.models import Job, Schedule, ScheduleRun
 from exports.pages.base import ExportsPage, quota_left
 from exports.pages.form import fresh_initial, idempotency_key
 from exports.pages.new import PreviewThrottle, problems
@@ -65,11 +65,11 @@ class ScheduleFormPage(ExportsPage):
         form = context.pop("form", None) or self.form(initial=self.initial())
         return super().get_context_data(
             form=form, schedule=self.schedule(), quota=quota_left(self.user.pk), action=self.request.path,
-            datasets=Dataset.objects.exists(), **context,
+            datasets=form.datasets, **context,
         )  # fmt: skip
 
     def form(self, *args: Any, **options: Any) -> ScheduleForm:
-        return ScheduleForm(*args, datasets=Dataset.objects.order_by("name"), schedule=self.schedule(), **options)
+        return ScheduleForm(*args, user_id=self.user.pk, schedule=self.schedule(), **options)
 
     def schedule(self) -> Schedule | None:
         return None
@@ -131,12 +131,12 @@ class SchedulePreviewFragment(ExportsPage):
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         self.count(PreviewThrottle)
-        form, runs = ScheduleForm(request.POST, datasets=Dataset.objects.order_by("name")), None
+        form, runs = ScheduleForm(request.POST, user_id=self.user.pk), None
         try:
             runs = form.upcoming(clock.now()) if form.is_valid() else None
         except Problem as problem:
             form.refuse(problem)
-        is_complete = bool(request.POST.get("dataset") and request.POST.get("keys"))
+        is_complete = form.is_of_documents() or bool(request.POST.get("dataset") and request.POST.get("keys"))
         return self.render_to_response(
             {"runs": runs, "problems": problems(form) if is_complete else [], "quota": quota_left(self.user.pk)}
         )
@@ -158,7 +158,7 @@ class SchedulePage(ExportsPage):
             rows=[{"run": run, "status": status_of[run.pk]} for run in runs],
             upcoming=upcoming(schedule),
             is_active=Job.objects.active().filter(schedule_id=schedule.pk).exists(),
-            keys=schedule.request["keys"],
+            keys=schedule.request.get("keys", ()),
             once=uuid4(),
             title=schedule.name,
             **context,

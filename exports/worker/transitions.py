@@ -143,6 +143,7 @@ WITH locked AS MATERIALIZED (
     RETURNING c.*
 )
 """
+# Paths of built-in datasets begin with an underscore, as no other does: no later job reuses their files.
 RECORD_FILE = """
 , file AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
@@ -150,7 +151,7 @@ RECORD_FILE = """
     SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
            e.header_bytes, e.data_as_of
     FROM ended e JOIN exports_jobs j ON j.job_id = e.job_id
-    WHERE e.source = 'live'
+    WHERE e.source = 'live' AND left(e.path, 1) <> '_'
     ON CONFLICT (path) DO UPDATE
     SET dataset_id = EXCLUDED.dataset_id, schema_version = EXCLUDED.schema_version, etag = EXCLUDED.etag,
         sha256 = EXCLUDED.sha256, rows = EXCLUDED.rows, bytes = EXCLUDED.bytes,
