@@ -86,10 +86,10 @@ def peak_of_worker(dataset: Dataset, user: User) -> float:
 def peers(peaks: dict[str, list[float]]) -> dict[str, Measurement]:
     """Return the measurements of the tools that are installed. Their peaks, in MB, are appended to `peaks`."""
     found: dict[str, Callable[[], tuple[float, float]]] = {}
-    home = os.environ.get("PARQUET_VENV")
-    if home:
-        found[SCRIPT] = partial(run_script, Path(home) / "bin/python")
-        for binary in Path(home).glob(SLING_BINARY):
+    home = Path(os.environ.get("PARQUET_VENV", "none")).absolute()
+    if (home / "bin/python").exists():
+        found[SCRIPT] = partial(run_script, home / "bin/python")
+        for binary in home.glob(SLING_BINARY):
             found[SLING] = partial(run_sling, binary)
     for name in found:
         peaks[name] = []

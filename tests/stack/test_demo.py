@@ -187,7 +187,9 @@ def test_it_counts_equal_rows_of_a_parquet_file(function: SourceFunction, tmp_pa
 
 
 def test_it_reports_a_parquet_file_with_another_value(function: SourceFunction, tmp_path: Path) -> None:
-    file = parquet_of(tmp_path, "k, CASE WHEN at = '2024-02-29 00:00:00+00' AND n = 3 THEN 4 ELSE n END AS n, at")
+    file = parquet_of(
+        tmp_path, """k, CASE WHEN "at" = '2024-02-29 00:00:00+00' AND n = 3 THEN 4 ELSE n END AS n, "at" """
+    )
     with pytest.raises(CheckFailed, match=r"4 rows of all\.parquet and of COPY differ"):
         comparison.compare_parquet(file, CHUNKS, function=function)
 
