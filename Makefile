@@ -20,6 +20,9 @@ TESTERS := 3
 # Other readers of documents, only to be compared with ours.
 READERS := markitdown[pdf,docx,pptx,xlsx]>=0.1.8,<0.2 kreuzberg>=4.10,<5 edgeparse>=0.3.2,<0.4 pdf-oxide>=0.3.78,<0.4
 READERS_INSTALLED := .venv-peers/installed
+# Other writers of Parquet files, for P13.
+WRITERS := adbc-driver-postgresql>=1.11,<2 pyarrow>=25,<27 boto3>=1.44,<2 sling-linux-amd64==1.4.11;platform_machine=="x86_64"
+WRITERS_INSTALLED := .venv-parquet/installed
 # Sets `python` in a recipe.
 FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do \
   if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
@@ -159,8 +162,8 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
 
 # ONLY="P1 P4": only these. ROUNDS: 5. QUICK=1: with little data, to check that all of them run.
-bench: setup ## compare with alternatives; table and chart in .local/bench
-	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
+bench: setup $(if $(if $(ONLY),$(filter P13 parquet_file,$(ONLY)),all),$(WRITERS_INSTALLED)) ## compare with alternatives; table and chart in .local/bench
+	@PARQUET_VENV=.venv-parquet $(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
 # SEED: of the documents. ONLY="invoice-en-pdf …": only these families. QUICK=1: four of them, as in `make test-all`.
 extract-bench: setup ## check extraction from long documents against a known truth, with a scripted model (four minutes)
@@ -171,7 +174,7 @@ read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score what the API read
 	@$(PYTHON) -m tests.reading.score $(patsubst %,--corpus %,$(CORPUS)) --reader api $(patsubst %,--reader %,$(PEERS)) \
 	  $(if $(HALF),--half $(HALF)) $(if $(PAGES),--pages $(PAGES)) --keep .local/bench/reading
 
-einvoice-bench: setup ## compare the e-invoices of CORPUS=folder with their XML; each subfolder is one maker
+einvoice-bench: setup $(if $(if $(ONLY),$(filter P13 parquet_file,$(ONLY)),all),$(WRITERS_INSTALLED)) ## compare the e-invoices of CORPUS=folder with their XML; each subfolder is one maker
 	@$(PYTHON) -m tests.reading.einvoice_score $(CORPUS)
 
 # In a separate venv, so that uv is not one of the packages that it resolves. requirements-ocr.txt is an addition to
@@ -187,8 +190,9 @@ lock: ## regenerate the requirements files from pyproject.toml
 	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package opencv-python -c requirements.txt -c requirements-ocr.txt; \
 	echo '$(MINERU)' | $$compile - -o requirements-mineru.txt; \
 	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt; \
-	printf '%s\n' $(foreach each,$(READERS),'$(each)') | $$compile - -o requirements-peers.txt
+	printf '%s\n' $(foreach each,$(READERS),'$(each)') | $$compile - -o requirements-peers.txt; \
+	printf '%s\n' $(foreach each,$(WRITERS),'$(each)') | $$compile - -o requirements-parquet.txt
 
 clean: ## remove .venv*, caches, and .local with all its data
-	rm -rf .venv .venv-mineru .venv-model .venv-peers .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-mineru .venv-model .venv-peers .venv-parquet .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -110,6 +110,9 @@ def database(url: str) -> dict[str, object]:
 DATABASES = {"default": database(env.database_url.get_secret_value())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+# Datasets that need no function of the source database: subclasses of config.platform.built_in_datasets.BuiltInDataset.
+BUILT_IN_DATASETS = ["etl.api.results_dataset.ResultsDataset"]
+
 STORAGES = {
     # Django's default file storage, which no model uses. Exports and documents use config.platform.storage.
     "default": {
@@ -332,11 +335,15 @@ SPECTACULAR_SETTINGS = {
         "ExportErrorCode": "exports.core.errors.EXPLANATIONS",
         "RunStatus": "exports.schedules.schemas.RUN_STATUSES",
         "Misfire": "exports.models.schedule.Misfire",
+        "DatasetKind": "exports.models.dataset.Kind",
+        "BuiltInDataset": "exports.models.dataset.BUILT_IN",
+        "BuiltInFormat": "etl.api.results_dataset.FORMATS",
         "DocumentEvent": "etl.pipeline.schemas.EVENTS",
         "ExportEvent": "exports.jobs.schemas.EVENTS",
         "WebhookEvent": "config.platform.webhooks.models.EventType",
         "DeliveryStatus": "config.platform.webhooks.models.Delivery.Status",
         "TaskStatus": "etl.core.states.Status",
+        "StoredTaskStatus": "etl.models.task.STORED",
         "BatchStatus": "etl.core.states.BatchStatus",
         "Stage": "etl.core.states.Stage",
         "TaskErrorCode": "etl.pipeline.schemas.ERROR_CODES",

@@ -1,6 +1,7 @@
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.apps.registry import Apps
 from django.conf import settings
 from django.db.models.signals import post_migrate
 
@@ -12,6 +13,7 @@ class ExportsConfig(AppConfig):
 
     def ready(self) -> None:
         post_migrate.connect(provide_slots, sender=self)
+        post_migrate.connect(provide_datasets, sender=self)
         # Imported here, so that every series exists, with 0, from the first scrape on.
         from config.platform.observability.gauges import GaugeQuery, register
         from exports.core import gauges, metrics  # noqa: F401
@@ -24,3 +26,12 @@ def provide_slots(**_signal: Any) -> None:
     from exports.models import Slot
 
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
+
+
+def provide_datasets(*, apps: Apps = apps, **_signal: Any) -> None:
+    """Create the built-in datasets, unless the migrations ended before the column that tells them from others."""
+    from exports.models import Dataset
+
+    migrated = apps.all_models["exports"].get("dataset")
+    if migrated is not None and any(field.name == "kind" for field in migrated._meta.get_fields()):
+        Dataset.objects.provide_built_in()

@@ -1,7 +1,7 @@
 from django.urls import path, register_converter
 
+from config.platform.http.serializers import as_day
 from exports.api import downloads, event_stream, schedules, views, webhooks
-from exports.api.serializers import as_day
 
 
 class DayConverter:

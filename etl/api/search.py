@@ -1,6 +1,5 @@
 """Filters of lists of tasks: file name, rule, batch, status, and days."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -9,12 +8,12 @@ from typing import Any, cast
 from rest_framework.exceptions import ValidationError
 
 from config.platform.http.paging import refusal, whole_number
+from config.platform.http.serializers import as_day
 from etl.api import lookup
 from etl.core.states import Status
 from etl.models.task import TaskQuerySet
 
 MAX_TEXT = 255  # of a file name
-DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # Python also accepts 20240229 and 2024-W09-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +88,10 @@ def read_status(name: str, text: str) -> str:
 
 
 def read_day(name: str, text: str) -> date:
-    try:
-        if DAY.fullmatch(text):
-            return date.fromisoformat(text)
-    except ValueError:
-        pass
-    raise refusal(name, "Must be a date such as 2024-02-29.")
+    day = as_day(text)
+    if day is None:
+        raise refusal(name, "Must be a date such as 2024-02-29.")
+    return day
 
 
 READERS: dict[str, Callable[[str, str], Any]] = {

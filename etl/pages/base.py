@@ -1,6 +1,5 @@
 """Base classes and helpers of the document pages. Rate limits and visibility are those of the API."""
 
-from django.conf import settings
 from django.contrib.auth.models import User
 
 from config.platform.http import staff
@@ -10,11 +9,8 @@ from etl.api import lookup
 from etl.models import Task
 from etl.runstate import RunState
 from rules.api import rates
-from rules.library import catalog, requirements
-from rules.models import Rule
 
 UNKNOWN = "Document not found."
-MOST_RULES = 300
 
 
 class DocumentsPage(Page):
@@ -55,29 +51,3 @@ def seen(task_id: int, *, user: User) -> RunState:
     if not states:
         raise NotFound(UNKNOWN)
     return states[0]
-
-
-# ---- Rules to choose from -------------------------------------------------------------------------------------------
-Groups = list[tuple[str, list[tuple[str, str]]]]
-
-
-def rules_for(user: User) -> tuple[str, Groups]:
-    """Return the label of the default rule, or "", and the rules that the user may use, in groups.
-
-    Includes rules that need a language model where none is configured, with a note, for retries after it is.
-    """
-    rules = (
-        catalog.visible_to(user)
-        .only("rule_id", "name", "owner_id", "slug", "postprocess_mode")
-        .order_by("name", "rule_id")
-    )
-    groups: dict[str, list[tuple[str, str]]] = {"Mine": [], "System": [], "Other users": []}
-    default = catalog.default() if settings.SLUICE.etl_global_rule_enabled else None
-    for rule in rules[:MOST_RULES]:
-        group = "System" if catalog.is_system(rule) else "Mine" if rule.owner_id == user.pk else "Other users"
-        groups[group].append((str(rule.pk), label(rule)))
-    return label(default) if default else "", [(name, choices) for name, choices in groups.items() if choices]
-
-
-def label(rule: Rule) -> str:
-    return requirements.marked(rule.name, mode=rule.postprocess_mode)

@@ -11,8 +11,8 @@ from config.platform.http.quotas import left, seconds_left
 from config.platform.ui.templatetags.pages import size
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
-from etl.pages.base import rules_for
 from etl.pipeline import budgets, engines, quotas
+from rules.library.choices import rules_for
 
 OTHER_ENDINGS = {
     DocumentFormat.JPEG: (".jpeg",),

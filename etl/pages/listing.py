@@ -13,7 +13,7 @@ from etl.api.search import TaskFilter
 from etl.core import completeness
 from etl.core.states import Stage, Status
 from etl.models import Task
-from etl.models.task import TaskQuerySet
+from etl.models.task import STORED, TaskQuerySet
 from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
@@ -64,6 +64,7 @@ class DocumentListPage(DocumentsPage):
             wanted_rule=str(wanted.rule_id or ""),
             is_filtered=wanted != TaskFilter() or bool(review),
             query=self.request.GET.urlencode(),
+            exported=as_export(wanted),
             here=reverse("documents"),
             **self.form_context(context.pop("form", None)),
             **context,
@@ -98,6 +99,13 @@ class DocumentListPage(DocumentsPage):
         if review == "waiting":
             tasks = tasks.filter(status=Status.COMPLETED)
         return tasks.select_related("rule").prefetch_related("approved_by").without_results().defer(*RULE)
+
+
+def as_export(wanted: TaskFilter) -> str:
+    """Return the end of the query of the form of exports, with the filters that it has too."""
+    status = Status.PENDING if wanted.status and wanted.status not in STORED else wanted.status
+    filters = {"rule": wanted.rule_id, "status": status, "date_from": wanted.first, "date_to": wanted.last}
+    return "".join(f"&{name}={value}" for name, value in filters.items() if value)
 
 
 def rows_of(tasks: Iterable[Task], status: str) -> list[dict[str, Any]]:

@@ -14,13 +14,14 @@ from etl.core import completeness
 from etl.core.states import Status
 from etl.models import ReviewEvent, Sample, Task
 from etl.pages import explanations, page_images, results
-from etl.pages.base import CONTENT_OPENED, TaskPage, rules_for
+from etl.pages.base import CONTENT_OPENED, TaskPage
 from etl.pages.edit_form import text_of
 from etl.pages.steps import steps_of
 from etl.pipeline import engines, representation, review
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
+from rules.library.choices import rules_for
 
 MOST_EVENTS = 50  # of the history of reviews
 WORDS = {"corrected": "Corrected", "approved": "Approved", "approval_removed": "Approval removed"}

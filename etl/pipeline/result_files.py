@@ -1,25 +1,30 @@
-"""The results of a batch in one file: JSON lines, CSV, or Parquet.
+"""The results of documents in one file: JSON lines, CSV, or Parquet.
 
-Results are read a few at a time, into a temporary file of JSON lines. CSV and Parquet are written from that file: their
-columns are known only at its end. So memory does not grow with the batch, no database connection waits for a slow
-client, and an error occurs before the response begins.
+Results are read a few at a time, by a cursor of the database, into a temporary file of JSON lines. CSV and Parquet are
+written from that file: their columns are known only at its end. So memory does not grow with the documents, no database
+connection waits for a slow client or store, and an error occurs before the response begins.
 """
 
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import IO, Any
 
 from django.conf import settings
+from django.db.models.query import ModelIterable
 
 from config.platform import exact_json, formulas
+from config.platform.built_in_datasets import BuiltFile, FileLayout
+from config.platform.db.snapshots import one_snapshot
 from config.platform.http.problems import DiskFull, Problem, is_full
 from etl.core.states import Status
-from etl.models import DocumentBatch, Task
+from etl.models import Task
+from etl.models.task import TaskQuerySet
 
 FORMATS = {
     "jsonl": "application/x-ndjson",
@@ -27,12 +32,24 @@ FORMATS = {
     "parquet": "application/vnd.apache.parquet",
 }
 READ_ROWS = 10  # results in memory: each may be megabytes
-GROUP_ROWS, GROUP_BYTES = 1_000, 16 * 1024**2  # of a Parquet row group, which is in memory
+GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024**2  # of a Parquet row group, which is in memory
 MAX_COLUMNS = 1_000
 MAX_DIGITS = 38  # of a decimal128, the widest one that most readers know
 MAX_INTEGER = 2**63
 BOM = b"\xef\xbb\xbf"
 WHOLE, DECIMAL, BOOLEAN, TEXT, JSON = "whole", "decimal", "boolean", "text", "json"
+# Columns of the document, and their types in Postgres.
+OWN_COLUMNS = {
+    "task_id": "bigint",
+    "filename": "text",
+    "rule_id": "bigint",
+    "rule_version": "integer",
+    "batch_id": "bigint",
+    "created_at": "timestamp with time zone",
+    "row": "bigint",
+    "status": "text",
+    "error": "text",
+}
 
 
 class TooManyColumns(Problem):
@@ -42,30 +59,33 @@ class TooManyColumns(Problem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultLayout:
+class ResultLayout(FileLayout):
     """The shape of the file. `rows`: the tokens of the pointer to an array, or None for one row a document."""
 
-    format: str
+    compression: str = "zstd"
+    about: tuple[str, ...] = ("task_id", "filename")  # columns of the document, before its status
     rows: tuple[str, ...] | None = None
-    escapes_formulas: bool = False
-    bom: bool = False
 
 
-def build(batch: DocumentBatch, layout: ResultLayout) -> IO[bytes]:
-    """Return the file, unnamed and at its begin. The caller closes it. Raises TooManyColumns and DiskFull."""
+def build(tasks: TaskQuerySet, layout: ResultLayout, *, checkpoint: Callable[[], None] = lambda: None) -> BuiltFile:
+    """Return the file of these documents, as they are at one point in time, in the order of the query.
+
+    `checkpoint` is called for every row and must not write to the database. Raises TooManyColumns and DiskFull.
+    """
     with temporary() as lines:
-        table = ResultTable(lines)
-        table.fill(batch, layout)
+        table = ResultTable(lines, layout, checkpoint)
+        with one_snapshot():
+            table.fill(tasks)
         lines.seek(0)
         if layout.format == "jsonl":
-            return kept(lines)
+            return BuiltFile(content=kept(lines), rows=table.count)
         with temporary() as file:
             if layout.format == "csv":
                 write_csv(table, file, layout)
             else:
-                write_parquet(table, file)
+                write_parquet(table, file, layout.compression)
             file.seek(0)
-            return kept(file)
+            return BuiltFile(content=kept(file), rows=table.count)
 
 
 @contextmanager
@@ -127,17 +147,33 @@ class ResultTable:
     """The rows, in a file of JSON lines, and their columns."""
 
     lines: IO[bytes]
+    layout: ResultLayout
+    checkpoint: Callable[[], None]
     columns: dict[str, ResultColumn] = field(default_factory=dict)
-    own: tuple[str, ...] = ()
+    count: int = 0
 
-    def fill(self, batch: DocumentBatch, layout: ResultLayout) -> None:
-        rows = layout.rows
-        self.own = ("task_id", "filename", *(("row",) if rows is not None else ("status", "error")))
-        for task in tasks_of(batch):
-            for line in rows_of(task, rows):
+    def __post_init__(self) -> None:
+        self.own = (*self.layout.about, *(("status", "error") if self.layout.rows is None else ("row",)))
+
+    def fill(self, tasks: TaskQuerySet) -> None:
+        for task in streamed(tasks.with_data().only(*self.layout.about, "status", "error")):
+            self.checkpoint()
+            for line in self.rows_of(task):
                 self.lines.write(exact_json.dumps(line) + b"\n")
-                if layout.format != "jsonl":
+                self.count += 1
+                if self.layout.format != "jsonl":
                     self.note(line["data"])
+
+    def rows_of(self, task: Any) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a document `with_data`: one, or one for each item of an array in it."""
+        about = {name: as_json(getattr(task, name)) for name in self.layout.about}
+        if self.layout.rows is None:
+            error = (task.error or {}).get("code") if task.status == Status.FAILED else None
+            yield {**about, "status": task.status, "error": error, "data": task.data}
+            return
+        items = found_at(task.data, self.layout.rows)
+        for number, item in enumerate(items if isinstance(items, list) else (), 1):
+            yield {**about, "row": number, "data": item}
 
     def note(self, data: Any) -> None:
         """Note the columns of a row. Raises TooManyColumns."""
@@ -168,31 +204,23 @@ class ResultTable:
     def __iter__(self) -> Iterator[list[Any]]:
         """Yield the values of each row, in the order of the header."""
         for text in self.lines:
+            self.checkpoint()
             line = exact_json.loads(text)
             fields = self.fields_of(line["data"])
             yield [line[name] for name in self.own] + [fields.get(name) for name in self.columns]
 
 
-def tasks_of(batch: DocumentBatch) -> Iterator[Task]:
-    """Yield the documents of a batch. Not by a cursor: through a pooler, that would read all of them at once."""
-    wanted = ("task_id", "filename", "status", "error", "run", "result", "last_result", "last_result_run")
-    tasks, last = Task.objects.filter(batch_id=batch.pk).order_by("pk").only(*wanted), 0
-    while page := list(tasks.filter(pk__gt=last)[:READ_ROWS]):
-        yield from page
-        last = page[-1].pk
+def as_json(value: Any) -> Any:
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
 
 
-def rows_of(task: Task, rows: tuple[str, ...] | None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a document: one, or one for each item of an array in its data."""
-    data = (task.current_result or {}).get("data") if task.status == Status.COMPLETED else None
-    about = {"task_id": task.pk, "filename": task.filename}
-    if rows is None:
-        error = (task.error or {}).get("code") if task.status == Status.FAILED else None
-        yield {**about, "status": task.status, "error": error, "data": data}
-        return
-    items = found_at(data, rows)
-    for number, item in enumerate(items if isinstance(items, list) else (), 1):
-        yield {**about, "row": number, "data": item}
+def streamed(tasks: TaskQuerySet) -> Iterator[Task]:
+    """Yield rows by a cursor of the database, which a transaction keeps open.
+
+    `QuerySet.iterator` has none where DISABLE_SERVER_SIDE_CURSORS is set, as behind a transaction pooler, and would
+    read all rows at once. Within a transaction, a pooler does not change the session.
+    """
+    yield from ModelIterable(tasks, chunked_fetch=True, chunk_size=READ_ROWS)
 
 
 def found_at(data: Any, tokens: tuple[str, ...]) -> Any:
@@ -211,20 +239,20 @@ def found_at(data: Any, tokens: tuple[str, ...]) -> Any:
 def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None:
     """Write CSV as exports have it: NULL is empty, an empty string is `""`, and lines end with LF."""
     guard = formulas.escaped if layout.escapes_formulas else str
+
+    def line(cells: list[str | None]) -> bytes:
+        written = ("" if cell is None else quoted(cell, layout.delimiter) for cell in cells)
+        return layout.delimiter.join(written).encode() + b"\n"
+
+    def cell(value: Any) -> str | None:
+        if value is None:
+            return None
+        return guard(value) if isinstance(value, str) else written(value)
+
     file.write(BOM if layout.bom else b"")
-    file.write(csv_line([quoted(guard(name)) for name in table.header()]))
+    file.write(line([guard(name) for name in table.header()]))
     for row in table:
-        file.write(csv_line([cell(value, guard) for value in row]))
-
-
-def csv_line(cells: list[str]) -> bytes:
-    return ",".join(cells).encode() + b"\n"
-
-
-def cell(value: Any, guard: Any) -> str:
-    if value is None:
-        return ""
-    return quoted(guard(value)) if isinstance(value, str) else quoted(written(value))
+        file.write(line([cell(value) for value in row]))
 
 
 def written(value: Any) -> str:
@@ -232,26 +260,36 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else exact_json.dumps(value).decode()
 
 
-def quoted(text: str) -> str:
-    if text and not any(char in text for char in ',"\r\n'):
+def quoted(text: str, delimiter: str) -> str:
+    if text and not any(char in text for char in f'{delimiter}"\r\n'):
         return text
     return '"' + text.replace('"', '""') + '"'
 
 
 # ---- Parquet --------------------------------------------------------------------------------------------------------
-def write_parquet(table: ResultTable, file: IO[bytes]) -> None:
+def write_parquet(table: ResultTable, file: IO[bytes], compression: str) -> None:
     import pyarrow as pa  # 60 MB of libraries, which other requests do not need
     from pyarrow import parquet
 
-    own = {"task_id": pa.int64(), "row": pa.int64()}
-    types = [own.get(name, pa.string()) for name in table.own]
-    types += [type_of(column) for column in table.columns.values()]
+    types = [own_type(name) for name in table.own] + [type_of(column) for column in table.columns.values()]
     schema = pa.schema(list(zip(table.header(), types, strict=True)))
-    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(file, schema, compression=compression) as writer:
         for group in groups(table):
             columns = zip(zip(*group, strict=True), types, strict=True)
             values = [pa.array(fitted(column, kind), kind) for column, kind in columns]
             writer.write_table(pa.Table.from_arrays(values, schema=schema))
+
+
+def own_type(name: str) -> Any:
+    import pyarrow as pa
+
+    types = {
+        "bigint": pa.int64(),
+        "integer": pa.int32(),
+        "text": pa.string(),
+        "timestamp with time zone": pa.timestamp("us", tz="UTC"),
+    }
+    return types[OWN_COLUMNS[name]]
 
 
 def type_of(column: ResultColumn) -> Any:
@@ -266,11 +304,14 @@ def fitted(values: tuple[Any, ...], kind: Any) -> list[Any]:
     """Return the values in types that are converted without a loss."""
     import pyarrow as pa
 
+    convert: Callable[[Any], Any] | None = None
     if pa.types.is_decimal(kind):
-        return [None if value is None else Decimal(value) for value in values]
-    if pa.types.is_string(kind):
-        return [None if value is None else written(value) for value in values]
-    return list(values)
+        convert = Decimal
+    elif pa.types.is_string(kind):
+        convert = written
+    elif pa.types.is_timestamp(kind):
+        convert = datetime.fromisoformat
+    return [None if value is None else convert(value) for value in values] if convert else list(values)
 
 
 def groups(table: ResultTable) -> Iterator[list[list[Any]]]:

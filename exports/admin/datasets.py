@@ -73,7 +73,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     form = DatasetForm
     inlines = (Grants,)
     list_display = (
-        "name", "function", "base_path", "offered", "granted", "calls_at_once", "timeout", "related",
+        "name", "origin", "base_path", "offered", "granted", "calls_at_once", "timeout", "related",
     )  # fmt: skip
     search_fields = ("name", "function", "base_path")
     ordering = ("name",)
@@ -95,7 +95,8 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         if obj is None:
             return list(self.fieldsets)
         may_open = obj.grants.exists() and request.user.has_perm("exports.delete_grant")
-        return [*self.fieldsets, *([self.access] if may_open else []), self.about]
+        fieldsets = BUILT_IN if obj.built_in else self.fieldsets
+        return [*fieldsets, *([self.access] if may_open else []), self.about]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).prefetch_related("grants__group")  # type: ignore[no-any-return]
@@ -107,18 +108,28 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
             Dataset.objects.select_for_update(no_key=True).get(pk=found.pk)
         return found
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("name", "origin", *self.readonly_fields) if obj and obj.built_in else self.readonly_fields
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Allow deletion only without jobs and files, which refer to the dataset."""
-        if obj is None or obj.jobs.exists() or obj.files.exists():
+        """Allow deletion only without jobs and files, which refer to the dataset. Built-in datasets stay."""
+        if obj is None or obj.built_in or obj.jobs.exists() or obj.files.exists():
             return False
         return bool(super().has_delete_permission(request, obj))
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
+        if obj.built_in:
+            super().save_model(request, obj, form, change)
+            return
         found = examine(obj.schema_and_name, allow_writes=obj.allow_writes)
         obj.columns = None if found.refusal else as_stored(found.columns)
         super().save_model(request, obj, form, change)
         if text := found.refusal or found.warning:  # a function may be created or changed later
             self.message_user(request, f"Saved, but exports may fail: {text}", messages.WARNING)
+
+    @admin.display(description="function", ordering="function")
+    def origin(self, dataset: Dataset) -> str:
+        return dataset.built_in.description if dataset.built_in else dataset.function
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
@@ -146,6 +157,12 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         of_it = {"dataset__id__exact": dataset.pk}
         models = {"job": "Exports", "chunk": "Chunks", "file": "Files", "slot": "Slots"}
         return side_by_side([list_of(model, text, of_it) for model, text in models.items()])
+
+
+BUILT_IN = (
+    ("Dataset", {"fields": ("name", "origin", "formats")}),
+    ("Limits", {"fields": (("statement_timeout", "max_concurrency"),)}),
+)
 
 
 @admin.register(File)

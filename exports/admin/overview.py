@@ -306,7 +306,7 @@ overview.contribute(
             url=lambda: reverse("admin:exports_dataset_add"),
             label="Add dataset",
             permission="exports.add_dataset",
-            is_due=lambda: not Dataset.objects.exists(),
+            is_due=lambda: not Dataset.objects.of_functions().exists(),
         )
     ],
 )

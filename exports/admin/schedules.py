@@ -26,6 +26,7 @@ from exports.api.schedules import read_export
 from exports.jobs import submission
 from exports.models import Schedule
 from exports.schedules import editing, representation, runs
+from exports.schedules.requests import FILTERS
 
 NEWEST = 50  # runs that a schedule's page shows
 
@@ -127,8 +128,9 @@ class ScheduleAdmin(StaffActionAdmin):
 
     @admin.display(description="keys")
     def keys(self, schedule: Schedule) -> str:
-        keys = schedule.request["keys"]
-        return f"{len(keys):,}: {', '.join(keys[:20])}"
+        keys = schedule.request.get("keys", ())
+        filters = [f"{name}: {schedule.request[name]}" for name in FILTERS[1:] if name in schedule.request]
+        return f"{len(keys):,}: {', '.join(keys[:20])}" if keys else ", ".join(filters) or "All documents"
 
     @admin.display(description="exports")
     def exports(self, schedule: Schedule) -> SafeString:

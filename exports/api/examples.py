@@ -21,6 +21,11 @@ FILTERS: dict[str, Any] = {
     "compression": "gzip",
     "csv": {"delimiter": ";", "formulaPolicy": "escape"},
 }
+DOCUMENTS: dict[str, Any] = {
+    "dataset": "documents",
+    "filters": {"ruleId": 3, "dateFrom": "2026-02-01", "dateTo": "2026-02-28", "status": "completed"},
+    "format": "parquet",
+}
 ACCEPTED = {
     "jobId": JOB_ID,
     "status": "pending",
@@ -135,22 +140,32 @@ LIMITS = {
     "maxChunksPerJob": 10000,
     "rate": "60/min",
 }
-DATASETS = {
+DATASETS: dict[str, Any] = {
     "results": [
         {
             "name": "flights",
+            "kind": "function",
             "schemaVersion": 1,
             "formats": ["csv", "jsonl", "json", "parquet"],
             "keyPattern": "[A-Z]{3}",
             "grantedKeyPatterns": None,
             "showErrors": False,
         },
+        {
+            "name": "documents",
+            "kind": "documents",
+            "schemaVersion": 1,
+            "formats": ["csv", "jsonl", "parquet"],
+            "keyPattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            "showErrors": False,
+            "grantedKeyPatterns": None,
+        },
     ],
     "next": None,
     "previous": None,
 }
 DATASET = {
-    **DATASETS["results"][0],  # type: ignore[index]
+    **DATASETS["results"][0],
     "columns": [{"name": "flight_id", "type": "bigint"}, {"name": "carrier", "type": "text"}],
 }
 LINK = {"signedUrl": RECEIPT["signedUrl"], "expiresAt": RECEIPT["expiresAt"]}

@@ -22,9 +22,9 @@ from config.platform.http.openapi.responses import (
     retry_after,
 )
 from config.platform.http.problems import CONTENT_TYPE, BadInput, InputError
+from config.platform.http.serializers import INVALID_DATE
 from config.platform.webhooks.schemas import NewWebhook, WebhookDelivery
 from exports.api import examples
-from exports.api.serializers import INVALID_DATE
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import schemas
 
@@ -60,6 +60,7 @@ REQUESTS = [
     request_example(
         "Filters", examples.FILTERS, "Every key on every day of the range. Omitted fields have their defaults."
     ),
+    request_example("Documents", examples.DOCUMENTS, "Results of your documents, one row each, in one file."),
 ]
 LIST: dict[str, Any] = {
     "summary": "List exports",
@@ -116,7 +117,8 @@ LIMITS: dict[str, Any] = {
 DATASETS: dict[str, Any] = {
     "summary": "List datasets",
     "description": "Returns the datasets that you may export on a single page, with their formats and the pattern of "
-    "their keys. A dataset may be granted to some groups of users, or to them for some keys; others get 404 for it.",
+    "their keys. A dataset may be granted to some groups of users, or to them for some keys; others get 404 for it. "
+    "`documents`, the results of your documents, is the last one.",
     "examples": [response_example("Datasets", examples.DATASETS)],
 }
 ONE_DATASET: dict[str, Any] = {

@@ -1,16 +1,19 @@
-"""Extensions of drf-spectacular for exports: the two shapes of a request, and camel-case path parameters."""
+"""Extensions of drf-spectacular for exports: the shapes of a request, and camel-case path parameters."""
 
+from collections.abc import Collection
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent, camelize_operation
 from drf_spectacular.utils import Direction
 
+from config.platform import built_in_datasets
+from config.platform.built_in_datasets import BuiltInDataset
 from config.platform.http.openapi.autoschema import StrictSchema
 
 
 class ExportRequestExtension(StrictSchema):  # type: ignore[no-untyped-call]
-    """A request with exactly one of `items` and `filters`, as two alternative components.
+    """A request with exactly one of `items` and `filters`, and a request of a built-in dataset, as alternatives.
 
     A serializer cannot express that, and client generators ignore conditional schemas.
     """
@@ -24,14 +27,28 @@ class ExportRequestExtension(StrictSchema):  # type: ignore[no-untyped-call]
         items = whole["properties"]["items"]
         items["items"] = register(auto_schema, "ExportItem", items["items"])
         either = [
-            register(auto_schema, "ExportByItems", only(whole, "items", without="filters")),
-            register(auto_schema, "ExportByFilters", only(whole, "filters", without="items")),
+            register(auto_schema, "ExportByItems", only(whole, "items", without={"filters"})),
+            register(auto_schema, "ExportByFilters", only(whole, "filters", without={"items"})),
+            *(built_in(auto_schema, whole, each) for each in built_in_datasets.all_by_name().values()),
         ]
         return {"oneOf": either, "description": whole["description"]}
 
 
-def only(whole: dict[str, Any], name: str, *, without: str) -> dict[str, Any]:
-    properties = {each: shape for each, shape in whole["properties"].items() if each != without}
+def built_in(auto_schema: AutoSchema, whole: dict[str, Any], dataset: BuiltInDataset) -> dict[str, Any]:
+    """Return the reference to the component of a request for a built-in dataset."""
+    shape = only(whole, "filters", without={"items", "columns", "reuse", "allowDegraded"})
+    filters = auto_schema.resolve_serializer(dataset.filters(), "request")
+    shape["properties"] |= {
+        "dataset": {"type": "string", "enum": [dataset.name]},
+        "filters": filters.ref,
+        "format": {"type": "string", "enum": list(dataset.formats), "default": dataset.formats[0]},
+    }
+    shape["description"] = f"{dataset.description} in one file, which has no keys: `filters` select the rows."
+    return register(auto_schema, f"ExportOf{dataset.name.capitalize()}", shape)
+
+
+def only(whole: dict[str, Any], name: str, *, without: Collection[str]) -> dict[str, Any]:
+    properties = {each: shape for each, shape in whole["properties"].items() if each not in without}
     return {**whole, "properties": properties, "required": [*whole["required"], name]}
 
 

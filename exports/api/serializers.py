@@ -12,18 +12,24 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.settings import api_settings
 
+from config.platform.built_in_datasets import BuiltInDataset
 from config.platform.http.problems import MAX_ERRORS
-from config.platform.http.serializers import StrictBoolean, StrictSerializer, WholeNumber
+from config.platform.http.serializers import (
+    INVALID_DATE,
+    DayField,
+    StrictBoolean,
+    StrictSerializer,
+    WholeNumber,
+    as_day,
+)
 from exports.core import planning
 from exports.core.planning import Dialect, Pair, Shape
 from exports.jobs.columns import columns_of
-from exports.jobs.submission import ExportRequest
+from exports.jobs.submission import ExportRequest, built_in_pair
 from exports.models import Dataset
 from exports.models.dataset import FORMATS, Format
 from exports.models.job import Compression, DeliveryKind, Reuse
 
-DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-INVALID_DATE = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DEFAULT_COMPRESSION = {Format.PARQUET: Compression.ZSTD}  # none for other formats
 DELIMITERS = [",", ";", "\t", "|"]
@@ -32,28 +38,6 @@ MIN_DELIVERY_TTL = 600  # seconds
 # Not allowed in keys, whatever the dataset's pattern: path traversal, and line breaks in logs.
 FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also has the date and the extension
-
-
-@extend_schema_field({"type": "string", "format": "date"})
-class DayField(serializers.Field[date, Any, str, Any]):
-    """Date in the form YYYY-MM-DD only. Python also accepts 20130215 and 2013-W07-5."""
-
-    default_error_messages = {"invalid": INVALID_DATE}
-
-    def to_internal_value(self, data: Any) -> date:
-        day = as_day(data)
-        if day is None:
-            self.fail("invalid")
-        return day
-
-
-def as_day(data: Any) -> date | None:
-    if not isinstance(data, str) or not DATE.fullmatch(data):
-        return None
-    try:
-        return date.fromisoformat(data)
-    except ValueError:
-        return None
 
 
 KeyCheck = Callable[[str], bool]
@@ -247,9 +231,19 @@ class ExportRequestSerializer(StrictSerializer):
         name = data.get("dataset") if isinstance(data, dict) else None
         datasets = Dataset.objects.granted_to(user_id)
         dataset = datasets.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
-        serializer = cls(data=data, context={"dataset": dataset, "key_check": dataset.key_check() if dataset else None})
+        check = dataset.key_check() if dataset else None
+        serializer = cls(data=data, context={"dataset": dataset, "key_check": check, "user_id": user_id})
         serializer.is_valid(raise_exception=True)
         return cast("ExportRequest", serializer.validated_data)
+
+    @property
+    def built_in(self) -> BuiltInDataset | None:
+        dataset: Dataset | None = self.context.get("dataset")
+        return dataset.built_in if dataset else None
+
+    def get_fields(self) -> dict[str, Any]:
+        fields = super().get_fields()
+        return {**fields, "filters": self.built_in.filters()} if self.built_in else fields
 
     def validate_dataset(self, name: str) -> str:
         if self.context["dataset"] is None:
@@ -274,7 +268,9 @@ class ExportRequestSerializer(StrictSerializer):
             raise too_many_chunks(count)
         return pairs
 
-    def validate_filters(self, filters: KeyRange) -> KeyRange:
+    def validate_filters(self, filters: KeyRange | dict[str, Any]) -> KeyRange | dict[str, Any]:
+        if not isinstance(filters, KeyRange):
+            return filters
         count = planning.count(set(filters.keys), filters.first, filters.last)
         if count > settings.SLUICE.export_max_chunks_per_job:
             raise too_many_chunks(count)
@@ -283,7 +279,10 @@ class ExportRequestSerializer(StrictSerializer):
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         has_neither = "items" not in data and "filters" not in data
         has_both = data.get("items") is not None and data.get("filters") is not None  # null is an error of the field
-        if has_neither or has_both:
+        if self.built_in:
+            for name in data.keys() & {"items", "columns"}:
+                yield name, [ErrorDetail("Not supported by this dataset. Use filters.", code="invalid")]
+        elif has_neither or has_both:
             yield "items", [ErrorDetail("Specify exactly one of items and filters.", code="invalid")]
         if data.get("format", "csv") in OTHER_FORMATS and has_dialect(data.get("csv")):
             yield "csv", [ErrorDetail("Only supported for the format csv.", code="invalid")]
@@ -292,8 +291,14 @@ class ExportRequestSerializer(StrictSerializer):
         yield from super().refused(data)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
-        filters: KeyRange | None = attrs.get("filters")
-        pairs, duplicates = planning.from_filters(*filters) if filters else planning.fold(attrs["items"])
+        filters: Any = attrs.get("filters")
+        if self.built_in:
+            pairs, duplicates = [built_in_pair(self.built_in, filters)], 0
+        elif filters:
+            pairs, duplicates = planning.from_filters(*filters)
+            filters = filters.stored()
+        else:
+            pairs, duplicates = planning.fold(attrs["items"])
         delivery = attrs["delivery"]
         if delivery == "auto":
             delivery = DeliveryKind.SINGLE if len(pairs) == 1 else DeliveryKind.ZIP
@@ -308,10 +313,10 @@ class ExportRequestSerializer(StrictSerializer):
                 columns=tuple(attrs.get("columns", ())),
             ),
             delivery=delivery,
-            reuse=attrs["reuse"],
+            reuse=Reuse.NEVER if self.built_in else attrs["reuse"],
             allow_degraded=attrs["allowDegraded"],
             delivery_ttl=attrs.get("deliveryTtlSeconds"),
-            filters=filters.stored() if filters else None,
+            filters=filters,
         )
 
 

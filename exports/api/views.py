@@ -136,7 +136,7 @@ class DatasetListView(APIView):
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
-        granted = Dataset.objects.granted_to(user_of(request).pk).order_by("name")
+        granted = Dataset.objects.granted_to(user_of(request).pk).in_order()
         return Response({"results": [representation.dataset(each) for each in granted], "next": None, "previous": None})
 
 

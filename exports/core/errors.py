@@ -74,6 +74,12 @@ class ValueNotRepresentable(SourceError):
     retryable = False
 
 
+class RowsNotRepresentable(SourceError):
+    """The rows of a built-in dataset do not fit together into one file of the requested format."""
+
+    retryable = False
+
+
 class PermanentSourceError(SourceError):
     """The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."""
 
@@ -123,6 +129,7 @@ PERMANENT_DETAILS = (
     "a row has ",
     "an escaped column name is longer ",
     "column ",
+    "The results have more than ",
 )
 
 # code -> (title, meaning, and next step). The API, the pages, and the admin show these.

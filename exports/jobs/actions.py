@@ -224,7 +224,10 @@ def request_of(job: Job, user_id: int) -> submission.ExportRequest:
     dataset = Dataset.objects.granted_to(user_id).filter(pk=job.dataset_id).first()
     if dataset is None:
         raise NotReplayable
-    pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
+    if dataset.built_in:
+        pairs = [submission.built_in_pair(dataset.built_in, job.filters or {})]
+    else:
+        pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
     fits = dataset.key_check()
     if (
         job.format not in dataset.formats

@@ -288,6 +288,7 @@ def dataset(dataset: Dataset) -> schemas.Dataset:
     """Return the body of a dataset from `granted_to`."""
     return {
         "name": dataset.name,
+        "kind": dataset.kind,
         "schemaVersion": dataset.schema_version,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,

@@ -12,7 +12,7 @@ from config.platform.webhooks.models import EventType
 from exports.core.errors import EXPLANATIONS
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.jobs.columns import DatasetColumn
-from exports.models.dataset import FORMATS
+from exports.models.dataset import FORMATS, Kind
 from exports.models.job import Compression, DeliveryKind
 
 EVENTS = [EventType.SUCCEEDED.value, EventType.FAILED.value, EventType.CANCELLED.value]
@@ -171,6 +171,9 @@ class Chunk(TypedDict):
 
 class Dataset(TypedDict):
     name: str
+    kind: Annotated[
+        str, choices(Kind), "`documents`: the results of your documents, which `filters` without keys select."
+    ]
     schemaVersion: int
     formats: list[Annotated[str, choices(FORMATS)]]
     showErrors: Annotated[bool, "Whether chunks of your exports have the `sourceMessage` of their error."]
@@ -181,7 +184,11 @@ class Dataset(TypedDict):
 
 
 class DatasetDetail(Dataset):
-    columns: Annotated[list[DatasetColumn], "In the order of the function. `type` is the name of the type in Postgres."]
+    columns: Annotated[
+        list[DatasetColumn],
+        "In the order of the function. `type` is the name of the type in Postgres. Files of the kind `documents` also "
+        "have a column for each field of the results.",
+    ]
 
 
 class Datasets(TypedDict):

@@ -1,16 +1,17 @@
 """Submission of exports: quota, job, and chunks in one transaction, then wake-up messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import structlog
 from django.conf import settings
 from django.db import connection, transaction
 
-from config.platform.db import sql
+from config.platform.built_in_datasets import BuiltInDataset
+from config.platform.db import clock, sql
 from config.platform.http.idempotency import Idempotency
 from config.platform.observability import tracing
 from exports.core import metrics, planning, wakeups
@@ -88,7 +89,17 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
 
 
 def object_keys(request: ExportRequest) -> list[str]:
-    return [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
+    """Return the paths of the files. Those of a built-in dataset belong to one job, because rows differ by user."""
+    folder = request.dataset.base_path
+    if request.dataset.built_in:
+        folder += f"/{uuid4()}"
+    return [planning.object_key(folder, pair, request.shape) for pair in request.pairs]
+
+
+def built_in_pair(built_in: BuiltInDataset, filters: Mapping[str, Any]) -> Pair:
+    """Return the only chunk of an export of a built-in dataset. Without a last day, it has today's date."""
+    last = filters.get("dateTo")
+    return Pair(built_in.key(filters), date.fromisoformat(last) if last else clock.now().date())
 
 
 def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank: int) -> Job:

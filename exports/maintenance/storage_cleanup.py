@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from exports.core import metrics
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import bundles
 from exports.models import Chunk, Dataset, File, Job, Receipt
+from exports.models.dataset import Kind
 
 log = structlog.get_logger(__name__)
 
@@ -133,15 +134,19 @@ def delete_unreferenced() -> int:
 
     They exist where a worker was lost between the upload and its outcome, and the chunk failed or was cancelled before
     another attempt replaced them. So only the paths of such chunks are checked. The number of attempts does not narrow
-    that down, since manual retries and graceful shutdowns set it back. Jobs that succeeded have no such chunks.
+    that down, since manual retries and graceful shutdowns set it back. Of the jobs that succeeded, those of built-in
+    datasets have such files: their deliveries are copies, and no later job reuses them.
     """
     ended = Job.objects.filter(
-        status__in=(JobStatus.FAILED, JobStatus.CANCELLED),
-        started_at__isnull=False,
-        finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE),
+        started_at__isnull=False, finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
     )
-    chunks = Chunk.objects.filter(job__in=ended, status__in=(ChunkStatus.FAILED, ChunkStatus.CANCELLED))
-    rows = chunks.values_list("job_id", "pk", "path", named=True).iterator(chunk_size=BATCH)
+    unsuccessful = ended.filter(status__in=(JobStatus.FAILED, JobStatus.CANCELLED))
+    built_in = list(Dataset.objects.exclude(kind=Kind.FUNCTION))
+    delivered = ended.filter(dataset__in=built_in, status=JobStatus.SUCCESS)
+    rows = chain(
+        paths_of(Chunk.objects.filter(job__in=unsuccessful, status__in=(ChunkStatus.FAILED, ChunkStatus.CANCELLED))),
+        paths_of(Chunk.objects.filter(job__in=delivered)),
+    )
     deleted = 0
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         while batch := list(islice(rows, BATCH)):
@@ -151,6 +156,10 @@ def delete_unreferenced() -> int:
     if deleted:
         log.info("unreferenced_deleted", objects=deleted)
     return deleted
+
+
+def paths_of(chunks: QuerySet[Chunk]) -> Iterator[Any]:
+    return chunks.values_list("job_id", "pk", "path", named=True).iterator(chunk_size=BATCH)
 
 
 def written_by(

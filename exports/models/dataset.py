@@ -10,6 +10,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.db.models import Case, Exists, OuterRef, Value, When
 
+from config.platform import built_in_datasets
+from config.platform.built_in_datasets import BuiltInDataset
 from exports.models.grant import Grant, check_key_pattern
 from exports.models.slot import Slot
 
@@ -21,7 +23,16 @@ class Format(models.TextChoices):
     PARQUET = "parquet"
 
 
+class Kind(models.TextChoices):
+    """Where the rows come from: a function of the source database, or this service's own documents."""
+
+    FUNCTION = "function"
+    DOCUMENTS = "documents"
+
+
 FORMATS = Format.values
+BUILT_IN = [kind.value for kind in Kind if kind != Kind.FUNCTION]
+MAX_TIMEOUT = 540  # seconds
 DEFAULT_KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 base_path_shape = RegexValidator(
@@ -60,11 +71,41 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
             is_unlimited | Exists(own)
         )
 
+    def in_order(self) -> "DatasetQuerySet":
+        """Registered datasets by their names, and then the built-in ones."""
+        return self.order_by(models.Case(models.When(kind=Kind.FUNCTION, then=0), default=1), "name")
+
+    def of_functions(self) -> "DatasetQuerySet":
+        return self.filter(kind=Kind.FUNCTION)
+
+    def provide_built_in(self) -> None:
+        """Create the datasets that need no registration. A registered dataset that has the name keeps it."""
+        for each in built_in_datasets.all_by_name().values():
+            new = self.model(
+                name=each.name,
+                kind=each.name,
+                function="",
+                base_path=f"_{each.name}",  # no other dataset's path begins so
+                formats=list(each.formats),
+                columns=list(each.columns),
+                statement_timeout=MAX_TIMEOUT,
+                max_concurrency=2,
+            )
+            self.bulk_create([new], ignore_conflicts=True)
+            mine = self.filter(kind=each.name)
+            mine.update(columns=new.columns)
+            for dataset in mine:
+                Slot.objects.provide(count=dataset.max_concurrency or 0, dataset=dataset)
+
 
 class Dataset(models.Model):
-    """A dataset that can be exported: one function of the source database, and the folder of its files."""
+    """A dataset that can be exported: one function of the source database, and the folder of its files.
+
+    A built-in dataset has no function, and no file of it is reused: `config.platform.built_in_datasets`.
+    """
 
     name = models.SlugField(unique=True)
+    kind = models.CharField(max_length=16, choices=Kind, default=Kind.FUNCTION, db_default=Kind.FUNCTION)
     function = models.CharField(
         max_length=255,
         help_text="schema.name, exactly as the database knows it; split at the first dot. "
@@ -76,7 +117,7 @@ class Dataset(models.Model):
     key_pattern = models.CharField(max_length=255, default=DEFAULT_KEY_PATTERN, validators=[check_key_pattern])
     statement_timeout = models.PositiveIntegerField(
         default=300,
-        validators=[MinValueValidator(1), MaxValueValidator(540)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_TIMEOUT)],
         help_text="Seconds. Below the workers' own time limit of 600 s.",
     )
     max_concurrency = models.PositiveSmallIntegerField(
@@ -122,6 +163,10 @@ class Dataset(models.Model):
         Slot.objects.provide(count=self.max_concurrency or 0, dataset=self)
 
     @property
+    def built_in(self) -> BuiltInDataset | None:
+        return None if self.kind == Kind.FUNCTION else built_in_datasets.get(self.kind)
+
+    @property
     def schema_and_name(self) -> tuple[str, str]:
         schema, _, name = self.function.partition(".")
         return schema, name
@@ -139,6 +184,10 @@ class Dataset(models.Model):
         return lambda key: any(fits(key) for fits in granted)
 
     def clean(self) -> None:
+        if built_in := self.built_in:
+            if unknown := set(self.formats) - set(built_in.formats):
+                raise ValidationError({"formats": f"Not a format of this dataset: {', '.join(sorted(unknown))}."})
+            return
         if "" in self.schema_and_name:
             raise ValidationError({"function": "Write it as schema.name."})
         if unknown := set(self.formats) - set(FORMATS):

@@ -9,9 +9,9 @@ from django.views.generic import View
 
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import NotFound
+from config.platform.http.serializers import as_day
 from config.platform.ui.base import Action, RateLimitedView, api_request, uuid_of
 from exports.api import downloads, rates, views
-from exports.api.serializers import as_day
 from exports.delivery import chunk_files, links, receipts
 from exports.jobs import actions
 from exports.models import Job, Link

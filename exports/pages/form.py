@@ -3,12 +3,13 @@
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
 from django import forms
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework.exceptions import ValidationError
 
@@ -19,8 +20,9 @@ from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
 from exports.jobs.submission import ExportRequest
 from exports.models import Dataset, Job
-from exports.models.dataset import FORMATS
+from exports.models.dataset import FORMATS, Kind
 from exports.pages import pasted_pairs
+from rules.library.choices import rules_for
 
 MAX_FILE = 5 * 1024 * 1024  # bytes; the API's limit for a body
 ITEMS, FILTERS = "items", "filters"
@@ -50,6 +52,15 @@ DELIVERIES = [
     ("single", "Single file: all chunks joined"),
     ("zip", "Zip: one file per chunk"),
     ("manifest", "Manifest: a list of files to download one by one"),
+]
+
+
+DOCUMENT_STATUSES = [
+    ("", "All"),
+    ("completed", "Completed"),
+    ("failed", "Failed"),
+    ("cancelled", "Cancelled"),
+    ("pending", "Waiting or running"),
 ]
 
 
@@ -97,6 +108,15 @@ class ExportForm(forms.Form):
     )
     date_from = forms.CharField(label="From", required=False, widget=forms.TextInput(attrs={"type": "date"}))
     date_to = forms.CharField(label="To (inclusive)", required=False, widget=forms.TextInput(attrs={"type": "date"}))
+    rule = forms.ChoiceField(label="Rule", required=False)
+    status = forms.ChoiceField(label="Status", required=False, choices=DOCUMENT_STATUSES)
+    batch = forms.IntegerField(
+        label="Batch",
+        required=False,
+        min_value=1,
+        widget=forms.NumberInput(attrs={"placeholder": "All documents"}),
+        help_text="The number of one of your batches.",
+    )
     format = forms.ChoiceField(label="Format", choices=FORMAT_CHOICES, initial="csv")
     written_for = forms.ChoiceField(
         label="CSV dialect",
@@ -147,9 +167,12 @@ class ExportForm(forms.Form):
     def __init__(self, *args: Any, user_id: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.user_id = user_id
-        self.datasets = list(Dataset.objects.granted_to(user_id).order_by("name"))
-        choices = [(each.name, each.name) for each in self.datasets]
-        self.fields["dataset"].choices = [("", "Choose a dataset"), *choices] if len(choices) != 1 else choices  # type: ignore[attr-defined]
+        self.datasets = list(Dataset.objects.granted_to(user_id).in_order())
+        choices = [(each.name, titled(each)) for each in self.datasets]
+        self.functions = sum(each.kind == Kind.FUNCTION for each in self.datasets)
+        first = [("", "Choose a dataset")] if self.functions > 1 else []
+        self.fields["dataset"].choices = [*first, *choices]  # type: ignore[attr-defined]
+        self.fields["rule"].choices = [("", "All rules"), *self.rules()]  # type: ignore[attr-defined]
         self.fields["keep_for"].choices = lifetimes()  # type: ignore[attr-defined]
         self.lines: list[pasted_pairs.PastedLine] = []
         self.validated_request: ExportRequest | None = None
@@ -180,6 +203,23 @@ class ExportForm(forms.Form):
         except UnicodeDecodeError:
             raise forms.ValidationError("The file is not UTF-8 text. Save it as CSV UTF-8.") from None
 
+    def rules(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Return the rules in groups, with the chosen one, which may be deleted."""
+        _, groups = rules_for(User.objects.get(pk=self.user_id))
+        chosen = str(self["rule"].value() or "")
+        is_listed = any(chosen == value for _, rules in groups for value, _ in rules)
+        return groups if is_listed or not chosen.isdecimal() else [*groups, ("Other", [(chosen, f"Rule {chosen}")])]
+
+    def chosen(self) -> Dataset | None:
+        """Return the dataset that the form shows. A browser selects the first choice."""
+        choices: Any = self.fields["dataset"].choices  # type: ignore[attr-defined]
+        name = self["dataset"].value() or choices[0][0]
+        return next((each for each in self.datasets if each.name == name), None)
+
+    def is_of_documents(self) -> bool:
+        dataset = self.chosen()
+        return dataset is not None and dataset.kind == Kind.DOCUMENTS
+
     def as_body(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the equivalent body of `POST /exports`."""
         shape: dict[str, Any] = {
@@ -187,8 +227,12 @@ class ExportForm(forms.Form):
             "compression": data["compression"],
             "delivery": data["delivery"],
         }
-        if columns := column_names(data["columns"]):
-            shape["columns"] = columns
+        if self.is_of_documents():
+            choices: dict[str, Any] = {}
+        else:
+            choices = {"reuse": "if-present" if data["reuse"] else "never", "allowDegraded": data["allow_degraded"]}
+            if columns := column_names(data["columns"]):
+                choices["columns"] = columns
         if data["format"] == "parquet":
             del shape["compression"]
         if data["format"] == "csv":
@@ -197,12 +241,15 @@ class ExportForm(forms.Form):
             "dataset": data["dataset"],
             **self.selection(data),
             **shape,
-            "reuse": "if-present" if data["reuse"] else "never",
-            "allowDegraded": data["allow_degraded"],
+            **choices,
             **({"deliveryTtlSeconds": data["keep_for"]} if data["keep_for"] else {}),
         }
 
     def selection(self, data: dict[str, Any]) -> dict[str, Any]:
+        if self.is_of_documents():
+            dates = {"dateFrom": data["date_from"], "dateTo": data["date_to"]}
+            filters = {**of_documents(data), "batchId": data["batch"], **dates}
+            return {"filters": {name: value for name, value in filters.items() if value}}
         if data["how"] == FILTERS:
             keys = [key for key in SEPARATORS.split(data["keys"]) if key]
             return {"filters": {"keys": keys, "dateFrom": data["date_from"], "dateTo": data["date_to"]}}
@@ -236,8 +283,21 @@ class ExportForm(forms.Form):
         data[name] = value
 
 
+def titled(dataset: Dataset) -> str:
+    return f"{dataset.name}: {dataset.built_in.description.lower()}" if dataset.built_in else dataset.name
+
+
+def of_documents(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the filters of documents that exports and schedules share."""
+    filters = {"ruleId": int(data["rule"]) if data["rule"] else None, "status": data["status"]}
+    return {name: value for name, value in filters.items() if value}
+
+
 FIELDS = {
     "/dataset": "dataset",
+    "/filters/ruleId": "rule",
+    "/filters/batchId": "batch",
+    "/filters/status": "status",
     "/filters/keys": "keys",
     "/filters/dateFrom": "date_from",
     "/filters/dateTo": "date_to",
@@ -326,6 +386,8 @@ def initial_of_dialect(written: Dialect) -> dict[str, Any]:
 
 
 def selection_of(job: Job) -> dict[str, Any]:
+    if job.dataset.built_in:
+        return initial_of_documents(job.filters or {})
     if job.filters:
         filters = job.filters
         return {
@@ -336,6 +398,11 @@ def selection_of(job: Job) -> dict[str, Any]:
         }
     pairs = job.chunks.in_request_order().values_list("key", "effective_date")
     return {"how": ITEMS, "items": pasted_pairs.text_of(pairs)}
+
+
+def initial_of_documents(filters: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"rule": "ruleId", "batch": "batchId", "status": "status", "date_from": "dateFrom", "date_to": "dateTo"}
+    return {field: filters.get(name, "") for field, name in names.items()}
 
 
 def idempotency_key(value: UUID | None) -> str:

@@ -32,7 +32,7 @@ class ExportListPage(ExportsPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         status, dataset = self.request.GET.get("status", ""), self.request.GET.get("dataset", "")
-        datasets = list(Dataset.objects.granted_to(self.user.pk).order_by("name"))
+        datasets = list(Dataset.objects.granted_to(self.user.pk).in_order())
         schedule = uuid_of(self.request.GET.get("schedule", ""))
         jobs = self.jobs(status, dataset, datasets)
         if schedule:

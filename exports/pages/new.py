@@ -21,6 +21,7 @@ from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left
 from exports.pages.form import FILTERS, ExportForm, fresh_initial, idempotency_key, initial_like
 
+IN_QUERY = ("dataset", "rule", "batch", "status", "date_from", "date_to")
 NEWEST = 5  # exports that the estimate is based on
 TRIES, WAIT_SECONDS = 15, 0.2  # to wait for the request of a first click
 
@@ -36,18 +37,17 @@ class NewExportPage(ExportsPage):
         form = context.pop("form", None) or ExportForm(initial=self.initial(), user_id=self.user.pk)
         return super().get_context_data(
             form=form,
-            datasets=form.datasets,
-            chosen=chosen(form),
+            chosen=form.chosen(),
             quota=quota_left(self.user.pk),
             most=settings.SLUICE.export_max_chunks_per_job,
             **context,
         )
 
     def initial(self) -> dict[str, Any]:
-        """Return the initial values, with `?from=` those of a job that the user may see."""
+        """Return the initial values: with `?from=` those of a job that the user may see, else those in the query."""
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
-            return fresh_initial() | {"dataset": self.request.GET.get("dataset", "")}
+            return fresh_initial() | {name: self.request.GET[name] for name in IN_QUERY if name in self.request.GET}
         return initial_like(views.owned(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
@@ -94,7 +94,7 @@ class PreviewFragment(ExportsPage):
             {
                 "problems": problems(form) if is_complete(form) else [],
                 "preview": shown,
-                "chosen": chosen(form),
+                "chosen": form.chosen(),
                 "quota": quota_left(self.user.pk),
             }
         )
@@ -143,11 +143,6 @@ def submit(form: ExportForm, request: HttpRequest) -> Job:
     raise InFlight
 
 
-def chosen(form: ExportForm) -> Dataset | None:
-    name = form["dataset"].value() or (form.datasets[0].name if len(form.datasets) == 1 else "")
-    return next((each for each in form.datasets if each.name == name), None)
-
-
 def problems(form: ExportForm) -> list[str]:
     """Return the form's errors as sentences. Errors of the list already name their lines."""
     named = (
@@ -160,6 +155,8 @@ def problems(form: ExportForm) -> list[str]:
 def is_complete(form: ExportForm) -> bool:
     """Return whether the form is complete enough to show errors."""
     data = form.data
+    if form.is_of_documents():
+        return True
     if data.get("how") == FILTERS:
         return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))
     return bool(data.get("dataset") and data.get("items"))

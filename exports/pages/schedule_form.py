@@ -15,8 +15,17 @@ from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
 from exports.models import Job, Schedule
 from exports.models.schedule import Misfire
-from exports.pages.form import SEPARATORS, ExportForm, field_and_text, initial_like, initial_of_dialect
+from exports.pages.form import (
+    SEPARATORS,
+    ExportForm,
+    field_and_text,
+    initial_like,
+    initial_of_dialect,
+    initial_of_documents,
+    of_documents,
+)
 from exports.schedules import editing
+from exports.schedules.requests import FILTERS
 from exports.schedules.timetable import days, timezones
 
 PREVIEWED = 5
@@ -63,7 +72,7 @@ class ScheduleForm(ExportForm):
         initial=Misfire.SKIP.value,
         help_text="Because the service was down, or the earlier run has not ended.",
     )
-    how = items = file = date_from = date_to = None  # type: ignore[assignment]
+    how = items = file = date_from = date_to = batch = None  # type: ignore[assignment]
 
     def __init__(self, *args: Any, schedule: Schedule | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,6 +86,8 @@ class ScheduleForm(ExportForm):
             self.body = self.schedule_body(self.cleaned_data)
 
     def selection(self, data: dict[str, Any]) -> dict[str, Any]:
+        if self.is_of_documents():
+            return of_documents(data)
         return {"keys": [key for key in SEPARATORS.split(data["keys"]) if key]}
 
     def schedule_body(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +124,7 @@ class ScheduleForm(ExportForm):
         return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
 
 
-WITH_INPUT = frozenset({"csv", "deliveryTtlSeconds"})  # left out of the body with their default values
+WITH_INPUT = frozenset({"csv", "deliveryTtlSeconds", *FILTERS})  # left out of the body with their default values
 FIELDS = {
     "/name": "name",
     "/cron": "cron",
@@ -129,7 +140,7 @@ def located(error: InputError) -> tuple[str | None, str]:
     if error.pointer in FIELDS:
         return FIELDS[error.pointer], error.detail
     pointer = error.pointer.removeprefix("/request")
-    if pointer.startswith("/keys"):
+    if pointer.split("/")[1] in FILTERS:
         pointer = f"/filters{pointer}"
     return field_and_text(InputError(pointer=pointer, code=error.code, detail=error.detail))
 
@@ -164,7 +175,8 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
         "last": schedule.window_to,
         "misfire": schedule.misfire,
         "dataset": request["dataset"],
-        "keys": "\n".join(request["keys"]),
+        "keys": "\n".join(request.get("keys", ())),
+        **{name: value for name, value in initial_of_documents(request).items() if name in ("rule", "status")},
         "format": request.get("format", "csv"),
         **initial_of_dialect(written),
         "compression": request.get("compression", "none"),

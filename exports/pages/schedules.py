@@ -136,7 +136,7 @@ class SchedulePreviewFragment(ExportsPage):
             runs = form.upcoming(clock.now()) if form.is_valid() else None
         except Problem as problem:
             form.refuse(problem)
-        is_complete = bool(request.POST.get("dataset") and request.POST.get("keys"))
+        is_complete = form.is_of_documents() or bool(request.POST.get("dataset") and request.POST.get("keys"))
         return self.render_to_response(
             {"runs": runs, "problems": problems(form) if is_complete else [], "quota": quota_left(self.user.pk)}
         )
@@ -158,7 +158,7 @@ class SchedulePage(ExportsPage):
             rows=[{"run": run, "status": status_of[run.pk]} for run in runs],
             upcoming=upcoming(schedule),
             is_active=Job.objects.active().filter(schedule_id=schedule.pk).exists(),
-            keys=schedule.request["keys"],
+            keys=schedule.request.get("keys", ()),
             once=uuid4(),
             title=schedule.name,
             **context,

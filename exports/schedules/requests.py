@@ -15,14 +15,16 @@ from exports.schedules.timetable import days
 # Returns the validated request of a body of `POST /exports` for the user with this id. Raises ValidationError. The
 # serializer of the API is passed in, so that schedules accept exactly what the API does.
 Reader = Callable[[Any, int], ExportRequest]
+# Fields of a schedule's request that are filters of the export. The window replaces the dates.
+FILTERS = ("keys", "ruleId", "status")
 
 
 def export_body(request: dict[str, Any], *, day: date, window: tuple[int, int]) -> dict[str, Any]:
     """Return the body of `POST /exports` for a run on a day."""
     first, last = days(day, *window)
-    rest = {name: value for name, value in request.items() if name != "keys"}
-    keys = {"keys": request["keys"]} if "keys" in request else {}
-    return {**rest, "filters": {**keys, "dateFrom": first.isoformat(), "dateTo": last.isoformat()}}
+    rest = {name: value for name, value in request.items() if name not in FILTERS}
+    filters = {name: request[name] for name in FILTERS if name in request}
+    return {**rest, "filters": {**filters, "dateFrom": first.isoformat(), "dateTo": last.isoformat()}}
 
 
 def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
@@ -45,10 +47,10 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
 
 
 def moved(error: InputError) -> InputError:
-    """Return an error of `POST /exports` at its place in a schedule, where `keys` replace `filters`."""
+    """Return an error of `POST /exports` at its place in a schedule, where single fields replace `filters`."""
     pointer = error.pointer
     if pointer == "/filters":
         pointer = "/keys"
-    elif pointer.startswith("/filters/keys"):
+    elif pointer.split("/")[1:3] in [["filters", name] for name in FILTERS]:
         pointer = pointer.removeprefix("/filters")
     return InputError(pointer=f"/request{pointer}", code=error.code, detail=error.detail)

@@ -202,13 +202,14 @@ class SourceSession:
         return self._open()
 
     def _open(self) -> psycopg.Connection:
-        self._require_not_cancelled()
+        self.require_not_cancelled()
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self.backend)
-        self._require_not_cancelled()  # connecting may take long
+        self.require_not_cancelled()  # connecting may take long
         return self._connection
 
-    def _require_not_cancelled(self) -> None:
+    def require_not_cancelled(self) -> None:
+        """Raise LeaseLost after `cancel`. Safe from another thread."""
         if self.cancelled:
             raise LeaseLost
 

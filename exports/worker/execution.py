@@ -30,7 +30,9 @@ from exports.core.errors import (
     WorkerFailed,
 )
 from exports.core.states import JobStatus, Source
-from exports.source import database, encoding
+from exports.models import Job
+from exports.models.dataset import Kind
+from exports.source import built_in, database, encoding
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt
 from exports.worker.batches import Batch, ChunkDurations, Ended
@@ -198,31 +200,19 @@ def reuse(claim: Claim) -> ChunkResult | None:
 
 
 def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[], None]) -> ChunkResult:
-    """Call the function once and stream its rows into the object. An upload that is not committed leaves no object."""
-    session.begin(timeout=claim.statement_timeout, allow_writes=claim.allow_writes)
-    columns = (
-        encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
-    )
-    statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
-    content = encoding.content_of(
-        session.stream(statement),
-        claim.shape,
-        columns,
-        envelope=encoding.envelope(
-            claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version
-        ),
-    )
-    checkpoint()  # a worker that was stopped until now must not start a call
-    with storage.Upload(
-        claim.path,
-        content_type=encoding.content_type(claim.shape),
-        metadata={"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)},
-        if_match=claim.known_file.etag if claim.known_file else None,
-        checkpoint=checkpoint,
-    ) as upload:
-        for block in content:
-            upload.write(block)
-        stored = commit_or_adopt(claim, upload)
+    """Read the rows once and stream them into the object. An upload that is not committed leaves no object."""
+    with content_of(claim, session) as content:
+        checkpoint()  # a worker that was stopped until now must not start a call
+        with storage.Upload(
+            claim.path,
+            content_type=encoding.content_type(claim.shape),
+            metadata={"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)},
+            if_match=claim.known_file.etag if claim.known_file else None,
+            checkpoint=checkpoint,
+        ) as upload:
+            for block in content:
+                upload.write(block)
+            stored = commit_or_adopt(claim, upload)
     if isinstance(stored, KnownFile):
         return ChunkResult(source=Source.REUSED, **asdict(stored))
     return ChunkResult(
@@ -234,6 +224,35 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
         header_bytes=content.header_bytes,
         data_as_of=claim.claimed_at,
     )
+
+
+@contextmanager
+def content_of(claim: Claim, session: database.SourceSession) -> Iterator[encoding.Content]:
+    """Prepare the file of a chunk: a call of the function, or a built-in dataset's own file."""
+    if claim.kind == Kind.FUNCTION:
+        yield called(claim, session)
+        return
+    job = Job.objects.values("user_id", "filters").get(pk=claim.job_id)
+    with built_in.opened(
+        claim.kind,
+        job["filters"] or {},
+        claim.shape,
+        user_id=job["user_id"],
+        timeout=claim.statement_timeout,
+        checkpoint=session.require_not_cancelled,
+    ) as content:
+        yield content
+
+
+def called(claim: Claim, session: database.SourceSession) -> encoding.Content:
+    """Prepare the call of the function, which starts with the first block."""
+    session.begin(timeout=claim.statement_timeout, allow_writes=claim.allow_writes)
+    columns = (
+        encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
+    )
+    statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
+    envelope = encoding.envelope(claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version)
+    return encoding.content_of(session.stream(statement), claim.shape, columns, envelope=envelope)
 
 
 def record_successes(ended: list[Ended], keep_slots: bool) -> None:  # noqa: FBT001 - as Batch calls it

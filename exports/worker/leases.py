@@ -50,6 +50,7 @@ class Claim:
     request_id: str
     traceparent: str
     dataset: str
+    kind: str  # of the dataset
     schema_version: int
     function: tuple[str, str]
     statement_timeout: int
@@ -182,7 +183,7 @@ DESCRIBE = (
     + events.INSERT_STATUS_EVENTS
     + """
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
-       d.name AS dataset, coalesce(nullif(j.function, ''), d.function) AS function,
+       d.name AS dataset, d.kind, coalesce(nullif(j.function, ''), d.function) AS function,
        coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
        j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns,
        j.reuse = 'if-present' AS may_adopt,
@@ -278,7 +279,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 # Columns that are fields of a Claim by the same name.
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
-    "allow_writes",
+    *("kind", "allow_writes"),
     *("path", "may_adopt", "refused_for", "started_job"),
 )
 

@@ -102,7 +102,7 @@ SETTLE = (
         finished_at = CASE
             WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
                 THEN clock_timestamp() END
-    FROM delta d JOIN old ON old.job_id = d.job_id
+    FROM delta d JOIN old USING (job_id)
     WHERE j.job_id = d.job_id
     RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.total, j.done, j.failed,
               old.status AS was, d.chunks, d.refund, d.rows::bigint AS new_rows, d.bytes::bigint AS new_bytes
@@ -146,14 +146,15 @@ WITH locked AS MATERIALIZED (
     RETURNING c.*
 )
 """
+# Paths of built-in datasets begin with an underscore, as no other does: no later job reuses their files.
 RECORD_FILE = """
 , file AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
                               header_bytes, data_as_of)
     SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
            e.header_bytes, e.data_as_of
-    FROM ended e JOIN exports_jobs j ON j.job_id = e.job_id
-    WHERE e.source = 'live'
+    FROM ended e JOIN exports_jobs j USING (job_id)
+    WHERE e.source = 'live' AND e.path !~ '^_'
     ON CONFLICT (path) DO UPDATE
     SET dataset_id = EXCLUDED.dataset_id, schema_version = EXCLUDED.schema_version, etag = EXCLUDED.etag,
         sha256 = EXCLUDED.sha256, rows = EXCLUDED.rows, bytes = EXCLUDED.bytes,

@@ -32,7 +32,9 @@ BENCHMARKS = {
     "listeners": ("P10",),
     "documents": ("P11",),
     "fairness": ("P12",),
-    "large_job": ("P13",),
+    "parquet_file": ("P13",),
+    "large_job": ("P14",),
+    "schedules": ("P15",),
     "ledger": ("ledger",),
     "scaling": ("scaling",),
 }

@@ -1,4 +1,4 @@
-"""P13: a job of 100,000 chunks, by EXPORT_MAX_CHUNKS_PER_JOB: no statement takes a second, and memory is bounded.
+"""P14: a job of 100,000 chunks, by EXPORT_MAX_CHUNKS_PER_JOB: no statement takes a second, and memory is bounded.
 
 Submitted over HTTP to a web process with workers, twice. The first job is cancelled while it runs, and all pages of its
 chunks are read. The second is run to its manifest, which is read. The time of statements is their maximum in
@@ -86,17 +86,17 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         peaks = peaks_of(web, workers)
     slowest = execute(SLOWEST)
     report.table(
-        "P13, the slowest statements", ["seconds", "calls", ""], [[f"{s:.3f}", n, text] for s, n, text in slowest]
+        "P14, the slowest statements", ["seconds", "calls", ""], [[f"{s:.3f}", n, text] for s, n, text in slowest]
     )
     report.table(
-        "P13, peak of the largest process", ["", "MB"], [[name, f"{peak:.0f}"] for name, peak in peaks.items()]
+        "P14, peak of the largest process", ["", "MB"], [[name, f"{peak:.0f}"] for name, peak in peaks.items()]
     )
-    report.notes.append(f"P13: {len(body):,} bytes of items; pages of chunks: at most {pages:.2f} s.")
-    report.bound("P13", f"POST /exports of {chunks:,} items", posted, unit="s")
-    report.bound("P13", f"cancellation of {chunks:,} chunks", cancelled, CANCEL_SECONDS, unit="s")
-    report.bound("P13", f"{chunks:,} chunks from POST to manifest", delivered, unit="s")
-    report.bound("P13", "the slowest statement", slowest[0][0], STATEMENT_SECONDS, unit="s")
-    report.bound("P13", "peak memory of the largest process", max(peaks.values()), MEGABYTES, unit="MB")
+    report.notes.append(f"P14: {len(body):,} bytes of items; pages of chunks: at most {pages:.2f} s.")
+    report.bound("P14", f"POST /exports of {chunks:,} items", posted, unit="s")
+    report.bound("P14", f"cancellation of {chunks:,} chunks", cancelled, CANCEL_SECONDS, unit="s")
+    report.bound("P14", f"{chunks:,} chunks from POST to manifest", delivered, unit="s")
+    report.bound("P14", "the slowest statement", slowest[0][0], STATEMENT_SECONDS, unit="s")
+    report.bound("P14", "peak memory of the largest process", max(peaks.values()), MEGABYTES, unit="MB")
 
 
 def execute(statement: str) -> list[tuple[Any, ...]]:

@@ -52,9 +52,16 @@ def token_of(user: User) -> str:
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
 
 
-def submit(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: str = "never") -> Job:
+def submit(
+    dataset: Dataset,
+    pairs: list[planning.Pair],
+    user: User,
+    *,
+    reuse: str = "never",
+    shape: planning.Shape = planning.Shape(),  # noqa: B008 - immutable
+) -> Job:
     request = submission.ExportRequest(
-        dataset=dataset, pairs=pairs, duplicates=0, shape=planning.Shape(), delivery="manifest", reuse=reuse,
+        dataset=dataset, pairs=pairs, duplicates=0, shape=shape, delivery="manifest", reuse=reuse,
         allow_degraded=True,
     )  # fmt: skip
     job, _replayed = submission.submit(lambda: request, submission.Caller(user_id=user.pk))

@@ -17,6 +17,7 @@ from exports.models.schedule import Schedule, ScheduleRun
 from exports.schedules import runs
 from exports.worker import leases, transitions
 from tests.browser.scenes import Scene
+from tests.integration.etl_factories import make_rule
 from tests.integration.factories import make_job, result_of
 from tests.integration.schedules import make_schedule
 
@@ -187,6 +188,17 @@ def scheduled(user: User) -> None:
     paused.save()
 
 
+def with_rules(user: User) -> None:
+    dataset()
+    make_rule(user, mode="llm", name="Invoices")
+
+
+def of_documents(user: User) -> None:
+    Dataset.objects.provide_built_in()
+    request = {"dataset": "documents", "status": "completed", "format": "parquet"}
+    make_schedule(user, Dataset.objects.get(name="documents"), name="Results of yesterday", request=request)
+
+
 def first_schedule(user: User, rest: str = "") -> str:
     return f"/app/exports/schedules/{Schedule.objects.filter(user=user).earliest('created_at').pk}{rest}"
 
@@ -202,6 +214,8 @@ SCENES = [
     Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_dataset),
     Scene(name="export-new-granted", path=lambda _: "/app/exports/new", prepare=with_grant),
     Scene(name="export-new-without", path=lambda _: "/app/exports/new"),
+    Scene(name="export-documents", path=lambda _: "/app/exports/new?dataset=documents", prepare=with_rules),
+    Scene(name="schedule-documents", path=first_schedule, prepare=of_documents),
     Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest(user)[-36:]}", prepare=ready),
     Scene(name="export-running", path=newest, prepare=running),
     Scene(name="export-failed", path=newest, prepare=failed),

@@ -6,22 +6,25 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from config.platform import storage
+from exports.core.planning import Shape
 from exports.models import Chunk, Dataset, Job, Slot, Usage
 from tests.e2e.conftest import LEASE_SECONDS, Workers
-from tests.e2e.test_workers import SLOW, live_calls
+from tests.e2e.test_workers import PARQUET, SLOW, live_calls
 from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shape", [Shape(), PARQUET], ids=["csv", "parquet"])
 def test_cancelling_a_job_ends_running_calls_within_a_third_of_the_lease(
-    dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection, workers: Workers
+    dataset: Dataset, api: APIClient, source_db: psycopg.Connection, workers: Workers, shape: Shape
 ) -> None:
-    """A19: the job is cancelled at once, calls end, uploads are aborted, slots are freed, and the quota is refunded."""
+    """A19, A30: the job is cancelled at once, calls end, uploads are aborted, slots are freed, quota is refunded."""
+    alice = User.objects.get(username="alice")
     source_db.execute(SLOW.format(seconds=120))
     worker = workers.start("exports", concurrency=3)
-    job = make_job(dataset, alice, 10)
+    job = make_job(dataset, alice, 10, shape=shape)
     wait_until(lambda: live_calls(source_db) == 3)
 
     response = api.post(f"/exports/{job.pk}/cancel")
@@ -32,7 +35,7 @@ def test_cancelling_a_job_ends_running_calls_within_a_third_of_the_lease(
     assert Usage.objects.get().chunks == 0
 
     source_db.execute(SLOW.format(seconds=0))
-    other = make_job(dataset, alice, 2)
+    other = make_job(dataset, alice, 2, shape=shape)
     wait_until(lambda: other.chunks.filter(status="done").count() == 2)
     assert worker.alive
     assert set(Chunk.objects.filter(job=job).values_list("status", flat=True)) == {"cancelled"}

@@ -1,6 +1,7 @@
 """Real workers that are killed, suspended, and shut down during their work. A10 to A13, A15, A28."""
 
 import hashlib
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import psycopg
 import pytest
 from django.contrib.auth.models import User
+from pyarrow import parquet
 from rest_framework.test import APIClient
 
 from config.dev.stack import process_tree
@@ -29,11 +31,14 @@ SLOW = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT repeat(key, 30), n, effective_date FROM generate_series(1, 150000) n;
+    RETURN QUERY SELECT {text}, n, effective_date FROM generate_series(1, 150000) n;
     PERFORM pg_sleep({seconds});
-    RETURN QUERY SELECT repeat(key, 30), n, effective_date FROM generate_series(150001, 300000) n;
+    RETURN QUERY SELECT {text}, n, effective_date FROM generate_series(150001, 300000) n;
 END $$
-"""
+""".replace("{text}", "repeat(key, 30)")
+# Texts that cannot be compressed, so that a Parquet file has several parts too.
+DENSE = SLOW.replace("repeat(key, 30)", " || ".join(f"md5(n || '{letter}')" for letter in "abcdef"))
+PARQUET = Shape(format="parquet", compression="zstd")
 
 
 @pytest.fixture
@@ -108,6 +113,31 @@ def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
     assert Chunk.objects.get().attempts == 2
     wait_until(lambda: not list(storage.list_uploads("things/")))
     wait_until(lambda: not Slot.objects.held().exists())
+
+
+@pytest.mark.slow
+def test_the_parquet_file_of_a_killed_worker_is_written_once(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A12, A30: SIGKILL while parts are uploaded. The reaper ends the call, aborts the upload, and frees the slot."""
+    source_db.execute(DENSE.format(seconds=1))
+    workers.start("bundles,maintenance")
+    workers.start_beat()
+    victim = workers.start("exports", concurrency=1)
+    job = make_job(dataset, alice, 1, shape=PARQUET)
+    wait_until(lambda: bool(list(storage.list_uploads("things/"))))
+    victim.kill()
+    wait_until(lambda: not is_calling(source_db), limit=5)
+
+    workers.start("exports", concurrency=1)
+    wait_until(lambda: succeeded(job))
+    chunk = Chunk.objects.get()
+    file = content(chunk.path)
+    assert (chunk.attempts, hashlib.sha256(file).hexdigest()) == (2, chunk.sha256)
+    assert parquet.read_table(io.BytesIO(file), columns=["n"]).column("n").to_pylist() == list(range(1, 300_001))
+    wait_until(lambda: not list(storage.list_uploads("things/")))
+    wait_until(lambda: not Slot.objects.held().exists())
+    assert Receipt.objects.get().rows == 300_000
 
 
 @pytest.mark.slow

@@ -116,6 +116,7 @@ def test_a_dataset_describes_itself(api: APIClient, dataset: Dataset) -> None:
     """A32."""
     assert api.get("/exports/datasets/things").json() == {
         "name": "things",
+        "kind": "function",
         "schemaVersion": 1,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,

@@ -323,7 +323,7 @@ def test_a_replay_of_a_no_longer_valid_request_is_409(
 ) -> None:
     """A19."""
     job = make_job(dataset, alice, 1)
-    Dataset.objects.update(**change)
+    Dataset.objects.of_functions().update(**change)
 
     response = api.post(f"/exports/{job.pk}/replay")
     assert (response.status_code, response.json()["code"]) == (409, "not_replayable")
@@ -338,7 +338,7 @@ def test_a_replay_has_its_dataset_as_of_one_moment(api: APIClient, dataset: Data
     def register_next(execute: Any, statement: str, *arguments: Any) -> Any:
         result = execute(statement, *arguments)
         if statement.startswith("SELECT") and "exports_dataset" in statement:
-            Dataset.objects.update(**registration(next(versions)))
+            Dataset.objects.of_functions().update(**registration(next(versions)))
         return result
 
     with connection.execute_wrapper(register_next):

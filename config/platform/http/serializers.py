@@ -1,9 +1,12 @@
 """Base of the serializers for input, and fields without type coercion."""
 
+import re
 from collections.abc import Iterator, Mapping
+from datetime import date
 from itertools import islice
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.settings import api_settings
@@ -11,6 +14,8 @@ from rest_framework.settings import api_settings
 from config.platform.http.problems import MAX_ERRORS
 
 MAX_NAME = 100
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+INVALID_DATE = "Must be a date written YYYY-MM-DD."
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -104,3 +109,25 @@ class WholeNumber(serializers.IntegerField):
         if isinstance(data, bool) or not isinstance(data, int):
             self.fail("invalid")
         return super().to_internal_value(data)
+
+
+@extend_schema_field({"type": "string", "format": "date"})
+class DayField(serializers.Field[date, Any, str, Any]):
+    """Date in the form YYYY-MM-DD only. Python also accepts 20130215 and 2013-W07-5."""
+
+    default_error_messages = {"invalid": INVALID_DATE}
+
+    def to_internal_value(self, data: Any) -> date:
+        day = as_day(data)
+        if day is None:
+            self.fail("invalid")
+        return day
+
+
+def as_day(data: Any) -> date | None:
+    if not isinstance(data, str) or not DATE.fullmatch(data):
+        return None
+    try:
+        return date.fromisoformat(data)
+    except ValueError:
+        return None

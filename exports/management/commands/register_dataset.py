@@ -37,6 +37,8 @@ class Command(BaseCommand):
 
     def handle(self, *, name: str, **options: Any) -> None:
         dataset = Dataset.objects.filter(name=name).first() or Dataset(name=name)
+        if dataset.built_in:
+            raise CommandError(f"{name} is a built-in dataset. Choose another name.")
         is_new, before = dataset.pk is None, values_of(dataset)
         given = {field: options[field] for field in FIELDS if options[field] is not None}
         given["base_path"] = given["base_path"].rstrip("/")

@@ -139,8 +139,12 @@ def datasets(session: Session) -> None:
     if session.terminal.as_json:
         session.terminal.json(response)
         return
-    rows = ((each["name"], ", ".join(each["formats"]), each["keyPattern"]) for each in response["results"])
+    rows = ((each["name"], ", ".join(each["formats"]), keys_of(each)) for each in response["results"])
     session.terminal.table(("DATASET", "FORMATS", "KEYS"), rows)
+
+
+def keys_of(each: dict[str, Any]) -> str:
+    return str(each["keyPattern"]) if each.get("kind", "function") == "function" else ""
 
 
 @command(app, "dataset")
@@ -154,7 +158,7 @@ def dataset(session: Session, name: Annotated[str, typer.Argument(metavar="DATAS
         [
             ("Dataset", f"{response['name']}, schema version {response['schemaVersion']}"),
             ("Formats", ", ".join(response["formats"])),
-            ("Keys", response["keyPattern"]),
+            ("Keys", keys_of(response)),
             ("Your keys", " or ".join(response.get("grantedKeyPatterns") or ())),
         ]
     )

@@ -58,7 +58,7 @@ def facts(schedule: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Schedule", schedule["id"]
     yield "Name", schedule["name"]
     yield "Times", f"{schedule['cron']} in {schedule['timezone']}"
-    yield "Exports", f"{request['dataset']}: {', '.join(request['keys'])}"
+    yield "Exports", f"{request['dataset']}: {selection(request)}"
     yield "Days", f"{window['from']} to {window['to']}, relative to the day of the run"
     yield "If late", schedule["misfire"]
     yield "Next run", moment(schedule["nextRunAt"]) if schedule["enabled"] else f"none: {schedule['disabledReason']}"
@@ -70,6 +70,13 @@ def facts(schedule: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Last export", last["jobId"] or ""
 
 
+def selection(request: dict[str, Any]) -> str:
+    if "keys" in request:
+        return ", ".join(request["keys"])
+    filters = {"rule": request.get("ruleId"), "status": request.get("status")}
+    return ", ".join(f"{name} {value}" for name, value in filters.items() if value) or "all documents"
+
+
 @command(schedules, "create")
 def create(
     session: Session,
@@ -77,13 +84,19 @@ def create(
     *,
     name: Annotated[str, typer.Option(help="A name for the list.")],
     cron: Annotated[str, typer.Option(metavar="EXPRESSION", help="For example '0 6 * * *': each day at 06:00.")],
-    keys: Annotated[str, typer.Option(metavar="KEY,…", help="Export these keys.")],
+    keys: Annotated[str | None, typer.Option(metavar="KEY,…", help="Export these keys.")] = None,
+    rule: Annotated[
+        int | None, typer.Option(metavar="RULE", help="Of the dataset documents: results of this rule.")
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="completed|failed|cancelled|pending", help="Of the dataset documents.")
+    ] = None,
     timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Default: UTC.")] = None,
     first: Annotated[int, typer.Option("--from-day", help="First day, relative to the day of the run.")] = -1,
     last: Annotated[int, typer.Option("--to-day", help="Last day, inclusive.")] = -1,
     misfire: Annotated[str | None, typer.Option(metavar="skip|catch_up", help="If a run cannot start on time.")] = None,
-    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json")] = None,
-    compression: Annotated[str | None, typer.Option(metavar="none|gzip")] = None,
+    file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json|parquet")] = None,
+    compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
     delivery: Annotated[str | None, typer.Option(metavar="auto|single|zip|manifest")] = None,
     reuse: Annotated[str | None, typer.Option(metavar="if-present|never", help="Reuse existing files.")] = None,
     delivery_ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="Keep each delivery for so long.")] = None,
@@ -93,9 +106,10 @@ def create(
     ] = None,
 ) -> None:
     """Export keys of a dataset at the times of a cron expression, each time for days relative to that day."""
+    names = [key.strip() for key in keys.split(",") if key.strip()] if keys is not None else None
     request = given(
-        dataset=dataset, keys=[key.strip() for key in keys.split(",") if key.strip()], format=file_format,
-        compression=compression, delivery=delivery, reuse=reuse, deliveryTtlSeconds=delivery_ttl,
+        dataset=dataset, keys=names, ruleId=rule, status=status, format=file_format, compression=compression,
+        delivery=delivery, reuse=reuse, deliveryTtlSeconds=delivery_ttl,
     )  # fmt: skip
     body = given(
         name=name, cron=cron, timezone=timezone, request=request, misfire=misfire, enabled=not paused,

@@ -15,6 +15,8 @@ from sluice.exports.shared import Force, Target, Timeout, Wait, app, given
 from sluice.session import Session, command
 from sluice.terminal import number
 
+DOCUMENTS = "documents"  # the dataset that has no keys
+
 
 @command(app, "submit")
 def submit(
@@ -29,6 +31,13 @@ def submit(
     ] = None,
     keys: Annotated[
         str | None, typer.Option(metavar="KEY,…", help="Export these keys for each day from --from to --to.")
+    ] = None,
+    rule: Annotated[
+        int | None, typer.Option(metavar="RULE", help="Of the dataset documents: results of this rule.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(metavar="BATCH", help="Of the dataset documents: one batch.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="completed|failed|cancelled|pending", help="Of the dataset documents.")
     ] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="YYYY-MM-DD")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="YYYY-MM-DD, inclusive")] = None,
@@ -65,11 +74,19 @@ def submit(
     force: Force = False,
     timeout: Timeout = None,
 ) -> None:
-    """Export chunks of a dataset, given as KEY:DATE, in a CSV file, or by --keys with --from and --to."""
+    """Export chunks of a dataset, given as KEY:DATE, in a CSV file, or by --keys with --from and --to.
+
+    The dataset documents has the results of your documents: --rule, --batch, --status, --from and --to select them.
+    """
+    of_documents = given(ruleId=rule, batchId=batch, status=status)
+    if of_documents or (dataset == DOCUMENTS and not chunks and csv is None and keys is None):
+        filters: dict[str, Any] | None = document_filters(of_documents, keys, first, last)
+    else:
+        filters = filters_of(keys, first, last)
     dialect = {"bom": bom, "delimiter": "\t" if delimiter == "tab" else delimiter, "formulaPolicy": formula_policy}
     options = given(
         dataset=dataset, format=file_format, compression=compression, delivery=delivery, csv=given(**dialect) or None,
-        reuse=reuse, allowDegraded=allow_degraded, filters=filters_of(keys, first, last),
+        reuse=reuse, allowDegraded=allow_degraded, filters=filters,
         deliveryTtlSeconds=delivery_ttl, columns=columns_of(columns),
     )  # fmt: skip
     if download:
@@ -89,6 +106,12 @@ def check_target(output: str, *, force: bool) -> None:
         raise CliError(f"{path} already exists. Use --force to overwrite it.", code=Exit.USAGE)
     if not path.parent.is_dir():
         raise CliError(f"The folder {path.parent} does not exist.", code=Exit.USAGE)
+
+
+def document_filters(chosen: dict[str, Any], keys: str | None, first: str | None, last: str | None) -> dict[str, Any]:
+    if keys is not None:
+        raise CliError("--keys cannot be used with --rule, --batch and --status.", code=Exit.USAGE)
+    return given(**chosen, dateFrom=first, dateTo=last)
 
 
 def filters_of(keys: str | None, first: str | None, last: str | None) -> dict[str, Any] | None:

@@ -1,0 +1,68 @@
+"""Files of built-in datasets, whose rows are in this service's own database: no call of the source."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any
+
+from config.platform import built_in_datasets
+from config.platform.built_in_datasets import CannotBuild, FileLayout
+from exports.core.errors import RowsNotRepresentable, SourceTimeout
+from exports.core.planning import Shape
+from exports.source.encoding import COMPRESSORS
+
+BLOCK_BYTES = 256 * 1024
+
+
+class Content:
+    """The bytes of a file in blocks, compressed if requested. There is no header to cut off: a job has one file."""
+
+    header_bytes = 0
+
+    def __init__(self, file: IO[bytes], rows: int, shape: Shape) -> None:
+        self._file = file
+        self._shape = shape
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[bytes]:
+        blocks = iter(lambda: self._file.read(BLOCK_BYTES), b"")
+        is_inside = self._shape.format == "parquet"
+        return (
+            blocks if is_inside or self._shape.compression == "none" else COMPRESSORS[self._shape.compression](blocks)
+        )
+
+
+@contextmanager
+def opened(
+    name: str,
+    filters: Mapping[str, Any],
+    shape: Shape,
+    *,
+    user_id: int,
+    timeout: float,
+    checkpoint: Callable[[], None],
+) -> Iterator[Content]:
+    """Build the file, and close it at the end. `checkpoint` writes nothing: the rows are read in one transaction.
+
+    Raises SourceTimeout after `timeout` seconds, RowsNotRepresentable, and Django's database errors.
+    """
+    until = time.monotonic() + timeout
+
+    def checked() -> None:
+        checkpoint()
+        if time.monotonic() > until:
+            raise SourceTimeout("select fewer documents by their dates or rule")
+
+    layout = FileLayout(
+        format=shape.format,
+        compression=shape.compression,
+        delimiter=shape.dialect.delimiter,
+        bom=shape.dialect.bom,
+        escapes_formulas=shape.dialect.formula_policy == "escape",
+    )
+    try:
+        built = built_in_datasets.get(name).build(filters, user_id=user_id, layout=layout, checkpoint=checked)
+    except CannotBuild as refusal:
+        raise RowsNotRepresentable(str(refusal)) from None
+    with built.content as file:
+        yield Content(file, built.rows, shape)

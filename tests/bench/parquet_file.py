@@ -1,0 +1,201 @@
+"""P13: a Parquet file of 2,000,000 rows against the tools that somebody would use: at most 1.00 of the time of the
+faster one, and at most 300 MB of memory.
+
+They are a script of ADBC, pyarrow's ParquetWriter and an upload (`parquet_peer.py`), and sling. PARQUET_VENV is their
+environment; without it, only Sluice is measured. Times are without the start of Python.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+from django.conf import settings
+from django.contrib.auth.models import User
+from psycopg.conninfo import conninfo_to_dict
+
+from config.platform import storage
+from exports.core.planning import Shape
+from exports.models import Dataset
+from exports.worker import execution
+from tests.bench import memory, site
+from tests.bench.alternation import Measurement, alternate
+from tests.bench.large_chunk import PAIR, TABLE
+from tests.bench.report import Report
+
+PARQUET = Shape(format="parquet", compression="zstd")
+QUERY = "SELECT * FROM bench.rows_for('ALL', '2024-01-01')"
+OURS, SCRIPT, SLING = "Sluice", "ADBC, pyarrow, and boto3", "sling"
+MEGABYTES = 300
+SLING_BINARY = "lib/python3*/site-packages/sling_linux_amd64/bin/sling-linux-amd64"
+
+
+def run(report: Report, *, rounds: int, quick: bool) -> None:
+    rows = 100_000 if quick else 2_000_000
+    for statement in TABLE.format(rows=rows).strip().removesuffix(";").split(";\n"):
+        site.in_source(statement)
+    user = site.prepare(slots=1)
+    dataset = site.make_dataset("bench", "bench.rows_for")
+    peaks: dict[str, list[float]] = {}
+    ways: dict[str, Measurement] = {OURS: lambda: export(dataset, user, rows), **peers(peaks)}
+    for way in ways.values():
+        way()
+    compare(list(ways), report, rows)
+    measured = alternate(ways, rounds=rounds)
+    report.times("P13", measured)
+    middle = {name: median(values) for name, values in measured.items()}
+    ours = middle.pop(OURS)
+    for name, seconds in middle.items():
+        report.bound("P13", f"a Parquet file of {rows:,} rows, relative to {name}", ours / seconds)
+    if middle:
+        report.bound("P13", "the same, relative to the faster one", ours / min(middle.values()), 1.0)
+    peaks[OURS] = [peak_of_worker(dataset, user) for _ in range(min(rounds, 3))]
+    report.table("P13, peak memory", ["", "MB"], [[name, f"{max(values):.0f}"] for name, values in peaks.items()])
+    report.bound("P13", "peak memory of a worker that writes it", max(peaks[OURS]), MEGABYTES, unit="MB")
+
+
+def export(dataset: Dataset, user: User, rows: int) -> float:
+    """Export from the submission to the finished chunk: claim, COPY, conversion, upload, finish."""
+    started = time.perf_counter()
+    job = site.submit(dataset, [PAIR], user, shape=PARQUET)
+    execution.drain()
+    spent = time.perf_counter() - started
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.source, chunk.attempts, chunk.rows) == ("done", "live", 1, rows), chunk.error_code
+    return spent
+
+
+def peak_of_worker(dataset: Dataset, user: User) -> float:
+    with site.running_workers({"exports": 1, "bundles": 1}) as running:
+        site.wait_for(site.submit(dataset, [PAIR], user, shape=PARQUET))
+        _, child = memory.peaks(running["exports"])
+    return child
+
+
+# ---- Peers ----------------------------------------------------------------------------------------------------------
+
+
+def peers(peaks: dict[str, list[float]]) -> dict[str, Measurement]:
+    """Return the measurements of the tools that are installed. Their peaks, in MB, are appended to `peaks`."""
+    found: dict[str, Callable[[], tuple[float, float]]] = {}
+    home = Path(os.environ.get("PARQUET_VENV", "none")).absolute()
+    if (home / "bin/python").exists():
+        found[SCRIPT] = partial(run_script, home / "bin/python")
+        for binary in home.glob(SLING_BINARY):
+            found[SLING] = partial(run_sling, binary)
+    for name in found:
+        peaks[name] = []
+
+    def measured(name: str) -> float:
+        seconds, megabytes = found[name]()
+        peaks[name].append(megabytes)
+        return seconds
+
+    return {name: partial(measured, name) for name in found}
+
+
+def run_script(python: Path) -> tuple[float, float]:
+    env = settings.SLUICE
+    variables = {
+        "PEER_DATABASE_URL": source_url(),
+        "PEER_S3_ENDPOINT": str(env.s3_endpoint_url),
+        "PEER_S3_BUCKET": env.s3_bucket,
+        "AWS_ACCESS_KEY_ID": env.s3_access_key_id.get_secret_value(),
+        "AWS_SECRET_ACCESS_KEY": env.s3_secret_access_key.get_secret_value(),
+        "AWS_DEFAULT_REGION": env.s3_region,
+    }
+    command = [str(python), str(Path(__file__).with_name("parquet_peer.py")), QUERY, key_of(SCRIPT)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **variables})
+    result = json.loads(done.stdout)
+    return result["seconds"], result["megabytes"]
+
+
+def run_sling(binary: Path) -> tuple[float, float]:
+    env = settings.SLUICE
+    target = {
+        "type": "s3",
+        "bucket": env.s3_bucket,
+        "endpoint": str(env.s3_endpoint_url),
+        "access_key_id": env.s3_access_key_id.get_secret_value(),
+        "secret_access_key": env.s3_secret_access_key.get_secret_value(),
+        "region": env.s3_region,
+    }
+    command = [
+        str(binary), "run", "--src-conn", "SOURCE", "--src-stream", QUERY, "--tgt-conn", "TARGET",
+        "--tgt-object", key_of(SLING), "--tgt-options", '{"format": "parquet", "compression": "zstd"}',
+    ]  # fmt: skip
+    binary.chmod(0o755)
+    with TemporaryDirectory() as home:
+        variables = {
+            "SOURCE": source_url(),
+            "TARGET": json.dumps(target),
+            "SLING_HOME_DIR": home,
+            "SLING_DISABLE_TELEMETRY": "true",
+        }
+        started = time.perf_counter()
+        with child(command, {**os.environ, **variables}) as usage:
+            pass
+        return time.perf_counter() - started, usage["megabytes"]
+
+
+@contextmanager
+def child(command: list[str], environment: dict[str, str]) -> Iterator[dict[str, float]]:
+    """Run a program to its end, and yield its peak memory."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
+        assert process.stdout
+        output = process.stdout.read().decode(errors="replace")
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, output[-2000:]
+    yield {"megabytes": usage.ru_maxrss * 1024 / 1e6}
+
+
+def source_url() -> str:
+    parts = conninfo_to_dict(settings.SLUICE.source_url)
+    user, password = parts.get("user", ""), parts.get("password", "")
+    return f"postgresql://{user}:{password}@{parts['host']}:{parts['port']}/{parts['dbname']}?sslmode=disable"
+
+
+def key_of(name: str) -> str:
+    return f"bench/{name.partition(',')[0].lower()}.parquet"
+
+
+# ---- Results --------------------------------------------------------------------------------------------------------
+
+
+def compare(names: list[str], report: Report, rows: int) -> None:
+    """Assert equal rows before any time counts."""
+    facts = {name: facts_of(path_of(name)) for name in names}
+    assert len({content[:3] for content in facts.values()}) == 1, facts
+    assert facts[OURS][0] == rows
+    sizes = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, (_, _, _, size) in facts.items())
+    report.notes.append(f"P13: {rows:,} equal rows; files: {sizes}.")
+
+
+def path_of(name: str) -> str:
+    from exports.models import Chunk
+
+    return Chunk.objects.latest("id").path if name == OURS else key_of(name)
+
+
+def facts_of(key: str) -> tuple[Any, ...]:
+    """Return the number of rows, the sum of the amounts, a digest of the texts, and the size of a file."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "file.parquet"
+        with file.open("wb") as target:
+            for block in storage.read(key):
+                target.write(block)
+        found = duckdb.execute(
+            "SELECT count(*), sum(amount::decimal(12, 2)), bit_xor(hash(id, name, note)) FROM read_parquet(?)",
+            [str(file)],
+        ).fetchone()
+        assert found
+        return (*found, file.stat().st_size)

@@ -1,0 +1,50 @@
+"""The comparison of P13: a plain script that reads by ADBC, writes by pyarrow, and uploads by boto3.
+
+Runs in an environment of its own, and prints its seconds without the imports, and its peak memory in MB. Its numeric
+column comes as text, and is cast to the same decimals that Sluice writes.
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from typing import Any
+
+import boto3
+import pyarrow as pa
+from adbc_driver_postgresql import dbapi
+from pyarrow import parquet
+
+
+def main(query: str, key: str) -> None:
+    started = time.perf_counter()
+    with dbapi.connect(os.environ["PEER_DATABASE_URL"]) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        reader = cursor.fetch_record_batch()
+        schema = pa.schema([pa.field(field.name, type_of(field.type)) for field in reader.schema])
+        with tempfile.NamedTemporaryFile() as file:
+            with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+                for batch in reader:
+                    columns = [converted(column) for column in batch.columns]
+                    writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            file.flush()
+            s3 = boto3.client("s3", endpoint_url=os.environ["PEER_S3_ENDPOINT"])
+            s3.upload_file(file.name, os.environ["PEER_S3_BUCKET"], key)
+    seconds = time.perf_counter() - started
+    print(
+        json.dumps({"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6})
+    )
+
+
+def type_of(kind: Any) -> Any:
+    return pa.decimal128(12, 2) if isinstance(kind, pa.OpaqueType) else kind
+
+
+def converted(column: Any) -> Any:
+    return column.storage.cast(pa.decimal128(12, 2)) if isinstance(column.type, pa.OpaqueType) else column
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,464 @@
+"""A36: the results of documents, exported through the pipeline of exports."""
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from rest_framework.test import APIClient
+
+from config.platform import exact_json, storage
+from config.platform.exact_json import Number
+from etl.models import Task
+from etl.pipeline import result_files
+from etl.pipeline.result_files import ResultLayout
+from exports.core.planning import Shape
+from exports.core.states import JobStatus
+from exports.jobs import actions
+from exports.maintenance import lost_leases, storage_cleanup
+from exports.models import Dataset, File, Job, Slot
+from exports.source.encoding import decompressed
+from exports.worker import completion, execution, leases
+from rules.models import Rule
+from tests.integration.etl_factories import make_batch, make_rule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
+EINVOICE = {
+    "number": "R-1",
+    "issue_date": "2026-03-01",
+    "totals": {"gross": Number("119.00")},
+    "lines": [{"name": "Lamp", "net_amount": Number("3.10")}],
+}
+
+
+@pytest.fixture(autouse=True)
+def provided(transactional_db: None) -> None:
+    Dataset.objects.provide_built_in()
+
+
+@pytest.fixture
+def rule(alice: User) -> Rule:
+    return make_rule(alice, mode="llm")
+
+
+def add(rule: Rule, data: Any = None, *, user: User | None = None, days: int = 0, **changes: Any) -> Task:
+    """Insert a document that has ended, so many days after DAY."""
+    if data is not None:
+        result = {"data": data}
+        changes = {"status": "completed", "result": result, "last_result": result, "last_result_run": 1, **changes}
+    fields: dict[str, Any] = {
+        "user": user or rule.owner, "rule": rule, "rule_version": rule.version, "filename": "a.pdf", "kind": "pdf",
+        "size": 1, "document_key": "etl/documents/x", "created_at": DAY + timedelta(days=days), **changes,
+    }  # fmt: skip
+    return Task.objects.create(**fields)
+
+
+def post(api: APIClient, **changes: Any) -> Any:
+    return api.post("/exports", {"dataset": "documents", "filters": {}, **changes})
+
+
+def run(response: Any) -> Job:
+    """Do what workers do, to the receipt."""
+    assert response.status_code == 202, response.content
+    job = Job.objects.get(pk=response.json()["jobId"])
+    execution.drain()
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    return job
+
+
+def delivered(response: Any) -> bytes:
+    job = run(response)
+    assert job.status == JobStatus.SUCCESS, (job.error_code, job.error_detail)
+    content = b"".join(storage.read(job.receipt.object_key))
+    assert (job.receipt.size_bytes, job.receipt.files) == (len(content), 1)
+    return content
+
+
+def table_of(content: bytes) -> Any:
+    from pyarrow import parquet
+
+    return parquet.read_table(io.BytesIO(content))
+
+
+# ---- Files ----------------------------------------------------------------------------------------------------------
+def test_parquet_has_one_schema_and_every_digit(api: APIClient, rule: Rule) -> None:
+    """A36, B43: model results and e-invoices together; decimals stay digit for digit."""
+    first = add(rule, {"number": "A", "total": Number("1234567890123456.78"), "paid": True, "n": 2**40, "empty": ""})
+    add(rule, EINVOICE, days=1)
+    failed = add(rule, days=2, status="failed", error={"code": "file_encrypted", "stage": "ocr"})
+    response = post(api, format="parquet")
+    table = table_of(delivered(response))
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "task_id": "int64", "filename": "string", "rule_id": "int64", "rule_version": "int32", "batch_id": "int64",
+        "created_at": "timestamp[us, tz=UTC]", "status": "string", "error": "string", "number": "string",
+        "total": "decimal128(18, 2)", "paid": "bool", "n": "int64", "empty": "string", "issue_date": "string",
+        "totals": "string", "lines": "string",
+    }  # fmt: skip
+    rows = table.to_pylist()
+    assert rows[0] | {"created_at": None} == {
+        "task_id": first.pk, "filename": "a.pdf", "rule_id": rule.pk, "rule_version": 1, "batch_id": None,
+        "created_at": None, "status": "completed", "error": None, "number": "A",
+        "total": Decimal("1234567890123456.78"), "paid": True, "n": 2**40, "empty": "", "issue_date": None,
+        "totals": None, "lines": None,
+    }  # fmt: skip
+    assert rows[0]["created_at"] == DAY
+    assert rows[1]["totals"] == '{"gross":119.00}'
+    assert rows[1]["lines"] == '[{"name":"Lamp","net_amount":3.10}]'
+    assert (rows[2]["task_id"], rows[2]["error"], rows[2]["number"]) == (failed.pk, "file_encrypted", None)
+    body = api.get(f"/exports/{response.json()['jobId']}").json()
+    assert (body["receipt"]["rows"], body["progress"]["rows"], body["delivery"]) == (3, 3, "single")
+
+
+def test_csv_has_the_requested_dialect(api: APIClient, rule: Rule) -> None:
+    """A36."""
+    task = add(rule, {"total": Number("1.50"), "note": "=1;2", "list": [1]})
+    content = delivered(post(api, csv={"delimiter": ";", "bom": True, "formulaPolicy": "escape"}))
+    assert content.decode("utf-8-sig") == (
+        "task_id;filename;rule_id;rule_version;batch_id;created_at;status;error;total;note;list\n"
+        f'{task.pk};a.pdf;{rule.pk};1;;2026-03-01T12:00:00Z;completed;;1.50;"\'=1;2";[1]\n'
+    )
+    assert content.startswith(b"\xef\xbb\xbf")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+def test_lines_have_the_data_and_are_compressed_on_request(api: APIClient, rule: Rule, compression: str) -> None:
+    """A36, A31."""
+    task = add(rule, {"total": Number("1.50")})
+    content = delivered(post(api, format="jsonl", compression=compression))
+    assert decompressed(content, Shape(format="jsonl", compression=compression)).decode() == (
+        f'{{"task_id":{task.pk},"filename":"a.pdf","rule_id":{rule.pk},"rule_version":1,"batch_id":null,'
+        '"created_at":"2026-03-01T12:00:00Z","status":"completed","error":null,"data":{"total":1.50}}\n'
+    )
+
+
+@pytest.mark.parametrize("delivery", ["zip", "manifest"])
+def test_every_kind_of_delivery_works(api: APIClient, rule: Rule, delivery: str) -> None:
+    add(rule, {"a": 1})
+    job = run(post(api, delivery=delivery, filters={"ruleId": rule.pk, "dateTo": "2026-03-31"}))
+    assert job.status == JobStatus.SUCCESS
+    files = api.get(f"/exports/{job.pk}/files/documents-rule-{rule.pk}/2026-03-31")
+    assert (files.status_code, delivery) in ((302, "manifest"), (409, "zip"), (302, "zip"))
+
+
+def test_an_export_of_no_documents_has_the_header(api: APIClient) -> None:
+    assert delivered(post(api)).decode() == ("task_id,filename,rule_id,rule_version,batch_id,created_at,status,error\n")
+    assert table_of(delivered(post(api, format="parquet"))).num_rows == 0
+
+
+# ---- Selection ------------------------------------------------------------------------------------------------------
+def test_filters_select_rows_and_name_the_file(api: APIClient, alice: User, rule: Rule) -> None:
+    """A36: days are in UTC and inclusive."""
+    other = make_rule(alice, mode="llm", name="other")
+    batch, _ = make_batch(alice, 0, rule=rule)
+    tasks = [add(rule, {"a": n}, days=n) for n in range(4)]
+    of_other = add(other, {"a": 9}, days=1)
+    failed = add(rule, days=1, status="failed", error={"code": "x"})
+    in_batch = add(rule, {"a": 7}, days=9, batch=batch)
+
+    def ids(**filters: Any) -> tuple[list[int], str]:
+        job = run(post(api, format="jsonl", filters=filters))
+        content = b"".join(storage.read(job.receipt.object_key))
+        return [json.loads(line)["task_id"] for line in content.splitlines()], job.receipt.file_name
+
+    dates = {"dateFrom": "2026-03-02", "dateTo": "2026-03-03"}
+    assert ids(**dates) == ([tasks[1].pk, of_other.pk, failed.pk, tasks[2].pk], "documents_20260303.jsonl")
+    assert ids(**dates, ruleId=rule.pk, status="completed") == (
+        [tasks[1].pk, tasks[2].pk], f"documents-rule-{rule.pk}-completed_20260303.jsonl",
+    )  # fmt: skip
+    assert ids(ruleId=other.pk)[0] == [of_other.pk]
+    assert ids(batchId=batch.pk)[0] == [in_batch.pk]
+    assert ids(status="failed")[0] == [failed.pk]
+    assert len(ids()[0]) == 7
+
+
+def test_only_own_documents_are_exported(api: APIClient, alice: User, bob: User, rule: Rule) -> None:
+    """A36: also for staff, who may see all documents."""
+    own = add(rule, {"a": "own"})
+    add(rule, {"a": "other"}, user=bob)
+    alice.is_staff = alice.is_superuser = True
+    alice.save()
+    lines = delivered(post(api, format="jsonl")).splitlines()
+    assert [json.loads(line)["task_id"] for line in lines] == [own.pk]
+
+
+def test_files_of_two_users_never_share_a_path(api: APIClient, bob: User, rule: Rule) -> None:
+    """A36: the same request at the same time, and nothing is reused."""
+    add(rule, {"a": "own"})
+    other = APIClient()
+    other.force_authenticate(bob)
+    mine, theirs = (post(each, format="jsonl", reuse="if-present") for each in (api, other))
+    execution.drain()
+    contents = [delivered(response) for response in (mine, theirs)]
+    assert [content.count(b"\n") for content in contents] == [1, 0]
+    assert not File.objects.exists()
+    assert post(api, format="jsonl").status_code == 202
+    assert api.post("/exports/preview", {"dataset": "documents", "filters": {}}).json() == {
+        "totalChunks": 1, "duplicates": 0, "reusable": 0, "quotaCost": 1,
+    }  # fmt: skip
+
+
+def test_corrected_results_are_exported(api: APIClient, rule: Rule) -> None:
+    """A36, B37."""
+    add(rule, {"a": 1}, reviewed_run=1, corrections=1, corrected_result={"data": {"a": Number("1.0")}})
+    assert delivered(post(api)).decode().splitlines()[1].endswith(",completed,,1.0")
+
+
+def test_data_is_that_of_the_current_result(rule: Rule) -> None:
+    """Of the last run, of an earlier release, corrected, corrected in an earlier run, of a later run, and without."""
+    corrected = {"corrections": 1, "corrected_result": {"data": {"a": Number("2.50")}}}
+    for changes in (
+        {}, {"last_result": None, "last_result_run": None}, {"reviewed_run": 1, **corrected},
+        {"run": 2, "last_result_run": 2, "reviewed_run": 1, **corrected}, {"run": 2}, {"reviewed_run": 1},
+    ):  # fmt: skip
+        add(rule, {"a": Number("1.0")}, **changes)
+    add(rule, status="completed", result={"markdown_s3_key": "x"})
+    rows = list(Task.objects.with_data().order_by("pk"))
+    assert [row.data for row in rows] == [(row.current_result or {}).get("data") for row in rows]  # type: ignore[attr-defined]
+    assert exact_json.dumps(rows[2].data) == b'{"a":2.50}'  # type: ignore[attr-defined]
+    failed = add(rule, status="failed", error={"code": "x"}, last_result={"data": 1}, last_result_run=1)
+    assert Task.objects.with_data().get(pk=failed.pk).data is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "code"),
+    [
+        ({"filters": {"keys": ["JFK"]}}, "/filters/keys", "unknown_field"),
+        ({"filters": {"ruleId": 0}}, "/filters/ruleId", "min_value"),
+        ({"filters": {"ruleId": "3"}}, "/filters/ruleId", "invalid"),
+        ({"filters": {"ruleId": 999_999}}, "/filters/ruleId", "unknown_rule"),
+        ({"filters": {"batchId": 999_999}}, "/filters/batchId", "unknown_batch"),
+        ({"filters": {"status": "llm_processing"}}, "/filters/status", "invalid_choice"),
+        ({"filters": {"dateFrom": "2026-3-1"}}, "/filters/dateFrom", "invalid"),
+        ({"filters": {"dateFrom": "2026-03-02", "dateTo": "2026-03-01"}}, "/filters/dateTo", "invalid"),
+        ({"filters": None}, "/filters", "null"),
+        ({"filters": []}, "/filters", "invalid"),
+        ({"items": [{"key": "a", "effectiveDate": "2026-03-01"}]}, "/items", "invalid"),
+        ({"columns": ["task_id"]}, "/columns", "invalid"),
+        ({"format": "json"}, "/format", "invalid_choice"),
+        ({"format": "parquet", "compression": "gzip"}, "/compression", "invalid_choice"),
+        ({"format": "jsonl", "csv": {"bom": True}}, "/csv", "invalid"),
+    ],
+)
+def test_bad_requests_are_refused_at_their_place(api: APIClient, changes: Any, pointer: str, code: str) -> None:
+    """A36: and nothing is created."""
+    response = post(api, **changes)
+    assert response.status_code == 400
+    assert [(each["pointer"], each["code"]) for each in response.json()["errors"]] == [(pointer, code)]
+    assert not Job.objects.exists()
+
+
+def test_filters_are_required(api: APIClient) -> None:
+    response = api.post("/exports", {"dataset": "documents"})
+    assert [(each["pointer"], each["code"]) for each in response.json()["errors"]] == [("/filters", "required")]
+
+
+def test_filters_of_documents_are_unknown_to_other_datasets(api: APIClient, dataset: Dataset) -> None:
+    filters = {"keys": ["JFK"], "dateFrom": "2026-03-01", "dateTo": "2026-03-01", "ruleId": 1}
+    response = api.post("/exports", {"dataset": dataset.name, "filters": filters})
+    assert [each["pointer"] for each in response.json()["errors"]] == ["/filters/ruleId"]
+
+
+def test_rules_and_batches_of_other_users_are_unknown(api: APIClient, bob: User) -> None:
+    theirs = make_rule(bob, mode="llm")
+    batch, _ = make_batch(bob, 0, rule=theirs)
+    response = post(api, filters={"ruleId": theirs.pk, "batchId": batch.pk})
+    assert {each["pointer"] for each in response.json()["errors"]} == {"/filters/ruleId", "/filters/batchId"}
+
+
+def test_results_of_a_deleted_rule_can_be_exported(api: APIClient, rule: Rule) -> None:
+    add(rule, {"a": 1})
+    rule.deleted_at = datetime.now(UTC)
+    rule.save()
+    assert delivered(post(api, filters={"ruleId": rule.pk})).count(b"\n") == 2
+
+
+# ---- Once, and consistent -------------------------------------------------------------------------------------------
+def in_other_thread(work: Callable[[], Any]) -> None:
+    def done() -> None:
+        try:
+            work()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=done)
+    thread.start()
+    thread.join()
+
+
+def test_a_file_is_of_one_point_in_time(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A36: documents that are completed, changed or deleted while it is written do not count."""
+    monkeypatch.setattr(result_files, "READ_ROWS", 1)
+    first, second, third = (add(rule, {"a": n}, days=n) for n in range(3))
+    seen: list[int] = []
+
+    def change() -> None:
+        Task.objects.filter(pk=second.pk).delete()
+        Task.objects.filter(pk=third.pk).update(last_result={"data": {"a": 99}})
+        add(rule, {"a": 4}, days=5)
+
+    class Watched(result_files.ResultTable):
+        def rows_of(self, task: Task) -> Any:
+            if not seen:
+                in_other_thread(change)
+            seen.append(task.pk)
+            return super().rows_of(task)
+
+    monkeypatch.setattr(result_files, "ResultTable", Watched)
+    lines = [json.loads(line) for line in delivered(post(api, format="jsonl")).splitlines()]
+    assert [(line["task_id"], line["data"]["a"]) for line in lines] == [(first.pk, 0), (second.pk, 1), (third.pk, 2)]
+
+
+def test_rows_are_read_a_few_at_a_time_in_one_query(
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A36: also where DISABLE_SERVER_SIDE_CURSORS is set, and without a query for each row."""
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    for n in range(25):
+        add(rule, {"a": n}, reviewed_run=1, corrections=1, corrected_result={"data": {"a": n}})
+    statements: list[str] = []
+    cursors: list[int] = []
+    wrapper = type(connections["default"])
+    original = wrapper.chunked_cursor
+
+    def counted(self: Any) -> Any:
+        cursors.append(1)
+        return original(self)
+
+    def noted(execute: Any, sql: str, *rest: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, *rest)
+
+    monkeypatch.setattr(wrapper, "chunked_cursor", counted)
+    with connection.execute_wrapper(noted):
+        built = result_files.build(Task.objects.order_by("pk"), ResultLayout(format="jsonl"))
+    built.content.close()
+    assert (built.rows, len(cursors)) == (25, 1)
+    assert sum("etl_task" in statement for statement in statements) == 1
+
+
+def test_a_cancelled_export_stops_reading(
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    """A36: and leaves no file and no open transaction."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
+    add(rule, {"a": 1})
+    job = Job.objects.get(pk=post(api).json()["jobId"])
+
+    class Watched(result_files.ResultTable):
+        def rows_of(self, task: Task) -> Any:
+            in_other_thread(lambda: actions.cancel(job))
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                self.checkpoint()
+                time.sleep(0.05)
+            raise AssertionError("not stopped")
+
+    monkeypatch.setattr(result_files, "ResultTable", Watched)
+    execution.drain()
+    job.refresh_from_db()
+    assert (job.status, job.chunks.get().status) == ("cancelled", "cancelled")
+    assert not connection.in_atomic_block
+    assert storage.head(job.chunks.get().path) is None
+    assert not Slot.objects.held().exists()
+
+
+def test_a_lost_worker_is_replaced(api: APIClient, rule: Rule) -> None:
+    """A36: the file of the first attempt, which died before its outcome, is replaced."""
+    add(rule, {"a": 1})
+    response = post(api, format="jsonl")
+    claim = leases.claim(backend="lost")
+    assert claim
+    storage.put(claim.path, b"half", content_type="application/x-ndjson")
+    Job.objects.get().chunks.update(lease_until=datetime(2020, 1, 1, tzinfo=UTC))
+    lost_leases.reclaim_chunks()
+    Job.objects.get().chunks.update(available_at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert delivered(response).count(b"\n") == 1
+
+
+def test_too_many_fields_fail_the_export_for_good(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A36: with what to do, and no second attempt."""
+    monkeypatch.setattr(result_files, "MAX_COLUMNS", 1)
+    add(rule, {"a": 1, "b": 2})
+    job = run(post(api))
+    body = api.get(f"/exports/{job.pk}").json()
+    assert (body["status"], body["error"]["code"], body["error"]["retryable"]) == (
+        "failed",
+        "EXPORT_SOURCE_ERROR",
+        False,
+    )
+    assert "Use the format jsonl." in body["error"]["detail"]
+    assert job.chunks.get().attempts == 1
+
+
+def test_an_export_that_takes_too_long_ends(api: APIClient, rule: Rule) -> None:
+    """A36."""
+    Dataset.objects.filter(name="documents").update(statement_timeout=0)
+    add(rule, {"a": 1})
+    run(post(api))
+    chunk = Job.objects.get().chunks.get()
+    assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_SOURCE_TIMEOUT")
+
+
+def test_a_full_disk_is_a_reason_to_try_again(api: APIClient, rule: Rule, tmp_path: Path, settings: Any) -> None:
+    """A36."""
+    settings.FILE_UPLOAD_TEMP_DIR = "/dev/full"
+    add(rule, {"a": 1})
+    run(post(api))
+    chunk = Job.objects.get().chunks.get()
+    assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_WORKER_LOST")
+
+
+def test_files_are_deleted_after_the_end_of_the_job(
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A36: the delivery is a copy, and no other job may use the file."""
+    add(rule, {"a": 1})
+    response = post(api)
+    assert delivered(response)
+    path = Job.objects.get().chunks.get().path
+    storage_cleanup.delete_unreferenced()
+    assert storage.head(path)
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-1))
+    storage_cleanup.delete_unreferenced()
+    assert storage.head(path) is None
+    assert api.post(f"/exports/{response.json()['jobId']}/link").status_code == 200
+
+
+def test_a_replay_exports_the_results_of_now(api: APIClient, rule: Rule) -> None:
+    """A36."""
+    add(rule, {"a": 1})
+    job = run(post(api, filters={"ruleId": rule.pk}, format="jsonl"))
+    add(rule, {"a": 2})
+    assert delivered(api.post(f"/exports/{job.pk}/replay")).count(b"\n") == 2
+
+
+# ---- The dataset ----------------------------------------------------------------------------------------------------
+def test_the_dataset_describes_itself(api: APIClient) -> None:
+    """A36, A32: without the source database."""
+    body = api.get("/exports/datasets/documents").json()
+    assert (body["kind"], body["formats"]) == ("documents", ["csv", "jsonl", "parquet"])
+    assert body["columns"][0] == {"name": "task_id", "type": "bigint"}
+    assert "documents" in [each["name"] for each in api.get("/exports/datasets").json()["results"]]
+
+
+def test_a_registered_dataset_keeps_the_name(db: None, dataset: Dataset) -> None:
+    """A36: after an upgrade."""
+    Dataset.objects.filter(name="documents").delete()
+    Dataset.objects.filter(pk=dataset.pk).update(name="documents")
+    Dataset.objects.provide_built_in()
+    assert Dataset.objects.get(name="documents").kind == "function"
+    Dataset.objects.filter(pk=dataset.pk).update(name="others")
+    for _ in range(2):
+        Dataset.objects.provide_built_in()
+    assert Dataset.objects.get(name="documents").kind == "documents"
