@@ -19,7 +19,6 @@ from exports.admin.columns import BYTES, ROWS
 from exports.jobs.columns import as_stored
 from exports.models import Dataset, File, Grant
 from exports.models.dataset import FORMATS
-from exports.models.grant import LAST_GRANT
 from exports.source.examination import examine
 
 
@@ -56,7 +55,9 @@ class GrantFormSet(BaseInlineFormSet):
         had_grants = any(form.instance.pk for form in self.forms)
         kept = [form for form in self.forms if form.has_changed() or form.instance.pk]
         if had_grants and all(form in self.deleted_forms for form in kept) and "open_to_all" not in self.data:
-            raise forms.ValidationError(LAST_GRANT)
+            raise forms.ValidationError(
+                "This is the last grant. Without one, all users can export the dataset: confirm that they should."
+            )
 
 
 class Grants(TabularInline):

@@ -181,7 +181,7 @@ AUDITED_CHARACTERS = 200  # of the User-Agent
 def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
     """Redeem a link and return a presigned URL of the object. Raises LinkUnusable, and then the link stays unused."""
     link_id = read_token(token)
-    may_download = access.may_download(job_id) if link_id else False
+    may_download = link_id is not None and access.may_download(job_id)
     row = sql.one(REDEEM, link=link_id, job=job_id, may_download=may_download, **client_values(client))
     if row is None:
         reason = refusal_reason(job_id, link_id, client, may_download=may_download)
@@ -198,7 +198,7 @@ def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
 def peek(job_id: UUID, token: str, client: LinkClient) -> Receipt:
     """Return the receipt of a link without redeeming it, for HEAD requests and prefetches. Raises LinkUnusable."""
     link_id = read_token(token)
-    may_download = access.may_download(job_id) if link_id else False
+    may_download = link_id is not None and access.may_download(job_id)
     if outcome := refusal_reason(job_id, link_id, client, may_download=may_download):
         refuse(job_id, link_id, outcome, client)
     return Receipt.objects.get(pk=job_id)

@@ -150,7 +150,7 @@ class Dataset(models.Model):
 
     objects = DatasetQuerySet.as_manager()
 
-    granted_patterns: list[str] | None = None  # annotated by `granted_to`
+    granted_patterns: list[str] | None  # annotated by `granted_to`
 
     class Meta:
         db_table = "exports_dataset"

@@ -10,9 +10,6 @@ def check_key_pattern(pattern: str) -> None:
         raise ValidationError(error)
 
 
-LAST_GRANT = "This is the last grant. Without one, all users can export the dataset: confirm that it is opened to them."
-
-
 class Grant(models.Model):
     """Permission of a group to export a dataset, or its keys that match a pattern.
 

@@ -120,6 +120,8 @@ def test_a_dataset_describes_itself(api: APIClient, dataset: Dataset) -> None:
         "schemaVersion": 1,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,
+        "grantedKeyPatterns": None,
+        "showErrors": False,
         "columns": COLUMNS,
     }
     assert api.get("/exports/datasets/nothing").status_code == 404
