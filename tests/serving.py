@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from config.dev.stack.identity import Identity
 from config.dev.stack.processes import Web
+from config.platform.http.tokens import record_use
 
 
 def variables(root: Path, **changes: str) -> dict[str, str]:
@@ -34,5 +35,7 @@ def serving(root: Path, environment: Mapping[str, str]) -> Iterator[Web]:
 
 
 def token_of(user: User) -> str:
-    """Return an API token of a user."""
-    return str(AuthToken.objects.create(user)[1])
+    """Return an API token of a user, whose use was recorded just now, as nearly always."""
+    row, token = AuthToken.objects.create(user)
+    record_use(row)
+    return str(token)
