@@ -12,7 +12,7 @@ from config.platform import storage
 from config.platform.http import graceful_shutdown
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
-from config.platform.http.openapi.responses import problems
+from config.platform.http.openapi.responses import file_response, problems
 from config.platform.http.problems import BadInput, NotFound, Problem, StorageUnavailable
 from etl.api import lookup, openapi
 from etl.api.markdown import NotReady, unless_unchanged
@@ -84,6 +84,7 @@ class PageImageView(TaskAPIView):
         operation_id="getPageImage",
         **openapi.PAGE_IMAGE,
         responses={
+            **file_response(page_images.MEDIA_TYPE, "The image, for clients that follow the redirect."),
             302: OpenApiResponse(description="Redirect to the image"),
             **problems(BadInput, NoSuchTask, NoSuchPage, NotReady, ImageNotReady, ImageUnavailable, StorageUnavailable),
         },

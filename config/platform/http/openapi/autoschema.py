@@ -13,7 +13,7 @@ from drf_spectacular.utils import Direction
 from rest_framework.permissions import SAFE_METHODS
 
 from config.platform.http.auth import SessionAuthentication
-from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.negotiation import WITHOUT_BODY, IgnoreAccept
 from config.platform.http.openapi.response_schemas import as_serializer
 from config.platform.http.openapi.responses import (
     INPUT_ERROR,
@@ -92,7 +92,7 @@ class Schema(AutoSchema):
 
     def get_auth(self) -> list[Any]:
         """Make authentication optional for views without permission classes."""
-        ways: list[Any] = super().get_auth()
+        ways: list[Any] = super().get_auth() if self.view.authentication_classes else []
         return ways if self.view.get_permissions() or not ways else [{}, *ways]
 
     def _get_request_body(self, direction: Direction = "request") -> dict[str, Any] | None:
@@ -146,7 +146,7 @@ class Schema(AutoSchema):
             yield "Unauthorized"
             if writes and SessionAuthentication in self.view.authentication_classes:
                 yield "CsrfFailed"
-        if self.view.content_negotiation_class is not IgnoreAccept:
+        if self.view.content_negotiation_class is not IgnoreAccept and self.method not in WITHOUT_BODY:
             yield "NotAcceptable"
         if writes:
             yield from ("BodyTooLarge", "UnsupportedMediaType")
