@@ -57,6 +57,7 @@ MIDDLEWARE = [
     "config.platform.ui.security.ContentSecurityPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "config.platform.http.error_handling.ProblemMiddleware",
+    "config.platform.http.responses.middleware",
     "config.platform.http.large_bodies.middleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -187,7 +188,8 @@ BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a ti
 BODY_LIMITS = {
     r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
     r"/app/exports/new(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
-    r"/api/v1/etl/batches": 64 * 1024 + 256 * env.etl_max_batch,  # a file key and its quotes have less than 256 bytes
+    r"/api/v1/etl/batches(/uploaded)?": 64 * 1024
+    + 256 * env.etl_max_batch,  # a file key and its quotes have less than 256 bytes
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
     r"/app/rules/(new|check|\d+)": 1024 * 1024,
     r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
@@ -270,13 +272,15 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [
         "rest_framework.permissions.IsAuthenticated",
         "config.platform.http.scopes.HasScope",
+        "config.platform.http.query_parameters.KnownParameters",
     ],
     "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.ExportThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["config.platform.http.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "config.platform.http.paging.NewestFirst",
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "config.platform.http.negotiation.AcceptProblems",
     "DEFAULT_SCHEMA_CLASS": "config.platform.http.openapi.autoschema.Schema",
-    "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe HTML forms
+    "DEFAULT_METADATA_CLASS": "config.platform.http.negotiation.AllowOnly",
     "EXCEPTION_HANDLER": "config.platform.http.error_handling.handle",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "URL_FORMAT_OVERRIDE": None,  # DRF's `?format=` would make every list a 404, and `format` is a field of the API
@@ -295,10 +299,12 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "CONTACT": {"name": "The operator of this server"},
+    "LICENSE": {"name": "All rights reserved", "identifier": "LicenseRef-All-Rights-Reserved"},
     "SERVERS": [{"url": "/", "description": "This server."}],
-    "EXTERNAL_DOCS": {"url": "/api/docs", "description": "Interactive documentation"},
     "SWAGGER_UI_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "SORT_OPERATION_PARAMETERS": False,  # path parameters in the order of the path
     "TAGS": [
         {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
         {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
@@ -308,6 +314,8 @@ SPECTACULAR_SETTINGS = {
             "description": "Notifications about finished exports and documents, as an alternative to polling. "
             "`/webhooks` is the same resource.",
         },
+        # Not `webhooks`: generators that make a class for each tag would mix both, and leave out one.
+        {"name": "events", "description": "Requests that Sluice sends to webhooks."},
         {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
         {
             "name": "rules",
@@ -359,6 +367,7 @@ SPECTACULAR_SETTINGS = {
         "exports.api.openapi_extensions.camel_case_parameters",
         "config.platform.webhooks.openapi.add_headers",
         "config.platform.http.openapi.autoschema.add_shared",
+        "config.platform.http.openapi.client_generators.adapt",
     ],
 }
 

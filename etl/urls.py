@@ -16,6 +16,7 @@ from etl.api import (
 
 urlpatterns = [
     path("api/v1/etl/submit", views.SubmitView.as_view()),
+    path("api/v1/etl/submit/uploaded", views.SubmitUploadedView.as_view()),
     path("api/v1/etl/uploads", views.UploadView.as_view()),
     path("api/v1/etl/tasks", views.TaskListView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>", views.TaskView.as_view()),
@@ -30,6 +31,7 @@ urlpatterns = [
     path("api/v1/etl/tasks/<int:task_id>/cancel", views.CancelTaskView.as_view()),
     path("api/v1/etl/tasks/<int:task_id>/retry", views.RetryTaskView.as_view()),
     path("api/v1/etl/batches", batches.BatchListView.as_view()),
+    path("api/v1/etl/batches/uploaded", batches.SubmitUploadedBatchView.as_view()),
     path("api/v1/etl/batches/<int:batch_id>", batches.BatchView.as_view()),
     path("api/v1/etl/batches/<int:batch_id>/cancel", batches.CancelBatchView.as_view()),
     path("api/v1/etl/batches/<int:batch_id>/retry", batches.RetryBatchView.as_view()),
@@ -38,6 +40,7 @@ urlpatterns = [
     path("api/v1/etl/usage", usage.UsageView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/test", rule_trial.RuleTrialView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/samples", evaluations.SamplesView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/samples/task", evaluations.TaskSampleView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/samples/<int:sample_id>", evaluations.SampleView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/evaluations", evaluations.EvaluationsView.as_view()),
     path("api/v1/etl/rules/<int:rule_id>/evaluations/compare", evaluations.CompareEvaluationsView.as_view()),

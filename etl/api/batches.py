@@ -98,7 +98,7 @@ def identity_of(wanted: BatchInput) -> dict[str, Any]:
     )
 )
 class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
-    """`GET /batches`: the user's batches, newest first. `POST`: creates one."""
+    """`GET /batches`: the user's batches, newest first. `POST`: creates one, of files or of earlier uploads."""
 
     parser_classes = (JSONParser, MultiPartParser)
     ordering = ("-created_at", "-batch_id")
@@ -119,20 +119,37 @@ class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
     @openapi.operation(
         operation_id="submitBatch",
         **openapi.SUBMIT_BATCH,
-        request={"multipart/form-data": BatchFilesSerializer, "application/json": BatchKeysSerializer},
+        request={"multipart/form-data": BatchFilesSerializer},
         responses={202: openapi.ACCEPTED_BATCH, **problems(*SUBMIT_PROBLEMS)},
     )
     def post(self, request: Request) -> Response:
-        wanted, user = BatchInput.of(request), user_of(request)
-        batch, replayed = batches.submit(
-            candidates_of(wanted, user_id=user.pk),
-            user=user,
-            **wanted.options,
-            request_id=request_id(request._request),
-            idempotency=Idempotency.of(request, body=lambda: identity_of(wanted)),
-        )
-        headers = headers_of(batch.pk) | ({REPLAYED: "true"} if replayed else {})
-        return Response(representation.accepted_batch(batch), status=202, headers=headers)
+        return submit(request)
+
+
+class SubmitUploadedBatchView(TaskAPIView):
+    """`POST /batches/uploaded`: creates a batch of earlier uploads."""
+
+    @openapi.operation(
+        operation_id="submitUploadedBatch",
+        **openapi.SUBMIT_UPLOADED_BATCH,
+        request=BatchKeysSerializer,
+        responses={202: openapi.ACCEPTED_BATCH, **problems(*SUBMIT_PROBLEMS)},
+    )
+    def post(self, request: Request) -> Response:
+        return submit(request)
+
+
+def submit(request: Request) -> Response:
+    wanted, user = BatchInput.of(request), user_of(request)
+    batch, replayed = batches.submit(
+        candidates_of(wanted, user_id=user.pk),
+        user=user,
+        **wanted.options,
+        request_id=request_id(request._request),
+        idempotency=Idempotency.of(request, body=lambda: identity_of(wanted)),
+    )
+    headers = headers_of(batch.pk) | ({REPLAYED: "true"} if replayed else {})
+    return Response(representation.accepted_batch(batch), status=202, headers=headers)
 
 
 def headers_of(batch_id: int) -> dict[str, str]:

@@ -67,9 +67,9 @@ LIST_SAMPLES: dict[str, Any] = {
 }
 ADD_SAMPLE: dict[str, Any] = {
     "summary": "Add a sample to a rule",
-    "description": """Adds a document with the data that the rule should extract from it: one of your tasks by
-`task_id`, or a `file`, which is submitted with the rule like any document and becomes a task of yours. `expected` must
-fit the schema of the rule's current version; errors have pointers such as `/expected/total`. In a form, it is text.
+    "description": """Adds a `file` with the data that the rule should extract from it. It is submitted with the rule
+like any document and becomes a task of yours. `expected` is JSON as text, and must fit the schema of the rule's current
+version; errors have pointers such as `/expected/total`.
 
 A task is a sample of a rule once: if it is one already, `expected` is replaced, and the response is 200. A sample is
 deleted with its task. A rule can have up to 200 samples.""",
@@ -78,9 +78,19 @@ deleted with its task. A rule can have up to 200 samples.""",
         location(201, "The samples."),
     ],
     "examples": [
-        request_example("A task", {"task_id": 17, "expected": EXPECTED}, media_type="application/json"),
         response_example("Added", SAMPLE, status=201),
         response_example("Replaced", SAMPLE),
+    ],
+}
+ADD_TASK_SAMPLE: dict[str, Any] = {
+    **ADD_SAMPLE,
+    "summary": "Add a task as a sample",
+    "description": "Adds one of your tasks with the data that the rule should extract from its document. Everything "
+    "else is as for `POST /api/v1/etl/rules/{rule_id}/samples`, which takes the same JSON too.",
+    "parameters": [location(201, "The samples.")],
+    "examples": [
+        request_example("A task", {"task_id": 17, "expected": EXPECTED}),
+        *ADD_SAMPLE["examples"],
     ],
 }
 DELETE_SAMPLE: dict[str, Any] = {

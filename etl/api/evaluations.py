@@ -167,7 +167,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     @operation(
         operation_id="addSample",
         **openapi.ADD_SAMPLE,
-        request={"multipart/form-data": SampleOfFileSerializer, "application/json": SampleOfTaskSerializer},
+        request={"multipart/form-data": SampleOfFileSerializer},
         responses={
             200: schemas.Sample,
             201: schemas.Sample,
@@ -185,12 +185,40 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
             expected = samples.parse(fields["expected"])
             samples.check(access.visible(user, rule_id), expected)  # before the document is submitted
             task = submitted(request, fields["file"], user=user, rule_id=rule_id)
-        else:
-            fields = SampleOfTaskSerializer.read(request.data)
-            expected, task = fields["expected"], samples.owned_task(fields["task_id"], user=user)
-        sample, is_new = samples.add(rules, rule_id, task, expected)
-        headers = {"Location": path_of(rule_id, "samples")} if is_new else {}
-        return Response(sample_body(sample), status=201 if is_new else 200, headers=headers)
+            return added(*samples.add(rules, rule_id, task, expected))
+        return add_task(request, rule_id)
+
+
+def add_task(request: Request, rule_id: int) -> Response:
+    user, rules = user_of(request), own_rules(request, rule_id)
+    fields = SampleOfTaskSerializer.read(request.data)
+    task = samples.owned_task(fields["task_id"], user=user)
+    return added(*samples.add(rules, rule_id, task, fields["expected"]))
+
+
+def added(sample: Sample, is_new: bool) -> Response:  # noqa: FBT001 - the pair that `add` returns
+    headers = {"Location": path_of(sample.rule_id, "samples")} if is_new else {}
+    return Response(sample_body(sample), status=201 if is_new else 200, headers=headers)
+
+
+class TaskSampleView(TaskAPIView):
+    """`POST /rules/{rule_id}/samples/task`: adds a task."""
+
+    scopes = RULES
+    parser_classes = (ExactJSONParser,)
+
+    @operation(
+        operation_id="addTaskSample",
+        **openapi.ADD_TASK_SAMPLE,
+        request=SampleOfTaskSerializer,
+        responses={
+            200: schemas.Sample,
+            201: schemas.Sample,
+            **problems(BadInput, samples.TooManySamples, *NOT_THEIRS),
+        },
+    )
+    def post(self, request: Request, rule_id: int) -> Response:
+        return add_task(request, rule_id)
 
 
 def submitted(request: Request, file: Any, *, user: User, rule_id: int) -> Task:

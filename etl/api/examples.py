@@ -197,7 +197,7 @@ RESULT_CSV = (
 UPLOAD = {"filename": "invoice.pdf", "content_type": "application/pdf", "size": 48213}
 UPLOAD_URL = {
     "file_key": FILE_KEY,
-    "upload_url": f"https://storage.example/sluice/{FILE_KEY}?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=…",
+    "upload_url": f"https://storage.example/sluice/{FILE_KEY}?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=5d41402a",
     "method": "PUT",
     "headers": {"Content-Type": "application/pdf", "x-amz-meta-filename": "aW52b2ljZS5wZGY="},
     "expires_at": "2026-03-01T09:15:00.000000Z",

@@ -112,9 +112,9 @@ UNSUPPORTED = {
 }
 SUBMIT: dict[str, Any] = {
     "summary": "Submit a document",
-    "description": """Creates a task for a document, which is part of the request or was uploaded before, and returns
-immediately. Poll the URL in `Location` for its status. OCR converts the document to Markdown, and a rule converts the
-Markdown to JSON. Without `rule_id` the default rule applies, which wraps the Markdown and calls no model.
+    "description": """Creates a task for a document, which is part of the request, and returns immediately. Poll the URL
+in `Location` for its status. OCR converts the document to Markdown, and a rule converts the Markdown to JSON. Without
+`rule_id` the default rule applies, which wraps the Markdown and calls no model.
 
 The request counts towards the rate limit and your quota, and takes a place in the queue. Waiting documents are
 processed in turns between users. 429 `quota_exceeded`: see `GET /api/v1/etl/limits`. 503 `queue_full`: wait for
@@ -132,11 +132,18 @@ task and returns the same response.""",
         IDEMPOTENCY_REPLAYED,
     ],
     "examples": [
-        request_example(
-            "Uploaded before", {"file_key": examples.FILE_KEY, "rule_id": 3}, media_type="application/json"
-        ),
         response_example("Accepted", examples.ACCEPTED, status=202),
         response_example("Unsupported", UNSUPPORTED, status=415, media_type=CONTENT_TYPE),
+    ],
+}
+SUBMIT_UPLOADED: dict[str, Any] = {
+    **SUBMIT,
+    "summary": "Submit an uploaded document",
+    "description": "Creates a task for a document that you uploaded to the URL of `POST /api/v1/etl/uploads`. "
+    "Everything else is as for `POST /api/v1/etl/submit`, which takes the same JSON too.",
+    "examples": [
+        request_example("Uploaded before", {"file_key": examples.FILE_KEY, "rule_id": 3}),
+        *SUBMIT["examples"],
     ],
 }
 UPLOADS: dict[str, Any] = {
@@ -172,7 +179,7 @@ BATCH_ID = OpenApiParameter(
 SUBMIT_BATCH: dict[str, Any] = {
     "summary": "Submit a batch of documents",
     "description": """Creates a task for each of up to `max_batch` documents (`GET /api/v1/etl/limits`), all under one
-rule. Send the keys of documents that you uploaded before, or a form with several `file` parts, or with one ZIP file.
+rule. Send a form with several `file` parts, or with one ZIP file.
 
 A file that cannot be accepted is left out and listed in `refused`, with the code that a submission of it alone would
 return. If no file can be accepted, the response is 400. The batch as a whole counts towards your quota and takes places
@@ -187,12 +194,19 @@ paths that lead out of the archive, and files that are compressed more than 200 
         IDEMPOTENCY_REPLAYED,
     ],
     "examples": [
-        request_example(
-            "Uploaded before",
-            {"name": "Invoices of March", "rule_id": 3, "file_keys": [examples.FILE_KEY]},
-            media_type="application/json",
-        ),
         response_example("Accepted", examples.ACCEPTED_BATCH, status=202),
+    ],
+}
+SUBMIT_UPLOADED_BATCH: dict[str, Any] = {
+    **SUBMIT_BATCH,
+    "summary": "Submit a batch of uploaded documents",
+    "description": "Creates a task for each of the documents that you uploaded to URLs of `POST /api/v1/etl/uploads`. "
+    "Everything else is as for `POST /api/v1/etl/batches`, which takes the same JSON too.",
+    "examples": [
+        request_example(
+            "Uploaded before", {"name": "Invoices of March", "rule_id": 3, "file_keys": [examples.FILE_KEY]}
+        ),
+        *SUBMIT_BATCH["examples"],
     ],
 }
 LIST_BATCHES: dict[str, Any] = {

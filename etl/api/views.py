@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiResponse, extend_schema_view
 from rest_framework import generics
-from rest_framework.parsers import MultiPartParser
+from rest_framework.parsers import BaseParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -25,6 +25,7 @@ from config.platform.http.problems import (
 )
 from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.request_context import request_id
+from config.platform.http.responses import SECRET
 from config.platform.http.scopes import DOCUMENTS
 from etl.api import lookup, openapi
 from etl.api.search import TaskFilter
@@ -84,10 +85,20 @@ def owned(request: Request, task_id: int) -> Task:
 # ---- Submission -----------------------------------------------------------------------------------------------------
 
 
-class SubmitView(TaskAPIView):
-    """`POST /submit`: creates a task for a document in the request or an earlier upload."""
+SUBMIT_PROBLEMS = (
+    BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, acceptance.TooManyPages, BodyTooLarge,
+    acceptance.FormatNotAccepted, InFlight, KeyReused, quotas.QuotaExceeded, queue_limit.QueueFull, StorageUnavailable,
+    catalog.NoDefaultRule,
+)  # fmt: skip
 
-    parser_classes = (JSONParser, MultiPartParser)
+
+class SubmitView(TaskAPIView):
+    """`POST /submit`: creates a task for a document in the request or an earlier upload.
+
+    The schema has only the former: client generators expect one media type of an operation.
+    """
+
+    parser_classes: tuple[type[BaseParser], ...] = (JSONParser, MultiPartParser)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Limit the file's size before the body is read, which the CSRF check does."""
@@ -97,17 +108,9 @@ class SubmitView(TaskAPIView):
     @openapi.operation(
         operation_id="submitDocument",
         **openapi.SUBMIT,
-        request={"multipart/form-data": SubmitFileSerializer, "application/json": SubmitKeySerializer},
-        responses={
-            202: openapi.ACCEPTED,
-            **problems(
-                BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, acceptance.TooManyPages, BodyTooLarge,
-                acceptance.FormatNotAccepted,
-                InFlight, KeyReused, quotas.QuotaExceeded, queue_limit.QueueFull, StorageUnavailable,
-                catalog.NoDefaultRule,
-            ),
-        },
-    )  # fmt: skip
+        request={"multipart/form-data": SubmitFileSerializer},
+        responses={202: openapi.ACCEPTED, **problems(*SUBMIT_PROBLEMS)},
+    )
     def post(self, request: Request) -> Response:
         wanted, user = SubmitInput(request), user_of(request)
         document: uploads.SentFile | uploads.EarlierUpload
@@ -127,6 +130,21 @@ class SubmitView(TaskAPIView):
         # A repeated request gets the first response, although the task of an upload may have its digest by now.
         duplicate_of = task.duplicate_of if wanted.file is not None else None
         return accepted(task.pk, duplicate_of=duplicate_of, replayed=replayed)
+
+
+class SubmitUploadedView(SubmitView):
+    """`POST /submit/uploaded`: creates a task for an earlier upload."""
+
+    parser_classes = (JSONParser,)
+
+    @openapi.operation(
+        operation_id="submitUploadedDocument",
+        **openapi.SUBMIT_UPLOADED,
+        request=SubmitKeySerializer,
+        responses={202: openapi.ACCEPTED, **problems(*SUBMIT_PROBLEMS)},
+    )
+    def post(self, request: Request) -> Response:
+        return super().post(request)
 
 
 def accepted(task_id: int, *, duplicate_of: int | None, replayed: bool = False) -> Response:
@@ -158,7 +176,7 @@ class UploadView(TaskAPIView):
     )
     def post(self, request: Request) -> Response:
         target = uploads.offer(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
-        return Response(uploads.body_of(target), status=201, headers={"Cache-Control": "no-store"})
+        return Response(uploads.body_of(target), status=201, headers=SECRET)
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------

@@ -58,8 +58,10 @@ CITATIONS = {
 }
 
 
-def result_shape(kind: str) -> dict[str, Any]:
-    """Return the schema of a result. `kind` is the type of object keys and provider ids: null for a rule test."""
+def result_shape(kind: str | list[str]) -> dict[str, Any]:
+    """Return the schema of a result. `kind` is the type of object keys and provider ids, which a rule test does not
+    have.
+    """
     return {
         **OBJECT,
         "required": ["markdown_s3_key", "provider_task_id", "metadata"],
@@ -349,7 +351,7 @@ class CancelledTask(TypedDict):
 # ---- Rule tests -----------------------------------------------------------------------------------------------------
 
 
-@extend_schema_field(result_shape("null"))
+@extend_schema_field(result_shape(["string", "null"]))
 class TrialResultField(serializers.JSONField):
     """The `result` that a task would have. File keys and provider ids are null."""
 

@@ -12,8 +12,10 @@ from rest_framework.views import APIView
 
 from config.platform import storage
 from config.platform.http import throttling
+from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import ProblemResponses, problems
 from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
+from config.platform.http.responses import SECRET
 from config.platform.http.scopes import DATA
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, rates
@@ -43,7 +45,7 @@ class LinkView(APIView):
         EmptyBody.read(request.data)
         link = receipts.fresh_link(job, client_of(request))
         url = request.build_absolute_uri(links.path_of(link))
-        return Response({"signedUrl": url, "expiresAt": link.expires_at})
+        return Response({"signedUrl": url, "expiresAt": link.expires_at}, headers=SECRET)
 
 
 # Links must not be cached, passed on in a Referer header, or subject to MIME sniffing.
@@ -77,11 +79,13 @@ class DownloadView(APIView):
     authentication_classes = ()
     permission_classes = (AllowAny,)
     throttle_classes = (rates.DownloadThrottle,)
+    content_negotiation_class = IgnoreAccept
 
     @extend_schema(
         operation_id="download",
         **openapi.DOWNLOAD,
         responses={
+            **openapi.THE_FILE,
             204: OpenApiResponse(description="The request was a prefetch, which does not use up the link."),
             302: OpenApiResponse(description="Redirect to the object."),
             (403, CONTENT_TYPE): ProblemResponses(LinkRefused.WHY),
@@ -128,11 +132,13 @@ class FileView(APIView):
     """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: redirects the owner to a file of a manifest."""
 
     scopes = DATA
+    content_negotiation_class = IgnoreAccept
 
     @extend_schema(
         operation_id="getFile",
         **openapi.FILE,
         responses={
+            **openapi.THE_FILE,
             302: OpenApiResponse(description="Redirect to the file."),
             **problems(
                 AccessRemoved, NoSuchExport, links.ReceiptExpired, chunk_files.FileSuperseded, StorageUnavailable

@@ -86,7 +86,7 @@ DONE = {
 }
 ENDED = {**RUNNING, "finishedAt": "2026-03-01T09:00:51.000000Z", "purgeAt": "2026-03-08T09:00:51.000000Z"}
 RECEIPT = {
-    "signedUrl": f"https://sluice.example/exports/{JOB_ID}/download?token=0197a3c4…:1tqX…",
+    "signedUrl": f"https://sluice.example/exports/{JOB_ID}/download?token=0197a3c4.1tqXhK",
     "expiresAt": "2026-03-01T09:10:51.000000Z",
     "deliveryExpiresAt": "2026-03-02T09:00:51.000000Z",
     "checksum": SHA,

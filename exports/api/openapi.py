@@ -14,6 +14,7 @@ from config.platform.http.openapi.responses import (
     IDEMPOTENCY_REPLAYED,
     REQUEST_ID,
     LinkedResponse,
+    file_response,
     idempotency_key,
     link_to,
     location,
@@ -23,7 +24,7 @@ from config.platform.http.openapi.responses import (
 )
 from config.platform.http.problems import CONTENT_TYPE, BadInput, InputError
 from config.platform.http.serializers import INVALID_DATE
-from config.platform.webhooks.schemas import NewWebhook, WebhookDelivery
+from config.platform.webhooks.schemas import WebhookDelivery, WebhookWithSecret
 from exports.api import examples
 from exports.core.states import ChunkStatus, JobStatus
 from exports.jobs import schemas
@@ -46,6 +47,7 @@ TOKEN = OpenApiParameter("token", required=True, description="Part of the link."
 IDEMPOTENCY_KEY = idempotency_key(
     "valid for as long as the job exists. A repeated request with the same body returns the first response."
 )
+THE_FILE = file_response("application/octet-stream", "The file, for clients that follow the redirect.")
 NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
 
 
@@ -243,7 +245,7 @@ LIST_WEBHOOKS: dict[str, Any] = {
     "examples": [response_example("Webhook", examples.WEBHOOK)],
 }
 MADE = LinkedResponse(
-    NewWebhook,
+    WebhookWithSecret,
     "The webhook receives every event from now on.",
     webhook=link_to("getWebhook", "Get it.", **HOOK),
     test=link_to("testWebhook", "Send a test delivery.", **HOOK),

@@ -18,6 +18,7 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen, refusal
 from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
 from config.platform.http.request_context import request_id
+from config.platform.http.responses import SECRET
 from config.platform.http.scopes import EXPORTS
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
@@ -58,7 +59,9 @@ class ExportListView(generics.ListAPIView[Job]):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.get_queryset()) or []
-        return self.get_paginated_response([representation.job(job, request) for job in page])
+        response = self.get_paginated_response([representation.job(job, request) for job in page])
+        response["Cache-Control"] = SECRET["Cache-Control"]
+        return response
 
     @extend_schema(
         operation_id="createExport",
@@ -195,7 +198,7 @@ class ExportView(APIView):
     def get(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
         headers = {} if job.has_ended else {"Retry-After": str(POLL_SECONDS)}
-        return Response(representation.job(job, request), headers=headers)
+        return Response(representation.job(job, request), headers=SECRET | headers)
 
 
 @extend_schema_view(

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
+from config.platform.http.responses import SECRET
 from config.platform.http.scopes import WEBHOOKS
 from config.platform.http.serializers import EmptyBody
 from config.platform.webhooks import representation, schemas, subscriptions
@@ -51,7 +52,7 @@ class WebhookListView(generics.ListAPIView[Webhook]):
         fields = NewWebhookSerializer.read(request.data)
         webhook = subscriptions.create(user_id=user_of(request).pk, **fields)
         body = {**representation.webhook(webhook), "secret": webhook.secret}
-        headers = {"Location": f"{request.path}/{webhook.pk}", "Cache-Control": "no-store"}
+        headers = {"Location": f"{request.path}/{webhook.pk}", **SECRET}
         return Response(body, status=201, headers=headers)
 
 
@@ -106,7 +107,7 @@ class RotateSecretView(APIView):
     def post(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
         EmptyBody.read(request.data)
-        return Response({"secret": subscriptions.rotate_secret(webhook)}, headers={"Cache-Control": "no-store"})
+        return Response({"secret": subscriptions.rotate_secret(webhook)}, headers=SECRET)
 
 
 class TestWebhookView(APIView):

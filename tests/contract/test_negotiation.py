@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 from config.platform.http.problems import CONTENT_TYPE
 from config.platform.webhooks import subscriptions
 from exports.models import Dataset
-from tests.contract.test_document import METHODS, document, operations
+from tests.contract.test_document import METHODS, document, operations, responses
 from tests.integration.etl_factories import make_batch, make_rule, make_task
 from tests.integration.factories import make_job
 from tests.integration.schedules import make_schedule
@@ -21,6 +21,8 @@ ANY_FORM = {
     "livez",
     "readyz",
     "metrics",
+    "download",
+    "getFile",
     "watchExport",
     "watchTask",
     "getMarkdown",
@@ -70,6 +72,7 @@ def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice
             for media_type in ("text/plain", "application/xml", "application/x-www-form-urlencoded"):
                 response = api.generic(method, path, "a=1", content_type=media_type)
                 assert code(response, 415) == "unsupported_media_type", (method, path, media_type)
+                assert set(operation.get("requestBody", {}).get("content", ())) <= set(response["Accept"].split(", "))
 
 
 def test_an_unexpected_body_is_an_error(api: APIClient, alice: User) -> None:
@@ -84,11 +87,31 @@ def test_unavailable_response_formats_are_406(api: APIClient) -> None:
     for method, path, operation in asked():
         response = api.generic(method, path, content_type="application/json", headers={"accept": "text/csv"})
         is_documented = "406" in operation["responses"]
-        assert is_documented is (operation["operationId"] not in ANY_FORM)
+        assert is_documented is (operation["operationId"] not in ANY_FORM and method != "DELETE")
         if is_documented:
             assert code(response, 406) == "not_acceptable", (method, path)
         else:
             assert response.status_code != 406
+
+
+def test_clients_that_accept_what_the_schema_lists_are_not_refused(api: APIClient) -> None:
+    """C4: also where a problem is the only media type, because success has no body."""
+    for method, path, operation in asked():
+        listed = {each for response in responses(operation).values() for each in response.get("content", {})}
+        for accept in (", ".join(sorted(listed)), CONTENT_TYPE):
+            response = api.generic(method, path, content_type="application/json", headers={"accept": accept})
+            assert response.status_code != 406, (method, path, accept)
+
+
+def test_options_lists_the_methods(api: APIClient) -> None:
+    """C4: RFC 9110, 9.3.7."""
+    for path, operations_of_it in document()["paths"].items():
+        response = api.options(path.format(**EXAMPLES), headers={"accept": "text/csv"})
+        if "OPTIONS" not in (allowed := set(response["Allow"].replace(" ", "").split(","))):
+            assert code(response, 405) == "method_not_allowed"  # an event stream
+            continue
+        assert (response.status_code, response.content) == (200, b""), path
+        assert allowed - {"HEAD", "OPTIONS"} == {method.upper() for method in operations_of_it}, path
 
 
 @pytest.mark.parametrize("path", ["/exports/nowhere", "/api/v1/etl/tasks/x", "/api/v1/nothing", "/exports/"])

@@ -18,6 +18,8 @@ from tests.integration.test_etl_api import forget, path
 from tests.integration.test_etl_submission import RTF, SUBMIT, TEXT, change
 from tests.integration.test_schema import Api, anyone, checked, formats, schema  # noqa: F401
 
+UPLOADED = f"{SUBMIT}/uploaded"
+
 pytestmark = pytest.mark.usefixtures("_empty")
 TASKS = "/api/v1/etl/tasks"
 BATCHES = "/api/v1/etl/batches"
@@ -116,14 +118,14 @@ def test_unauthorized_and_unknown_requests_match(checked: Api, anyone: Api, alic
 @pytest.mark.parametrize(
     ("url", "body", "good"),
     [
-        (SUBMIT, {"file_key": "x"}, True),
-        (SUBMIT, {"file_key": "x", "rule_id": None}, True),
-        (SUBMIT, {"file_key": "x", "rule_id": 3}, True),
-        (SUBMIT, {"file_key": "x", "rule_id": "3"}, False),
-        (SUBMIT, {"file_key": "x", "rule_id": 0}, False),
-        (SUBMIT, {"file_key": ""}, False),
-        (SUBMIT, {"rule_id": 3}, False),
-        (SUBMIT, {"file_key": "x", "more": 1}, False),
+        (UPLOADED, {"file_key": "x"}, True),
+        (UPLOADED, {"file_key": "x", "rule_id": None}, True),
+        (UPLOADED, {"file_key": "x", "rule_id": 3}, True),
+        (UPLOADED, {"file_key": "x", "rule_id": "3"}, False),
+        (UPLOADED, {"file_key": "x", "rule_id": 0}, False),
+        (UPLOADED, {"file_key": ""}, False),
+        (UPLOADED, {"rule_id": 3}, False),
+        (UPLOADED, {"file_key": "x", "more": 1}, False),
         (UPLOADS, {"filename": "", "content_type": "text/plain", "size": 5}, True),
         (UPLOADS, {"filename": "a", "content_type": "text/plain; charset=utf-8", "size": 5}, True),
         (UPLOADS, {"filename": "a", "content_type": "plain", "size": 5}, False),

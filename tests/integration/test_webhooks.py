@@ -657,7 +657,7 @@ def test_both_secrets_sign_for_a_day_after_rotation(api: APIClient, there: Recei
     hook = subscribe(api, there.url)
     response = api.post(f"/exports/webhooks/{hook['id']}/rotate-secret")
     assert response.status_code == 200
-    assert response["Cache-Control"] == "no-store"
+    assert response["Cache-Control"] == "no-store, no-transform"
     new, old = response.json()["secret"], hook["secret"]
     assert new != old
     api.post(f"/exports/webhooks/{hook['id']}/test")

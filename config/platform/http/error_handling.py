@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template import loader
 from django.views.csrf import csrf_failure as csrf_failure_page
+from rest_framework.exceptions import UnsupportedMediaType
 
 from config.platform.http.problems import (
     CONTENT_TYPE,
@@ -74,6 +75,9 @@ def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
     problem = of_exception(error)
     if problem is None:
         return None
+    if isinstance(error, UnsupportedMediaType):  # RFC 9110, 15.5.16: the media types that are supported
+        parsers = context["view"].parser_classes
+        problem.headers = {**problem.headers, "Accept": ", ".join(str(each.media_type) for each in parsers)}
     request = context["request"]
     return respond(problem, getattr(request, "_request", request))
 

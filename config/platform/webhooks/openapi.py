@@ -37,7 +37,7 @@ def event(hook: EventType, *, operation_id: str, summary: str, body: Any, data: 
             operation_id=operation_id,
             summary=summary,
             description=f"Sent to webhooks that subscribe to `{hook.value}`. {CONTRACT}",
-            tags=["webhooks"],
+            tags=["events"],
             request=body,
             responses=RECEIVED,
             examples=[OpenApiExample(summary, {"type": hook.value, "timestamp": at, "data": data})],
@@ -51,7 +51,7 @@ TEST = OpenApiWebhook(
         operation_id="onTest",
         summary="Test delivery",
         description="Sent by `POST /webhooks/{webhookId}/test` in one attempt. Signed like all deliveries.",
-        tags=["webhooks"],
+        tags=["events"],
         request=WebhookTest,
         responses=RECEIVED,
         examples=[

@@ -22,7 +22,7 @@ class Secret(TypedDict):
     secret: Annotated[str, "Signing secret, `whsec_…`. Returned only in this response."]
 
 
-class NewWebhook(Webhook, Secret):
+class WebhookWithSecret(Webhook, Secret):
     pass
 
 

@@ -13,7 +13,7 @@ from drf_spectacular.utils import Direction
 from rest_framework.permissions import SAFE_METHODS
 
 from config.platform.http import scopes
-from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.negotiation import WITHOUT_BODY, IgnoreAccept
 from config.platform.http.openapi.response_schemas import as_serializer
 from config.platform.http.openapi.responses import (
     INPUT_ERROR,
@@ -92,7 +92,7 @@ class Schema(AutoSchema):
 
     def get_auth(self) -> list[Any]:
         """Make authentication optional for views without permission classes, and name the scopes of the others."""
-        ways: list[Any] = super().get_auth()
+        ways: list[Any] = super().get_auth() if self.view.authentication_classes else []
         if not ways or not self.view.get_permissions():
             return [{}, *ways] if ways else ways
         needed = scopes.needed_by(self.view, self.method)
@@ -150,7 +150,7 @@ class Schema(AutoSchema):
             yield "Unauthorized"
             if self.view.get_permissions():
                 yield "InsufficientScopeOrCsrfFailed" if writes else "InsufficientScope"
-        if self.view.content_negotiation_class is not IgnoreAccept:
+        if self.view.content_negotiation_class is not IgnoreAccept and self.method not in WITHOUT_BODY:
             yield "NotAcceptable"
         if writes:
             yield from ("BodyTooLarge", "UnsupportedMediaType")

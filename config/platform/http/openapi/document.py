@@ -4,14 +4,12 @@ import gzip
 import hashlib
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar
 
 from django.http import HttpResponse
 from django.utils.cache import get_conditional_response, patch_vary_headers
 from django.utils.encoding import force_bytes
-from django.utils.http import parse_header_parameters
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import (
     OpenApiJsonRenderer,
@@ -23,6 +21,7 @@ from drf_spectacular.views import SpectacularAPIView
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from config.platform.http.responses import accepts_gzip
 from config.platform.http.throttling import AddressThrottle
 
 # drf-spectacular imports and patches modules when it makes a schema, which is not safe in several threads.
@@ -62,16 +61,6 @@ class SchemaView(SpectacularAPIView):
             response["Content-Encoding"] = "gzip"
         patch_vary_headers(response, ["Accept", "Accept-Encoding"])
         return get_conditional_response(request._request, etag=etag, response=response) or response
-
-
-def accepts_gzip(header: str) -> bool:
-    """Return whether an Accept-Encoding allows gzip (RFC 9110, 12.5.3)."""
-    weights = {}
-    for part in header.split(","):
-        name, parameters = parse_header_parameters(part)
-        with suppress(ValueError):
-            weights[name] = float(parameters.get("q", 1))
-    return weights.get("gzip", weights.get("*", 0)) > 0
 
 
 @cache

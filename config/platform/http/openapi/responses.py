@@ -119,8 +119,10 @@ SHARED: dict[str, dict[int, dict[str, str]]] = {
 
 
 def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Response Object of a status, with its codes and an example of each."""
-    schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(meanings)}}}
+    """Return the Response Object of a status, with its codes and an example of each.
+
+    The codes are an extension: most client generators ignore or reject a `$ref` with properties beside it.
+    """
     shown = {each["value"]["code"] for each in given.values()}
     made = {code: {"value": example(status, code, detail)} for code, detail in meanings.items() if code not in shown}
     examples = {**given, **made}
@@ -128,7 +130,7 @@ def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict
     return {
         "description": "\n".join(f"* `{code}`: {meaning}" for code, meaning in meanings.items()),
         **({"headers": headers} if headers else {}),
-        "content": {CONTENT_TYPE: {"schema": schema, "examples": examples}},
+        "content": {CONTENT_TYPE: {"schema": PROBLEM_REF, "examples": examples, "x-codes": list(meanings)}},
     }
 
 
@@ -162,6 +164,11 @@ class LinkedResponse(OpenApiResponse):
     def __init__(self, shape: Any, about: str, **links: dict[str, Any]) -> None:
         super().__init__(shape, about)
         self.links = links
+
+
+def file_response(media_type: str, about: str) -> dict[tuple[int, str], OpenApiResponse]:
+    """Return the entry of a file to which a redirect leads, as clients that follow it see it."""
+    return {(200, media_type): OpenApiResponse(OpenApiTypes.BINARY, about)}
 
 
 def link_to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
