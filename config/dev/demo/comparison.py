@@ -142,8 +142,8 @@ def compare_parquet(file: Path, expected: list[Chunk], *, function: SourceFuncti
         copied = Path(folder) / "copied.csv"
         with copied.open("wb") as target:
             for number, chunk in enumerate(expected):
-                header, _, rows = copy_chunk(source, function, chunk).partition(b"\n")
-                target.write(rows if number else header + b"\n" + rows)
+                header, _, lines = copy_chunk(source, function, chunk).partition(b"\n")
+                target.write(lines if number else header + b"\n" + lines)
         try:
             rows, differing = compare_in(reader, file, copied)
         except duckdb.Error as error:
