@@ -123,6 +123,8 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
 
     @admin.display(description="chunks requested")
     def asked_for(self, job: Job) -> SafeString:
+        if job.dataset.built_in:
+            return below_each_other([*(job.filters or {"filters": "none"}).items()])
         return filters_of(job.filters) if job.filters else SafeString("Listed pairs of key and date. See the chunks.")
 
     @admin.display(description="chunks")

@@ -15,13 +15,16 @@ MAX_DAYS = 3660
     {
         "type": "object",
         "additionalProperties": True,
-        "required": ["dataset", "keys"],
+        "required": ["dataset"],
         "properties": {
             "dataset": {"type": "string"},
             "keys": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            "ruleId": {"type": "integer", "minimum": 1},
+            "status": {"type": "string"},
         },
         "description": "Body of `POST /exports` with `keys` instead of `items` or `filters`: every run exports each "
-        "key for each day of the window. All other fields are those of `POST /exports`.",
+        "key for each day of the window. The dataset `documents` has `ruleId` and `status` instead of keys. All other "
+        "fields are those of `POST /exports`.",
     }
 )
 class RequestField(serializers.Field[dict[str, Any], Any, Any, Any]):

@@ -221,6 +221,7 @@ def write(tables: Iterable[pa.Table], schema: pa.Schema, compression: str) -> It
     with parquet.ParquetWriter(pa.PythonFile(sink, "w"), schema, compression=compression) as writer:
         for group in groups(tables):
             writer.write_table(group, row_group_size=group.num_rows)
+            pa.default_memory_pool().release_unused()  # otherwise, it keeps 10 MB more
             yield from sink.take()
     yield from sink.take()
 

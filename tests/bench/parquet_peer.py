@@ -6,10 +6,10 @@ column comes as text, and is cast to the same decimals that Sluice writes.
 
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -33,9 +33,9 @@ def main(query: str, key: str) -> None:
             s3 = boto3.client("s3", endpoint_url=os.environ["PEER_S3_ENDPOINT"])
             s3.upload_file(file.name, os.environ["PEER_S3_BUCKET"], key)
     seconds = time.perf_counter() - started
-    print(
-        json.dumps({"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6})
-    )
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+    print(json.dumps({"seconds": seconds, "megabytes": peak}))
 
 
 def type_of(kind: Any) -> Any:

@@ -9,11 +9,15 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
 from django.db import connection, connections
+from django.test import Client
+from django.urls import reverse
 from rest_framework.test import APIClient
 
 from config.platform import exact_json, storage
@@ -25,7 +29,7 @@ from exports.core.planning import Shape
 from exports.core.states import JobStatus
 from exports.jobs import actions
 from exports.maintenance import lost_leases, storage_cleanup
-from exports.models import Dataset, File, Job, Slot
+from exports.models import Dataset, File, Job, Schedule, Slot
 from exports.source.encoding import decompressed
 from exports.worker import completion, execution, leases
 from rules.models import Rule
@@ -462,3 +466,118 @@ def test_a_registered_dataset_keeps_the_name(db: None, dataset: Dataset) -> None
     for _ in range(2):
         Dataset.objects.provide_built_in()
     assert Dataset.objects.get(name="documents").kind == "documents"
+
+
+def test_the_name_cannot_be_registered(db: None) -> None:
+    with pytest.raises(CommandError, match="documents is a built-in dataset"):
+        call_command("register_dataset", "documents", "--function", "data.rows_for", "--base-path", "x")
+
+
+def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) -> None:
+    """A36: the source database is not asked."""
+    page = reverse("admin:exports_dataset_change", args=[Dataset.objects.get(name="documents").pk])
+    content = pages.get(page).content.decode()
+    assert "Results of your documents" in content
+    for field in ("function", "base_path", "key_pattern", "allow_writes"):
+        assert f'name="{field}"' not in content
+    form = {
+        "formats": ["csv", "parquet"],
+        "statement_timeout": 60,
+        "max_concurrency": 4,
+        "name": "x",
+        "function": "a.b",
+    }
+    assert pages.post(page, form).status_code == 302
+    changed = Dataset.objects.get(kind="documents")
+    assert (changed.name, changed.function, changed.formats, changed.max_concurrency) == (
+        "documents", "", ["csv", "parquet"], 4,
+    )  # fmt: skip
+    assert Slot.objects.filter(dataset=changed).count() == 4
+    refused = pages.post(page, {**form, "formats": ["csv", "json"]})
+    assert "Not a format of this dataset: json." in refused.content.decode()
+    assert pages.post(reverse("admin:exports_dataset_delete", args=[changed.pk]), {"post": "yes"}).status_code == 403
+
+
+# ---- Pages ----------------------------------------------------------------------------------------------------------
+def as_visitor(user: User) -> Client:
+    visitor = Client(headers={"User-Agent": "Mozilla/5.0"})
+    visitor.force_login(user)
+    return visitor
+
+
+FORM = {
+    "dataset": "documents", "how": "items", "format": "parquet", "written_for": "standard", "compression": "none",
+    "delivery": "auto",
+}  # fmt: skip
+
+
+def test_a_form_exports_results(alice: User, rule: Rule) -> None:
+    """A36: with the filters of the page of documents."""
+    visitor = as_visitor(alice)
+    shown = visitor.get(f"/app/exports/new?dataset=documents&rule={rule.pk}&status=failed&date_from=2026-03-01")
+    content = shown.content.decode()
+    assert f'<option value="{rule.pk}" selected>' in content
+    assert '<option value="failed" selected>' in content
+    assert 'value="2026-03-01"' in content
+    form = {**FORM, "rule": rule.pk, "status": "completed", "date_from": "2026-03-01", "once": str(uuid4())}
+    assert visitor.post("/app/exports/new", form).status_code == 302
+    job = Job.objects.get()
+    assert (job.filters, job.format) == (
+        {"ruleId": rule.pk, "status": "completed", "dateFrom": "2026-03-01"}, "parquet",
+    )  # fmt: skip
+    again = visitor.get(f"/app/exports/new?from={job.pk}").content.decode()
+    assert f'<option value="{rule.pk}" selected>' in again
+    assert visitor.get(f"/app/exports/{job.pk}").status_code == 200
+
+
+def test_errors_of_a_form_are_at_their_fields(alice: User) -> None:
+    form = {**FORM, "batch": "999999", "date_from": "2026-03-02", "date_to": "2026-03-01", "once": str(uuid4())}
+    content = as_visitor(alice).post("/app/exports/new", {**form, "format": "json"}).content.decode()
+    for field, words in (
+        ("batch", "Batch not found."), ("date_to", "The end date is before the start date."),
+        ("format", "This dataset supports: csv, jsonl, parquet."),
+    ):  # fmt: skip
+        place = content.index(f'id="id_{field}_error"')
+        assert words in content[place : place + 300]
+    assert not Job.objects.exists()
+
+
+def test_documents_and_batches_link_to_the_form(alice: User, rule: Rule) -> None:
+    visitor = as_visitor(alice)
+    listed = visitor.get(f"/app/documents?rule_id={rule.pk}&status=llm_processing&from=2026-03-01").content.decode()
+    assert f"?dataset=documents&amp;rule={rule.pk}&amp;status=pending&amp;date_from=2026-03-01" in listed
+    batch, _ = make_batch(alice, 1, rule=rule)
+    assert (
+        f"?dataset=documents&amp;batch={batch.pk}" in visitor.get(f"/app/documents/batches/{batch.pk}").content.decode()
+    )
+
+
+def test_a_schedule_exports_results_of_its_days(alice: User, rule: Rule, api: APIClient) -> None:
+    """A36, A33: over the API and by the page."""
+    body = {
+        "name": "Results", "cron": "0 6 * * *", "timezone": "UTC", "window": {"unit": "day", "from": -1, "to": -1},
+        "request": {"dataset": "documents", "ruleId": rule.pk, "format": "parquet"},
+    }  # fmt: skip
+    made = api.post("/exports/schedules", body)
+    assert made.status_code == 201, made.content
+    assert api.post(f"/exports/schedules/{made.json()['id']}/run").status_code == 202
+    yesterday = str(datetime.now(UTC).date() - timedelta(days=1))
+    assert Job.objects.get().filters == {"ruleId": rule.pk, "dateFrom": yesterday, "dateTo": yesterday}
+    for request, pointer in (
+        ({"dataset": "documents", "ruleId": 999_999}, "/request/ruleId"),
+        ({"dataset": "documents", "status": "x"}, "/request/status"),
+        ({"dataset": "documents", "keys": ["a"]}, "/request/keys"),
+    ):
+        refused = api.post("/exports/schedules", {**body, "request": request})
+        assert [each["pointer"] for each in refused.json()["errors"]] == [pointer]
+    visitor = as_visitor(alice)
+    page = f"/app/exports/schedules/{made.json()['id']}"
+    assert visitor.get(page).status_code == visitor.get(f"{page}/edit").status_code == 200
+    form = {
+        **FORM, "name": "Changed", "cron": "0 7 * * *", "zone": "UTC", "first": "-1", "last": "-1", "misfire": "skip",
+        "status": "completed", "once": str(uuid4()),
+    }  # fmt: skip
+    assert visitor.post(f"{page}/edit", form).status_code == 302
+    assert Schedule.objects.get().request == {
+        "dataset": "documents", "status": "completed", "format": "parquet", "delivery": "auto",
+    }  # fmt: skip

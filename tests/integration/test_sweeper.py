@@ -479,7 +479,8 @@ def test_the_sweep_takes_one_query_per_batch(
     while claim := leases.claim(backend="x"):
         fail(claim)
         claims.append(claim)
-    for batch, queries in ((500, 3), (3, 1 + 3 * 2)):  # the chunks; then running ones, and files
+    # Built-in datasets, and both kinds of chunks; then running ones, and files.
+    for batch, queries in ((500, 3 + 2), (3, 3 + 3 * 2)):
         monkeypatch.setattr(storage_cleanup, "BATCH", batch)
         for claim in claims:
             put_file(claim)
