@@ -10,7 +10,7 @@ The ranks of chunks are fixed when a job is submitted or retried. Claims take th
 from config.platform.db import sql
 
 # `taking_turns`: the datasets that compete for slots. Chunks of another one wait for slots of its own, which are all in
-# use: their ranks are behind the queue, and say nothing about the turn of a job for another dataset. The next chunk of
+# use: their ranks are behind the queue, and do not matter for the turn of a job for another dataset. The next chunk of
 # a dataset, and the last one of a job that waits, are found by index.
 NEXT_RANK = """
 WITH taking_turns AS MATERIALIZED (

@@ -400,7 +400,7 @@ UNREACHABLE = ("08", "53300", "57P")
 
 @contextmanager
 def translated(*, timeout: float = 0) -> Iterator[None]:
-    """Translate psycopg's errors. What their messages, details, and hints say is for the row of the chunk only.
+    """Translate psycopg's errors. Their messages, details, and hints are for the row of the chunk only.
 
     `timeout`: the statement timeout. A cancellation by an administrator has the same SQLSTATE, but comes earlier.
     """
@@ -434,6 +434,6 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 def message_of(diagnostic: psycopg.errors.Diagnostic) -> str:
-    """Return what the source says about an error: its message, detail, and hint, without control characters."""
+    """Return the message, detail, and hint of an error, without control characters."""
     parts = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
     return CONTROL.sub(" ", "\n".join(part[:MAX_MESSAGE] for part in parts if part))[:MAX_MESSAGE]

@@ -12,7 +12,7 @@ TABLE = "It must return a table: RETURNS TABLE (...) or RETURNS SETOF."
 
 
 class Examination(NamedTuple):
-    """The columns of a function, why a dataset cannot use it ("" if it can), and what staff should know about it."""
+    """The columns of a function, the reason why a dataset cannot use it, and a warning for staff. "" without one."""
 
     columns: list[Column]
     refusal: str = ""
@@ -71,7 +71,8 @@ def look_up(session: SourceSession, function: tuple[str, str]) -> tuple[list[Fun
 def reason(name: str, found: list[Function], similar: str, error: ExportError) -> str:
     """Return why a call fails, in words."""
     if error.code == "EXPORT_SOURCE_UNAVAILABLE":
-        return f"The source database cannot be reached. {in_words(error.detail)}".strip()
+        detail = f": {in_words(error.detail)}" if error.detail else ""
+        return f"The source database cannot be reached{detail}."
     if error.detail == "SQLSTATE 42501":
         return (
             f"The role of SOURCE_DATABASE_URL may not call {name}: {error.message}. It needs USAGE on the schema and "
@@ -86,8 +87,8 @@ def reason(name: str, found: list[Function], similar: str, error: ExportError) -
     if error.detail == "SQLSTATE 42883":
         takes = " or ".join(f"({each.arguments})" for each in found)
         return f"{name} takes {takes}. It must take {ARGUMENTS}."
-    said = f": {error.message}" if error.message else ""
-    return f"{name}{ARGUMENTS} cannot be called. {in_words(error.detail) or error.code}{said}"
+    message = f": {error.message}" if error.message else ""
+    return f"{name}{ARGUMENTS} cannot be called. {in_words(error.detail) or error.code}{message}"
 
 
 def warning(name: str, found: list[Function]) -> str:

@@ -282,14 +282,14 @@ def test_it_finds_a_role_that_owns_its_functions(dataset: Dataset) -> None:
 
 def test_it_finds_volatile_functions_that_may_not_write(dataset: Dataset, source_db: psycopg.Connection) -> None:
     """A34: after an upgrade, they are those whose calls may fail."""
-    said = "Dataset things: data.rows_for is VOLATILE, and its calls are read-only."
-    assert said not in examine(source.SUBJECT, "datasets")[1]
+    finding = "Dataset things: data.rows_for is VOLATILE, and its calls are read-only."
+    assert finding not in examine(source.SUBJECT, "datasets")[1]
     source_db.execute("ALTER FUNCTION data.rows_for(text, date) VOLATILE")
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "warning"
-    assert said in text
+    assert finding in text
     Dataset.objects.update(allow_writes=True)
-    assert said not in examine(source.SUBJECT, "datasets")[1]
+    assert finding not in examine(source.SUBJECT, "datasets")[1]
 
 
 def test_it_finds_calls_that_outlast_their_task(dataset: Dataset) -> None:

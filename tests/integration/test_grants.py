@@ -279,7 +279,7 @@ def test_a_retry_and_a_replay_need_access(dataset: Dataset, team: Group, alice: 
 def test_staff_cannot_retry_for_an_owner_without_access(
     dataset: Dataset, team: Group, alice: User, pages: Client
 ) -> None:
-    """C12: the page tells why."""
+    """C12: the page shows the reason."""
     job = make_job(dataset, alice, 1)
     fail_chunk()
     grant(dataset, Group.objects.create(name="others"))
@@ -339,7 +339,7 @@ def test_the_command_grants_changes_and_removes(dataset: Dataset, team: Group) -
         (("things", "team", "--remove"), "things is not granted to team"),
     ],
 )
-def test_the_command_says_what_is_wrong(dataset: Dataset, team: Group, arguments: tuple[str, ...], reason: str) -> None:
+def test_the_command_explains_refusals(dataset: Dataset, team: Group, arguments: tuple[str, ...], reason: str) -> None:
     """C12."""
     with pytest.raises(CommandError) as refusal:
         command(*arguments)

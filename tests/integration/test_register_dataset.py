@@ -87,7 +87,7 @@ def refusal(function: str) -> str:
         ),
     ],
 )
-def test_it_says_in_words_why_a_function_cannot_be_used(
+def test_it_explains_why_a_function_cannot_be_used(
     dataset: Dataset, source_db: psycopg.Connection, sql: str, function: str, reason: str
 ) -> None:
     """A34."""
@@ -105,7 +105,7 @@ def test_it_names_the_missing_permission(dataset: Dataset, source_db: psycopg.Co
     )
 
 
-def test_it_says_that_the_source_is_away(dataset: Dataset, settings: Any) -> None:
+def test_it_reports_that_the_source_is_unavailable(dataset: Dataset, settings: Any) -> None:
     """A34."""
     away = SecretStr("postgresql://127.0.0.1:1/nothing")
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": away})

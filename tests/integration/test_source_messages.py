@@ -1,4 +1,4 @@
-"""What the source says about a failed chunk: who sees it, how long it is, and that no log has it. A34."""
+"""The message of the source for a failed chunk: who sees it, how long it is, and that no log has it. A34."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.integration.staff import page_of, text_of
 from tests.integration.test_execution import empty_bucket, failing  # noqa: F401 - a fixture
 
 RAISED = "RAISE EXCEPTION 'secret <b>row</b> 42' USING DETAIL = 'row (42)', HINT = E'Ask\\x1bus.';"
-SAID = "secret <b>row</b> 42\nrow (42)\nAsk us."
+MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def show_errors() -> None:
 
 def test_the_chunk_has_the_message_and_the_log_does_not(failed: Job, caplog: Any) -> None:
     """A34: with detail and hint, without control characters."""
-    assert failed.chunks.get().source_message == SAID
+    assert failed.chunks.get().source_message == MESSAGE
     for text in (caplog.text, failed.error_detail, failed.chunks.get().error_detail):
         assert "secret" not in text
         assert "row (42)" not in text
@@ -74,7 +74,7 @@ def test_a_retry_and_a_success_end_the_message(
     actions.retry(failed)
     assert Chunk.objects.get().source_message == ""
     execution.drain()
-    assert Chunk.objects.get().source_message == SAID
+    assert Chunk.objects.get().source_message == MESSAGE
     failing(source_db, "")
     actions.retry(failed)
     assert finish(failed).chunks.get().source_message == ""
@@ -83,12 +83,12 @@ def test_a_retry_and_a_success_end_the_message(
 def test_an_older_file_comes_with_the_message_of_the_failure(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
-    """A34: the source failed, so staff want to know why."""
+    """A34: the source failed, so staff see the reason."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
     finish(make_job(dataset, alice, 1))
     failing(source_db, RAISED)
     finish(job := make_job(dataset, alice, 1, reuse="never"))
-    assert (job.chunks.get().source, job.chunks.get().source_message) == ("snapshot", SAID)
+    assert (job.chunks.get().source, job.chunks.get().source_message) == ("snapshot", MESSAGE)
 
 
 # ---- Owners ---------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_owners_see_it_only_if_the_dataset_shows_errors(failed: Job, api: APICli
     assert chunk_of(api, failed)["sourceMessage"] is None
     show_errors()
     assert api.get("/exports/datasets/things").json()["showErrors"] is True
-    assert chunk_of(api, failed)["sourceMessage"] == SAID
+    assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
 def test_others_never_see_it_over_the_api(failed: Job, bob: User) -> None:
@@ -125,7 +125,7 @@ def test_an_owner_without_access_to_the_key_does_not_see_it(
     grant = Grant.objects.create(dataset=dataset, group=group, key_pattern="LGA")
     assert chunk_of(api, failed)["sourceMessage"] is None
     Grant.objects.filter(pk=grant.pk).update(key_pattern="JFK")
-    assert chunk_of(api, failed)["sourceMessage"] == SAID
+    assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
 def test_streams_do_not_have_it(failed: Job, api: APIClient) -> None:
@@ -163,7 +163,7 @@ def test_chunks_without_a_message_cost_no_query(dataset: Dataset, alice: User, a
 
 
 def test_staff_see_it_in_the_admin_on_record(failed: Job, pages: Client, staff: User) -> None:
-    """A34: whatever the dataset says, once an hour for each chunk."""
+    """A34: for every dataset, once an hour for each chunk."""
     chunk = failed.chunks.get()
     for _ in range(2):
         assert "secret <b>row</b> 42" in text_of(pages.get(page_of(chunk)))

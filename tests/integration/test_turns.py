@@ -130,7 +130,7 @@ def test_a_user_whose_work_has_ended_starts_with_the_others(dataset: Dataset, al
 
 
 def test_a_retry_takes_its_turn_as_a_new_job_does(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: with their old ranks, its chunks would be ahead of everyone's."""
+    """A37: with their old ranks, its chunks would be ahead of all others."""
     failed = make_job(dataset, alice, 20, key="FAILED", allow_degraded=False)
     for _ in range(20):
         transitions.fail(claim(), PermanentSourceError("SQLSTATE 42883"), delay=None)

@@ -22,7 +22,7 @@ class KnownParameters(BasePermission):
     """
 
     def has_permission(self, request: Request, view: "APIView") -> bool:
-        known = parameters_of(type(view), str(request.method))  # type: ignore[arg-type]  # a class is hashable
+        known = parameters_of(type(view), str(request.method))  # type: ignore[arg-type]  # a class has a hash
         unknown = [name for name in request.query_params if name not in known]
         if unknown:
             error = [ErrorDetail("Unknown query parameter.", code="unknown_parameter")]

@@ -27,7 +27,7 @@ def adapt(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
 
 
 def describe_defaults(schema: dict[str, Any]) -> None:
-    """Describe the default of an optional property in its description: openapi-typescript requires a property that has
+    """Describe the default of an optional property in its description: some generators require a property that has
     `default`.
     """
     for name, shape in schema.get("properties", {}).items():
