@@ -40,6 +40,7 @@ class BuiltFile:
 class BuiltInDataset(ABC):
     name: str
     description: str  # for the list of datasets to choose from
+    scope: str  # that a token also needs, to export the rows and to see such an export
     formats: Sequence[str]
     columns: Sequence[Mapping[str, str]]  # name and type of those that each file has; more follow from the rows
 

@@ -63,6 +63,7 @@ class DocumentFiltersSerializer(StrictSerializer):
 
 class ResultsDataset(BuiltInDataset):
     name = "documents"
+    scope = "documents:read"
     description = "Results of your documents"
     formats = FORMATS
     columns = tuple({"name": name, "type": OWN_COLUMNS[name]} for name in (*ABOUT, "status", "error"))

@@ -20,13 +20,13 @@ from exports.api import openapi_schedules as openapi
 from exports.api.openapi import ACCEPTED
 from exports.api.schedule_serializers import NewScheduleSerializer, ScheduleChangeSerializer
 from exports.api.serializers import ExportRequestSerializer
-from exports.api.views import accepted, caller_of
+from exports.api.views import accepted, caller_of, reader_of
 from exports.jobs.quotas import QuotaExceeded
 from exports.models import Schedule
 from exports.schedules import editing, representation, schemas
 from exports.schedules.runs import RunActive, ScheduleInvalid
 
-read_export = ExportRequestSerializer.read
+read_export = ExportRequestSerializer.read  # for pages and the admin, whose sessions have no scopes
 
 
 def mine(request: Request, schedule_id: UUID) -> Schedule:
@@ -63,7 +63,7 @@ class ScheduleListView(generics.ListAPIView[Schedule]):
     def post(self, request: Request) -> Response:
         caller = caller_of(request, Idempotency.of(request))
         schedule, replayed = editing.create(
-            lambda: NewScheduleSerializer.read(request.data), read_export, caller, now=clock.now()
+            lambda: NewScheduleSerializer.read(request.data), reader_of(request), caller, now=clock.now()
         )
         headers = {"Location": f"/exports/schedules/{schedule.pk}", **({REPLAYED: "true"} if replayed else {})}
         return Response(body_of(schedule), status=201, headers=headers)
@@ -91,7 +91,7 @@ class ScheduleView(APIView):
     def patch(self, request: Request, schedule_id: UUID) -> Response:
         schedule = mine(request, schedule_id)
         changes = ScheduleChangeSerializer.read(request.data)
-        return Response(body_of(editing.change(schedule, changes, read_export, now=clock.now())))
+        return Response(body_of(editing.change(schedule, changes, reader_of(request), now=clock.now())))
 
     @extend_schema(
         operation_id="deleteSchedule",
@@ -126,4 +126,4 @@ class RunScheduleView(APIView):
         schedule = mine(request, schedule_id)
         EmptyBody.read(request.data)
         once = Idempotency.of(request, body=lambda: {"schedule": str(schedule_id)})
-        return accepted(*editing.run_now(schedule, read_export, caller_of(request, once), now=clock.now()))
+        return accepted(*editing.run_now(schedule, reader_of(request), caller_of(request, once), now=clock.now()))

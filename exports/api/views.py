@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config.platform import built_in_datasets
 from config.platform.http import staff
 from config.platform.http.addresses import client_address
 from config.platform.http.auth import user_of
@@ -19,7 +20,7 @@ from config.platform.http.paging import chosen, refusal
 from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
 from config.platform.http.request_context import request_id
 from config.platform.http.responses import SECRET
-from config.platform.http.scopes import EXPORTS
+from config.platform.http.scopes import EXPORTS, InsufficientScope, is_limited, permits
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
 from exports.api.serializers import ExportRequestSerializer
@@ -29,6 +30,7 @@ from exports.delivery.access import AccessRemoved
 from exports.jobs import actions, quotas, representation, schemas, submission
 from exports.jobs.columns import ColumnsUnknown
 from exports.models import Chunk, Dataset, Job
+from exports.schedules.requests import Reader
 
 POLL_SECONDS = 2
 
@@ -48,6 +50,9 @@ class ExportListView(generics.ListAPIView[Job]):
 
     def get_queryset(self) -> QuerySet[Job]:
         jobs = representation.with_all(Job.objects.filter(user_id=user_of(self.request).pk))
+        for each in built_in_datasets.all_by_name().values():
+            if not permits(self.request, each.scope):
+                jobs = jobs.exclude(dataset__kind=each.name)
         if status := chosen(self.request, "status", among=JobStatus.values):
             jobs = jobs.filter(status=status)
         if name := self.request.query_params.get("dataset"):
@@ -73,8 +78,25 @@ class ExportListView(generics.ListAPIView[Job]):
         },
     )
     def post(self, request: Request) -> Response:
-        caller = caller_of(request, Idempotency.of(request))
-        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data, caller.user_id), caller))
+        caller, read = caller_of(request, Idempotency.of(request)), reader_of(request)
+        return accepted(*submission.submit(lambda: read(request.data, caller.user_id), caller))
+
+
+def reader_of(request: Request) -> Reader:
+    """Return the function that reads a body of `POST /exports`. It also raises InsufficientScope."""
+
+    def read(data: Any, user_id: int) -> submission.ExportRequest:
+        wanted = ExportRequestSerializer.read(data, user_id)
+        require_scope(request, wanted.dataset)
+        return wanted
+
+    return read
+
+
+def require_scope(request: Request, dataset: Dataset) -> None:
+    """Raise InsufficientScope if a token may not read the rows of a built-in dataset."""
+    if is_limited(request) and dataset.built_in and not permits(request, dataset.built_in.scope):
+        raise InsufficientScope((dataset.built_in.scope,))
 
 
 def uuid_in(text: str) -> UUID:
@@ -119,7 +141,7 @@ class PreviewView(APIView):
         responses={200: schemas.Preview, **problems(BadInput, ColumnsUnknown)},
     )
     def post(self, request: Request) -> Response:
-        return Response(submission.preview(ExportRequestSerializer.read(request.data, user_of(request).pk)))
+        return Response(submission.preview(reader_of(request)(request.data, user_of(request).pk)))
 
 
 class LimitsView(APIView):
@@ -175,6 +197,7 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     job = representation.find(job_id, user_id=user.pk, any_owner=by_staff and staff.may(user, Job))
     if job is None:
         raise NoSuchExport
+    require_scope(request, job.dataset)
     return job
 
 

@@ -22,6 +22,8 @@ from rest_framework.test import APIClient
 
 from config.platform import exact_json, storage
 from config.platform.exact_json import Number
+from config.platform.http import tokens
+from config.platform.models import TokenDetails
 from etl.models import Task
 from etl.pipeline import result_files
 from etl.pipeline.result_files import ResultLayout
@@ -194,6 +196,35 @@ def test_only_own_documents_are_exported(api: APIClient, alice: User, bob: User,
     alice.save()
     lines = delivered(post(api, format="jsonl")).splitlines()
     assert [json.loads(line)["task_id"] for line in lines] == [own.pk]
+
+
+def test_tokens_also_need_the_scope_of_documents(api: APIClient, alice: User, rule: Rule) -> None:
+    """C9: `exports:read` alone does not open the results of documents."""
+    add(rule, {"total": 1})
+    job = run(post(api))
+    _, text = tokens.create(alice, name="limited", limits=["exports:read", "exports:write"])
+    limited = APIClient()
+    limited.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    body = {"dataset": "documents", "filters": {}}
+    schedule = {"name": "a", "cron": "0 6 * * *", "timezone": "UTC", "request": {"dataset": "documents"}}
+    jobs = Job.objects.count()
+    for answer in (
+        limited.post("/exports", body),
+        limited.post("/exports/preview", body),
+        limited.post("/exports/schedules", {**schedule, "window": {"unit": "day", "from": -1, "to": -1}}),
+        limited.get(f"/exports/{job.pk}"),
+        limited.get(f"/exports/{job.pk}/events"),
+        limited.post(f"/exports/{job.pk}/link"),
+        limited.post(f"/exports/{job.pk}/replay"),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (403, "insufficient_scope")
+        assert answer.json()["detail"] == "The token needs the scope documents:read."
+    assert limited.get("/exports").json()["results"] == []
+    assert Job.objects.count() == jobs
+
+    TokenDetails.objects.filter(name="limited").update(scopes=["exports:read", "documents:read"])
+    assert limited.get(f"/exports/{job.pk}").status_code == 200
+    assert [each["jobId"] for each in limited.get("/exports").json()["results"]] == [str(job.pk)]
 
 
 def test_files_of_two_users_never_share_a_path(api: APIClient, bob: User, rule: Rule) -> None:

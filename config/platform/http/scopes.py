@@ -59,6 +59,11 @@ class HasScope(BasePermission):
         return True
 
 
+def permits(request: Request, scope: str) -> bool:
+    """Return whether the request has no token that lacks the scope."""
+    return not is_limited(request) or scope in of_token(request.auth)
+
+
 def needed_by(view: Any, method: str) -> tuple[str, ...]:
     return getattr(view, "scopes", NONE).of(method)
 
