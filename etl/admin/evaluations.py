@@ -3,12 +3,14 @@
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
 from config.platform.admin.display import NOTHING, badge, instant, moment
 from config.platform.admin.lists import ReadOnly
+from config.platform.http.paging import whole_number
 from config.platform.ui.templatetags.pages import percent
 from etl.models import Evaluation, Sample, SampleRun
 
@@ -21,6 +23,10 @@ class SampleAdmin(ReadOnly):
     search_help_text = "Document ID"
     ordering = ("-id",)
     fieldsets = ((None, {"fields": (("rule", "task"), instant("created_at"))}),)
+
+    def equal_to(self, term: str) -> Q:
+        task_id = whole_number(term)
+        return Q(pk__in=()) if task_id is None else Q(task_id=task_id)
 
 
 class Runs(TabularInline):

@@ -136,6 +136,8 @@ def test_it_does_not_show_usable_links(pages: Client, delivered: Receipt) -> Non
         ("link", {"q": "nothing"}, 0),
         ("link", {"job": "{job}"}, 0),
         ("file", {"q": "things/none.csv"}, 0),
+        ("etl_sample", {"q": "nothing"}, 0),
+        ("etl_sample", {"q": "9" * 40}, 0),
     ],
 )
 def test_it_finds_rows_by_search(pages: Client, failed: Job, model: str, query: dict[str, str], rows: int) -> None:

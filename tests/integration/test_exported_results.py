@@ -517,6 +517,8 @@ def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) ->
         "max_concurrency": 4,
         "name": "x",
         "function": "a.b",
+        "grants-TOTAL_FORMS": 0,
+        "grants-INITIAL_FORMS": 0,
     }
     assert pages.post(page, form).status_code == 302
     changed = Dataset.objects.get(kind="documents")

@@ -88,5 +88,5 @@ def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) 
 def test_cors_grants_nothing(alice: User, method: str) -> None:
     headers: dict[str, Any] = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     answer = browser_of(alice).generic(method, "/exports", headers=headers)
-    assert answer.status_code == 405
+    assert answer.status_code == (200 if method == "OPTIONS" else 405)
     assert not [name for name in answer.headers if name.startswith("Access-Control")]
