@@ -86,14 +86,15 @@ def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     operations = [name for name in names if name.parts[0] == "api" and name.name != "__init__"]
     assert len(operations) == len(every())
     assert {name.parts[1] for name in operations} == {
-        "exports", "downloads", "schedules", "webhooks", "documents", "rules", "operations",
+        "exports", "downloads", "schedules", "webhooks", "documents", "rules", "tokens", "operations",
     }  # fmt: skip
     sources = {path.stem: path.read_text() for path in (generated / "api").rglob("*.py")}
     assert not [name for name, source in sources.items() if "body: Any" in source]
     bodiless = {name for name, source in sources.items() if "cast(Any, None)" in source}
     assert bodiless == {
         "download", "delete_webhook", "delete_schedule", "delete_rule", "watch_export", "watch_task", "get_markdown",
-        "get_layout", "delete_task", "get_result", "remove_approval", "delete_sample",
+        "get_layout", "delete_task", "get_result", "remove_approval", "delete_sample", "revoke_token",
+        "get_file", "get_page_image",
     }  # fmt: skip
 
 
