@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
-from config.platform.http.paging import whole_number
+from config.platform.http.paging import LARGEST, whole_number
 from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
 from etl.core.states import Stage
 
@@ -135,6 +135,7 @@ class TrialSerializer(StrictSerializer):
 
     markdown = FilledText(max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` start new pages.")
     task_id = serializers.IntegerField(
+        max_value=LARGEST,
         required=False,
         min_value=1,
         help_text="The document whose pages are shown to the model by a rule with the strategy `vision`.",

@@ -17,10 +17,11 @@ KNOWN_REASONS = {
     "unknown_column": r"(/request)?/columns/\d+",
     "unknown_version": r"/version",
     "unknown_task": r"/task_id",
-    "unknown_rule": r"/rule_id",
+    "unknown_rule": r"/rule_id|(/request)?/filters/ruleId|/request/ruleId",
+    "unknown_batch": r"(/request)?/filters/batchId|/request/batchId",
     "unknown_file": r"/file_key|/file_keys/\d+",
     "too_many_chunks": r"/items|/filters|/request/keys",
-    "required": r"/json_schema|/file",  # unless postprocess_mode is skip
+    "required": r"/json_schema|/file|/request/keys",  # unless postprocess_mode is skip, and the dataset has no keys
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
     r"|/rows|/a|/b|/q|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
