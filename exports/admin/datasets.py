@@ -68,6 +68,13 @@ class Grants(TabularInline):
     ordering = ("pk",)
     extra = 0
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Name the inputs for screen readers: a table of inlines has no labels."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field:
+            getattr(field.widget, "widget", field.widget).attrs["aria-label"] = db_field.verbose_name.capitalize()
+        return field
+
 
 @admin.register(Dataset)
 class DatasetAdmin(OwnFilters, ModelAdmin):
