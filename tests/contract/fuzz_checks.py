@@ -30,7 +30,7 @@ KNOWN_REASONS = {
     "unsupported_format": r"/file(/\d+)?",  # the provider takes fewer formats
     "invalid_schema": r"/json_schema.*",
     "too_large": r"/json_schema.*",
-    "unknown_field": r"(?s)/request/.*",  # the fields of a request are those of exports
+    "unknown_field": r"(?s)/request/.*|/filters/\w+|/items|/columns",  # those of exports, and of the dataset
     "repeated": r"/file_keys/\d+",
     "malformed": r"/expected",  # a text that must be JSON
     "null": r"/expected",
