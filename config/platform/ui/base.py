@@ -136,6 +136,7 @@ def api_request(request: HttpRequest) -> Request:
     """Return the request as DRF's, authenticated by the session, for the API's functions and throttles."""
     drf_request = Request(request)
     drf_request.user = request.user
+    drf_request.auth = None  # else reading it authenticates again, and sets the page's user to AnonymousUser
     return drf_request
 
 
