@@ -27,7 +27,7 @@ CSRF_TRUSTED_ORIGINS = env.csrf_trusted_origins
 INSTALLED_APPS = [
     "django_prometheus",
     "unfold",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # config.urls loads the admin, for web processes only
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
