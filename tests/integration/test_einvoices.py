@@ -20,6 +20,7 @@ from etl.core.formats import DocumentFormat, sniff
 from etl.core.stage_context import StageContext
 from etl.core.states import Stage, Status
 from etl.models import Task
+from etl.pipeline import engines
 from etl.providers.base import Document, EInvoice
 from etl.providers.local import LocalProvider
 from etl.providers.local.einvoices import unreadable
@@ -252,6 +253,8 @@ def test_an_invoice_is_found_whatever_provider_reads_the_pages(
     task = task_of(alice, XML, "xml", rule)
     assert run(task, Stage.OCR) == [True]
     assert seen(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
+    assert engines.reader(DocumentFormat.XML) is engines.local()  # other providers do not accept XML
+    assert DocumentFormat.XML in engines.formats()
     monkeypatch.setitem(sys.modules, "facturx", None)
     without = task_of(alice, XML, "xml", rule)
     assert run(without, Stage.OCR) == [True]
