@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from config.platform.http import staff
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
@@ -106,6 +107,7 @@ def identity_of(wanted: BatchInput) -> dict[str, Any]:
 class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
     """`GET /batches`: the user's batches, newest first. `POST`: creates one, of files or of earlier uploads."""
 
+    audited = CHANGES
     parser_classes = (JSONParser, MultiPartParser)
     ordering = ("-created_at", "-batch_id")
 
@@ -167,6 +169,8 @@ def headers_of(batch_id: int) -> dict[str, str]:
 
 class BatchView(TaskAPIView):
     """`GET /batches/{id}`."""
+
+    audited = CHANGES
 
     @openapi.operation(
         operation_id="getBatch", **openapi.GET_BATCH, responses={200: schemas.Batch, **problems(NoSuchBatch)}

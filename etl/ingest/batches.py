@@ -16,6 +16,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from config.platform.db import clock, identity
+from config.platform.http import audit
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import BadInput, InputError, Problem, StorageUnavailable
 from config.platform.observability import tracing
@@ -186,6 +187,7 @@ def create(
         earlier = Task.objects.newest_duplicates(user_id=user.pk, digests=(file.sha256 for file in files))
         ranked = enumerate(files, turns.next_rank(user.pk))
         rows = [{**shared, "rank": rank, **columns_of(file, earlier)} for rank, file in ranked]
+        audit.record_change(batch_id=batch.pk)
         return batch, Task.objects.accept_many(rows)
 
 

@@ -22,6 +22,7 @@ from django.db import transaction
 
 from config.platform import storage
 from config.platform.db import clock
+from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
@@ -226,6 +227,7 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
     with transaction.atomic():
         queue_limit.lock()
         quotas.reserve(user_id, file_key=key, size=size, expires_at=expires_at)
+        audit.record_change()
     ticket = storage.presign_upload(
         key,
         seconds=UPLOAD_SECONDS,

@@ -19,6 +19,7 @@ from django_htmx.http import HttpResponseClientRefresh
 from rest_framework.request import Request
 
 from config.platform.http import staff
+from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import chosen
 from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
@@ -72,6 +73,7 @@ class MultipleFiles(forms.ClearableFileInput):
 
 
 class BatchListPage(DocumentsPage):
+    audited = CHANGES
     template_name = "etl/batches.html"
     title = "Batches"
 
@@ -129,6 +131,7 @@ def submit(request: HttpRequest, user: User) -> DocumentBatch:
 class BatchPage(DocumentsPage):
     """The page. htmx fetches its fragment every few seconds until the batch has ended, and then the whole page."""
 
+    audited = CHANGES
     template_name = "etl/batch.html"
     fragment_name = "etl/_batch.html"
 
@@ -240,6 +243,8 @@ class RetryBatch(BatchAction):
 
 
 class BatchResultsDownload(DocumentsPage):
+    audited = OPENS_DATA
+
     def get(self, request: HttpRequest, *, batch_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         rows = DocumentBatch.objects.owned_by(self.user).filter(pk=batch_id)

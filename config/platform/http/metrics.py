@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 
 from config.platform.http import scopes
 from config.platform.http.addresses import client_address, within
+from config.platform.http.audit import NOTHING
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import NotPermitted
@@ -19,6 +20,7 @@ from config.platform.observability.exposition import exposition
 class Metrics(APIView):
     """Metrics for Prometheus, limited to addresses in METRICS_ALLOW_CIDRS and staff."""
 
+    audited = NOTHING
     throttle_classes = ()
     permission_classes = ()  # by address or user; by address it works without the database
     content_negotiation_class = IgnoreAccept
