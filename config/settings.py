@@ -27,7 +27,7 @@ CSRF_TRUSTED_ORIGINS = env.csrf_trusted_origins
 INSTALLED_APPS = [
     "django_prometheus",
     "unfold",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # config.urls loads the admin, for web processes only
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -63,7 +63,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "config.platform.ui.sign_in.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
     "config.platform.http.audit.middleware",  # inside of the authentication
     "config.platform.http.roles.Middleware",
@@ -140,7 +140,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "CommonPasswordValidator",
         "NumericPasswordValidator",
     )
-]
+] + [{"NAME": "config.platform.http.tokens.RevokedWithPassword"}]
 AUTHENTICATION_BACKENDS = ["config.platform.ui.sign_in.Backend"]
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "exports"

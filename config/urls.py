@@ -8,6 +8,8 @@ from config.platform.http import health, metrics, token_views
 from config.platform.http.openapi.document import SchemaView
 from config.platform.ui import home
 
+admin.autodiscover()
+
 urlpatterns = [
     path("", include("config.platform.ui.urls")),
     path("", include("exports.pages.urls")),

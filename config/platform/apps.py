@@ -1,4 +1,4 @@
-"""The shared platform as a Django app: registers system checks, OpenAPI extensions and metrics at start."""
+"""The shared platform as a Django app: registers system checks and metrics at start."""
 
 from typing import Any
 
@@ -13,12 +13,10 @@ class PlatformConfig(AppConfig):
 
     def ready(self) -> None:
         from config.platform import checks  # noqa: F401  Django registers checks on import
-        from config.platform.http import metrics
-        from config.platform.http.openapi import responses  # noqa: F401  drf-spectacular registers extensions on import
-        from config.platform.observability import gauges
+        from config.platform.observability import exposition, gauges
         from config.platform.ui import sign_in_records  # noqa: F401  connects its signals on import
 
-        metrics.register(gauges.Gauges())
+        exposition.register(gauges.Gauges())
         post_migrate.connect(provide_roles)
         post_save.connect(record_logged_change, sender="admin.LogEntry")
 

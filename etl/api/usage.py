@@ -30,6 +30,7 @@ class LimitsView(TaskAPIView):
         user = user_of(request)
         limits = representation.limits(
             quotas.state(user.pk),
+            user_id=user.pk,
             rule_versions=rule_quotas.used(user.pk),
             tokens=budgets.state(user.pk, 0),
             rules=budgets.of_rules(user),

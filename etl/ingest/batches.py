@@ -4,7 +4,7 @@ A batch is accepted or refused as a whole where a quota or the queue has no room
 request would be harder to complete than a smaller batch is to send.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -67,7 +67,7 @@ class BatchRequest:
 
 
 def submit(
-    candidates: Sequence[Candidate],
+    candidates: Callable[[], Sequence[Candidate]],
     *,
     user: User,
     name: str = "",
@@ -89,8 +89,9 @@ def submit(
     request = BatchRequest(
         user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
     )
+    found = candidates()  # after the search for an earlier request: files of an inbox may have been moved away since
     with ThreadPoolExecutor(THREADS) as pool:
-        checks = list(pool.map(check, candidates))
+        checks = list(pool.map(check, found))
         fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
         require_some(fitting, checks)
         queue_limit.check(user_id=user.pk, **cost(fitting))  # before storing them

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -117,7 +118,7 @@ def submit(request: HttpRequest, user: User) -> DocumentBatch:
         body["file"] = files
     wanted = BatchInput(validated(BatchFilesSerializer, body))
     batch, _replayed = batches.submit(
-        candidates_of(wanted, user_id=user.pk),
+        partial(candidates_of, wanted, user_id=user.pk),
         user=user,
         **wanted.options,
         request_id=request_id(request),

@@ -88,7 +88,14 @@ def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: da
         for name, value in changes.items():
             setattr(current, name, value)
         is_resumed = current.enabled and not was_enabled
-        if is_resumed or changes.keys() & {"cron", "timezone", "request", "window_from", "window_to"}:
+        if is_resumed or changes.keys() & {
+            "cron",
+            "timezone",
+            "request",
+            "window_from",
+            "window_to",
+            "since_last_success",
+        }:
             timetable = validate(current, read, now)
             if current.enabled and (is_resumed or was != (current.cron, current.timezone)):
                 plan(current, timetable, now)
