@@ -228,6 +228,7 @@ def test_auditors_keep_their_own_account(transactional_db: None) -> None:
     created = browser_of(auditor).post("/tokens", {"name": "x", "expiresInDays": 1}, content_type="application/json")
     assert created.status_code == 201
     assert client_of(auditor).delete(f"/tokens/{created.json()['id']}").status_code == 204
+    assert browser_of(auditor).post("/app/account/second-factors/confirm").status_code == 200
 
 
 def test_the_role_of_an_auditor_is_stronger_than_other_permissions(alice: User, dataset: Dataset) -> None:
