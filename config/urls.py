@@ -20,8 +20,8 @@ urlpatterns = [
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
-    path("tokens", token_views.TokenListView.as_view(), name="tokens"),
-    path("tokens/<uuid:token_id>", token_views.TokenView.as_view(), name="token"),
+    path("tokens", token_views.TokenListView.as_view()),
+    path("tokens/<uuid:token_id>", token_views.TokenView.as_view()),
     path("api/schema", SchemaView.as_view(), name="schema"),
     path(
         "api/docs",
