@@ -128,7 +128,7 @@ class Confirmed(Page):
 
 
 def is_confirmed(request: HttpRequest) -> bool:
-    return time.time() - request.session.get(sign_in.CONFIRMED, 0) < CONFIRMED_FOR
+    return bool(time.time() - request.session.get(sign_in.CONFIRMED, 0) < CONFIRMED_FOR)
 
 
 def show_codes(page: Page) -> HttpResponse:
