@@ -104,9 +104,7 @@ def state() -> Callable[[], State]:
 
     def read() -> State:
         ours = [
-            model
-            for model in apps.get_models()
-            if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth", "platform")
+            model for model in apps.get_models() if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth")
         ]
         return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in ours}
 
