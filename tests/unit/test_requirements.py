@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 PROJECT = Path(__file__).parents[2]
 TESTS = PROJECT / "tests"
-WHOLE = re.compile(r"\bC[1-4]\b")
+WHOLE = re.compile(r"\bC([1-4]|10)\b")
 PAGE = (PROJECT / "docs" / "requirements.md").read_text()
 
 

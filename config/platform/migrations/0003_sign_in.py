@@ -9,7 +9,7 @@ class Migration(repeatable.Migration):
 
     dependencies = [
         ('auth', '0012_alter_user_first_name_max_length'),
-        ('platform', '0001_tokens'),
+        ('platform', '0002_audit_entries'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

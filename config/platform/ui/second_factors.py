@@ -6,6 +6,7 @@ from typing import Any
 import segno
 from django import forms
 from django.contrib import messages
+from django.contrib.auth.signals import user_login_failed
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -13,6 +14,7 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.generic import FormView
 
 from config.platform.http import second_factor
+from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.problems import Problem, require_first
 from config.platform.http.throttling import limiter, rate
 from config.platform.models import Identity
@@ -64,6 +66,7 @@ class PasswordForm(forms.Form):
 class Step(FormView):
     """The second step of a sign-in: a code, or a security key."""
 
+    audited = NOTHING
     template_name = "config/second_factor.html"
     form_class = CodeForm
 
@@ -90,6 +93,7 @@ class Step(FormView):
         if self.is_correct(request):
             return sign_in.complete(request, self.user)
         sign_in.log.warning("second_factor_failed")
+        user_login_failed.send(__name__, credentials={"username": self.user.get_username()}, request=request)
         messages.error(request, "Incorrect code or security key. A code is accepted once.")
         return redirect("sign-in-second-factor")
 
@@ -108,6 +112,8 @@ class Step(FormView):
 
 class Confirmed(Page):
     """A page for local users who entered their password within CONFIRMED_FOR, because a session may be stolen."""
+
+    audited = CHANGES
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
@@ -139,6 +145,7 @@ def show_codes(page: Page) -> HttpResponse:
 
 
 class SecondFactors(Page):
+    audited = CHANGES
     template_name = "config/second_factors.html"
     title = "Second factors"
 
@@ -155,6 +162,7 @@ class SecondFactors(Page):
 class Confirm(Page):
     """Ask for the password, rate-limited like the sign-in."""
 
+    audited = NOTHING
     template_name = "config/confirm_password.html"
     title = "Confirm your password"
 

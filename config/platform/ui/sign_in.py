@@ -22,6 +22,7 @@ from django.views.generic import RedirectView, View
 
 from config.platform.http import second_factor, single_sign_on
 from config.platform.http.addresses import counted_as
+from config.platform.http.audit import NOTHING
 from config.platform.http.error_handling import respond_page
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
@@ -84,6 +85,7 @@ class SignInForm(AuthenticationForm):
 class SignIn(LoginView):
     """The page with the password, which is also there with single sign-on, for local accounts."""
 
+    audited = NOTHING
     template_name = "config/sign_in.html"
     authentication_form = SignInForm
 
@@ -153,6 +155,7 @@ class Authentication(AuthenticationMiddleware):
 class AdminSignIn(RedirectView):
     """The admin's sign-in page, which is the one of all pages."""
 
+    audited = NOTHING
     pattern_name = "sign-in"
     query_string = True
 
@@ -162,6 +165,8 @@ class AdminSignIn(RedirectView):
 
 class SingleSignOn(View):
     """Redirect to the identity provider. `next` is the page to return to."""
+
+    audited = NOTHING
 
     def get(self, request: HttpRequest) -> HttpResponse:
         if not single_sign_on.is_on():
@@ -175,6 +180,8 @@ class SingleSignOn(View):
 
 class Callback(View):
     """The redirect of the identity provider."""
+
+    audited = NOTHING
 
     def get(self, request: HttpRequest) -> HttpResponse:
         if not single_sign_on.is_on():
