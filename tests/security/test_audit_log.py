@@ -50,7 +50,7 @@ SOMETIMES = {"app/documents/<int:task_id>", "api/v1/etl/tasks/<int:task_id>", "a
 # They change nothing.
 UNCHANGING = {
     "app/exports/new/preview", "app/exports/schedules/preview", "exports/preview", "app/rules/check", "app/sign-in",
-    "app/sign-in/second-factor", "app/account/second-factors/confirm",
+    "app/sign-in/second-factor",
 }  # fmt: skip
 
 

@@ -31,7 +31,8 @@ OPERATED = (
 # Where every user changes only what is theirs: sign-in, password, tokens.
 OWN_ACCOUNT = {
     *("sign-in", "sign-out", "account", "revoke-token", "password", "tokens", "token"),
-    *("login", "logout", "password_change"),
+    *("sign-in-second-factor", "confirm-password", "add-authenticator-app", "add-security-key", "recovery-codes"),
+    *("remove-second-factor", "login", "logout", "password_change"),
 }
 
 

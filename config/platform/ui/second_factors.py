@@ -145,7 +145,7 @@ def show_codes(page: Page) -> HttpResponse:
 
 
 class SecondFactors(Page):
-    audited = CHANGES
+    audited = NOTHING
     template_name = "config/second_factors.html"
     title = "Second factors"
 
@@ -162,7 +162,7 @@ class SecondFactors(Page):
 class Confirm(Page):
     """Ask for the password, rate-limited like the sign-in."""
 
-    audited = NOTHING
+    audited = CHANGES
     template_name = "config/confirm_password.html"
     title = "Confirm your password"
 
@@ -251,6 +251,8 @@ class Codes(Confirmed):
 
 class Remove(Action):
     """Remove a second factor. The last one stays while the user must have one."""
+
+    audited = CHANGES
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         require_first(self.user.second_factors.filter(pk=kwargs["factor_id"]), second_factor.NoSuchFactor)
