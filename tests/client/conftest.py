@@ -88,7 +88,7 @@ class Cli:
 
     def __call__(self, *arguments: object, stdin: str = "", code: int | None = 0) -> CommandResult:
         """Run a command to its end, and assert its exit code."""
-        from sluice.app import main
+        from sluice.cli.app import main
 
         out, err = self.folder / ".out", self.folder / ".err"
         given = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
@@ -124,7 +124,7 @@ MEASURED = """
 import atexit, pathlib, sys
 status = pathlib.Path("/proc/self/status").read_text
 atexit.register(lambda: print(*[line for line in status().splitlines() if "VmHWM" in line], file=sys.stderr))
-from sluice.app import main
+from sluice.cli.app import main
 main()
 """
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.documents.shared import ENDED, ROOT, Rule, Task, app, failure, path_of, warning_of
+from sluice.cli.documents.shared import ENDED, ROOT, Rule, Task, app, failure, path_of, warning_of
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.progress import STAGES
+from sluice.cli.rules import rule_id_of
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import CONTROL, moment, number
 from sluice.errors import CliError, Exit
-from sluice.lists import MOST, Limit, print_list
-from sluice.progress import STAGES
-from sluice.rules import rule_id_of
-from sluice.session import Session, command
-from sluice.terminal import CONTROL, moment, number
 
 SILENCE_SECONDS = 60.0
 

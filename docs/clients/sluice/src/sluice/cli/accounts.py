@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from sluice import settings
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment, number
 from sluice.errors import CliError, Exit
-from sluice.session import Session, command
 from sluice.settings import Account
-from sluice.terminal import moment, number
 
 LIMITS = "/exports/limits"
 

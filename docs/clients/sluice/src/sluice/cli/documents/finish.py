@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.documents.shared import ENDED, Timeout, app, failure, path_of, warning_of
+from sluice.cli.documents.shared import ENDED, Timeout, app, failure, path_of, warning_of
+from sluice.cli.progress import Screen, of_document
+from sluice.cli.session import Session, command
 from sluice.errors import CliError
-from sluice.progress import Screen, of_document
-from sluice.session import Session, command
 from sluice.waiting import Watch, resumable
 
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from sluice.documents.finish import finish
-from sluice.documents.shared import Rule, Task, Timeout, Wait, app, path_of
+from sluice.cli.documents.finish import finish
+from sluice.cli.documents.shared import Rule, Task, Timeout, Wait, app, path_of
+from sluice.cli.rules import rule_id_of
+from sluice.cli.session import Session, command
 from sluice.errors import Problem
-from sluice.rules import rule_id_of
-from sluice.session import Session, command
 
 
 @command(app, "cancel")

@@ -10,12 +10,12 @@ import httpx2
 import typer
 
 from sluice.api import checked_json, reach
-from sluice.documents.finish import finish
-from sluice.documents.shared import ROOT, Rule, Timeout, Wait, app
+from sluice.cli.documents.finish import finish
+from sluice.cli.documents.shared import ROOT, Rule, Timeout, Wait, app
+from sluice.cli.rules import rule_id_of
+from sluice.cli.session import Session, command
 from sluice.downloading import origin
 from sluice.errors import CliError, Exit, Problem
-from sluice.rules import rule_id_of
-from sluice.session import Session, command
 
 # Larger files are uploaded directly to the object storage, so that the service need not buffer them on disk.
 DIRECT_BYTES = 8_000_000

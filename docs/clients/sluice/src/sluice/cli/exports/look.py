@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import typer
 
+from sluice.cli.exports.shared import ENDED, Job, app, given, path_of, reason, title
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment, number, size
 from sluice.events import StreamLost, listen
-from sluice.exports.shared import ENDED, Job, app, given, path_of, reason, title
-from sluice.lists import MOST, Limit, print_list
-from sluice.session import Session, command
-from sluice.terminal import moment, number, size
 from sluice.waiting import AWAY_SECONDS
 
 SHOWN_FAILURES = 10

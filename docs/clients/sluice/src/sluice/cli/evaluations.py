@@ -9,12 +9,12 @@ import typer
 
 from sluice import exact_json
 from sluice.api import checked_json
-from sluice.documents.shared import Timeout
+from sluice.cli.documents.shared import Timeout
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.rules import Name, app, path_of, read_bytes
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment
 from sluice.errors import CliError, Exit, Problem
-from sluice.lists import MOST, Limit, print_list
-from sluice.rules import Name, app, path_of, read_bytes
-from sluice.session import Session, command
-from sluice.terminal import moment
 from sluice.waiting import POLL_SECONDS, resumable
 
 __all__ = ["app"]

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import typer
 
-from sluice.exports.finish import follow
-from sluice.exports.shared import Force, Target, Timeout, Wait, app, given
-from sluice.lists import MOST, Limit, print_list
-from sluice.session import Session, command
-from sluice.terminal import moment
+from sluice.cli.exports.finish import follow
+from sluice.cli.exports.shared import Force, Target, Timeout, Wait, app, given
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment
 
 schedules = typer.Typer(help="Exports that recur.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schedules, name="schedule")

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sluice.cli.session import Session
 from sluice.errors import Problem
-from sluice.session import Session
 
 MOST = 200  # results per page
 

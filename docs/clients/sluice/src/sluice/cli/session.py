@@ -15,9 +15,9 @@ import typer
 
 from sluice import settings
 from sluice.api import Api, lost
+from sluice.cli.terminal import Terminal
 from sluice.errors import CliError, Exit
 from sluice.settings import Account
-from sluice.terminal import Terminal
 
 Json = Annotated[bool, typer.Option("--json", help="Print the response of the API as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and data, no progress.")]

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from sluice.terminal import Terminal, clean, duration, number, size
+from sluice.cli.terminal import Terminal, clean, duration, number, size
 
 LINE_SECONDS = 5.0
 COUNTS = ("retrying", "failed", "reused", "degraded")

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from sluice.api import AGENT
-from sluice.exports.finish import follow
-from sluice.exports.shared import Force, Job, Target, Timeout, Wait, app, path_of
-from sluice.session import Session, command
-from sluice.terminal import moment
+from sluice.cli.exports.finish import follow
+from sluice.cli.exports.shared import Force, Job, Target, Timeout, Wait, app, path_of
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment
 
 
 @command(app, "cancel")

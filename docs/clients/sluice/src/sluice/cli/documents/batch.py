@@ -10,14 +10,14 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from sluice.api import checked_json
-from sluice.documents.shared import ROOT, Rule, Timeout, Wait, app
-from sluice.documents.submit import DIRECT_BYTES, type_of, upload
+from sluice.cli.documents.shared import ROOT, Rule, Timeout, Wait, app
+from sluice.cli.documents.submit import DIRECT_BYTES, type_of, upload
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.progress import Screen, Shown
+from sluice.cli.rules import rule_id_of
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment, number
 from sluice.errors import CliError, Exit, Problem
-from sluice.lists import MOST, Limit, print_list
-from sluice.progress import Screen, Shown
-from sluice.rules import rule_id_of
-from sluice.session import Session, command
-from sluice.terminal import moment, number
 from sluice.waiting import AWAY_SECONDS, POLL_SECONDS, resumable
 
 batches = typer.Typer(help="Submit many documents, and download their results.", no_args_is_help=True)

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice import items
 from sluice.api import checked_json
+from sluice.cli import items
+from sluice.cli.exports.finish import follow
+from sluice.cli.exports.shared import Force, Target, Timeout, Wait, app, given
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import number
 from sluice.errors import CliError, Exit, Problem
-from sluice.exports.finish import follow
-from sluice.exports.shared import Force, Target, Timeout, Wait, app, given
-from sluice.session import Session, command
-from sluice.terminal import number
 
 DOCUMENTS = "documents"  # the dataset that has no keys
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from sluice import exact_json
-from sluice.documents.shared import Task, app, path_of
+from sluice.cli.documents.shared import Task, app, path_of
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment
 from sluice.errors import CliError, Exit
-from sluice.lists import MOST, Limit, print_list
-from sluice.session import Session, command
-from sluice.terminal import moment
 
 
 @command(app, "correct")

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from sluice.cli.exports.shared import ENDED, Force, Job, Target, Timeout, app, failed_chunk, path_of, reason
+from sluice.cli.progress import Screen, Shown, of_export
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import number, size
 from sluice.downloading import Download, Wanted, already_downloaded, target_of, to_stdout
 from sluice.errors import CliError, Exit
 from sluice.events import Event
-from sluice.exports.shared import ENDED, Force, Job, Target, Timeout, app, failed_chunk, path_of, reason
-from sluice.progress import Screen, Shown, of_export
-from sluice.session import Session, command
-from sluice.terminal import number, size
 from sluice.waiting import Watch, resumable
 
 SHOWN_FAILURES = 10

@@ -9,10 +9,10 @@ import typer
 
 from sluice import exact_json
 from sluice.api import Api, checked_json
+from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment
 from sluice.errors import CliError, Exit, Problem
-from sluice.lists import MOST, Limit, print_list
-from sluice.session import Session, command
-from sluice.terminal import moment
 
 app = typer.Typer(help="Manage the rules that convert documents.", no_args_is_help=True, rich_markup_mode=None)
 ROOT = "/api/v1/etl/rules"

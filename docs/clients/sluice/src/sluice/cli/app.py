@@ -4,7 +4,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sluice import __version__, accounts, documents, evaluations, exports
+from sluice import __version__
+from sluice.cli import accounts, documents, evaluations, exports
 from sluice.errors import MEANINGS
 
 # \b keeps the line breaks.
