@@ -1,17 +1,19 @@
 """Commands for signing in and out, and for the account's limits."""
 
+import json
+import os
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from sluice import settings
+from sluice import account
+from sluice.account import Account
+from sluice.cli.errors import unwritable
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment, number
-from sluice.errors import CliError, Exit
-from sluice.settings import Account
-
-LIMITS = "/exports/limits"
+from sluice.models import DayLimit
 
 
 def login(
@@ -25,53 +27,58 @@ def login(
     ] = False,
 ) -> None:
     """Sign in: check the token with the server, then store the server's URL and the token."""
-    checked = settings.checked_url(url, insecure=insecure_http)
+    checked = account.checked_url(url, insecure=insecure_http)
     token = sys.stdin.readline() if token_stdin else typer.prompt("Token", hide_input=True, err=True)
-    account = Account(url=checked, token=settings.checked_token(token.strip()))
-    limits = fetch_limits(session, account)
-    path = settings.save(account)
-    session.terminal.info(f"Signed in to {checked}. Credentials are stored in {path}.")
+    signed_in = Account(url=checked, token=account.checked_token(token.strip()))
+    limits = session.client_of(signed_in).exports.limits()  # only a valid token can read them
+    session.terminal.info(f"Signed in to {checked}. Credentials are stored in {save(signed_in)}.")
     if session.terminal.as_json:
-        session.terminal.json(limits)
+        session.terminal.json(limits.raw)
+
+
+def save(signed_in: Account) -> Path:
+    """Write the file atomically, so that other users can never read it."""
+    target = account.path()
+    with unwritable(target):
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = target.with_name(f"{target.name}.new")
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump({"url": signed_in.url, "token": signed_in.token}, file)
+        return new.replace(target)
 
 
 def logout(session: Session) -> None:
     """Delete the stored URL and token. The token stays valid until you revoke it on the account page."""
-    session.terminal.info("Signed out." if settings.forget() else "You were not signed in.")
+    existed = account.path().exists()
+    account.path().unlink(missing_ok=True)
+    session.terminal.info("Signed out." if existed else "You were not signed in.")
 
 
 def whoami(session: Session) -> None:
     """Show the server, the source of the token, and whether the token is valid."""
-    account = settings.load()
-    limits = fetch_limits(session, account)
+    limits, used = session.client.exports.limits(), session.client.account
     if session.terminal.as_json:
-        session.terminal.json({"url": account.url, "source": account.source, "limits": limits})
+        session.terminal.json({"url": used.url, "source": used.source, "limits": limits.raw})
         return
-    session.terminal.pairs([("Server", account.url), ("Token", f"valid; from {account.source}")])
+    session.terminal.pairs([("Server", used.url), ("Token", f"valid; from {used.source}")])
 
 
 def limits(session: Session) -> None:
     """Show the daily quota, its usage, and the other limits."""
-    response = session.api.get(LIMITS)
+    found = session.client.exports.limits()
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(found.raw)
         return
-    day = [day_of("exports", response["jobsPerDay"]), day_of("chunks", response["chunksPerDay"])]
+    day = [day_of("exports", found.jobs_per_day), day_of("chunks", found.chunks_per_day)]
     session.terminal.table(("PER DAY", "USED", "LIMIT", "REMAINING", "RESETS AT"), day)
-    most, rate = number(response["maxChunksPerJob"]), response["rate"]
-    session.terminal.put("", f"Limits: {most} chunks per export, {rate} POST requests.")
+    session.terminal.put(
+        "", f"Limits: {number(found.max_chunks_per_job)} chunks per export, {found.rate} POST requests."
+    )
 
 
-def day_of(name: str, response: dict[str, Any]) -> tuple[str, ...]:
-    return (name, *(number(response[each]) for each in ("used", "limit", "remaining")), moment(response["resetsAt"]))
-
-
-def fetch_limits(session: Session, account: Account) -> Any:
-    """Return the limits, which only a valid token can read. Raises CliError, also if it is not a Sluice server."""
-    response = session.api_of(account).get(LIMITS)
-    if not isinstance(response, dict) or "jobsPerDay" not in response:
-        raise CliError(f"{account.url} is not the address of a Sluice server.", code=Exit.USAGE)
-    return response
+def day_of(name: str, day: DayLimit) -> tuple[str, ...]:
+    return (name, number(day.used), number(day.limit), number(day.remaining), moment(day.resets_at))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ import typer
 
 from sluice import __version__
 from sluice.cli import accounts, documents, evaluations, exports
-from sluice.errors import MEANINGS
+from sluice.cli.errors import MEANINGS
 
 # \b keeps the line breaks.
 CODES = "\b\n" + "\n".join(f"{code:3d}  {meaning}" for code, meaning in MEANINGS.items())

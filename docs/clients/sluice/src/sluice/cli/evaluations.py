@@ -1,5 +1,6 @@
 """`sluice rule …`: commands for samples and evaluations of rules."""
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,12 +11,14 @@ import typer
 from sluice import exact_json
 from sluice.api import checked_json
 from sluice.cli.documents.shared import Timeout
-from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.errors import CliError, Exit, located
+from sluice.cli.lists import Limit, print_list
 from sluice.cli.rules import Name, app, path_of, read_bytes
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
-from sluice.errors import CliError, Exit, Problem
-from sluice.waiting import POLL_SECONDS, resumable
+from sluice.cli.waiting import resumable
+from sluice.errors import TimedOut
+from sluice.waiting import POLL_SECONDS
 
 __all__ = ["app"]
 
@@ -38,7 +41,7 @@ def points(change: float | None) -> str:
 @command(app, "samples")
 def samples(session: Session, rule: Name, *, limit: Limit = 200) -> None:
     """List the samples of a rule: documents with the data that it should extract."""
-    found = session.api.pages(f"{path_of(session, rule)}/samples", {"limit": min(limit, MOST)}, limit=limit)
+    found = session.client.pages(f"{path_of(session, rule)}/samples", limit=limit)
     print_list(
         session,
         ("ID", "TASK", "FILE", "ADDED"),
@@ -60,11 +63,8 @@ def add_sample(
     if (task is None) == (file is None):
         raise CliError("Give either --task or --file.", code=Exit.USAGE)
     content = read_bytes(expected)
-    try:
+    with located(lambda pointer: NAMED.get(pointer, f"{expected} at {pointer.removeprefix('/expected') or '/'}")):
         sample = send(session, f"{path_of(session, rule)}/samples", content, task=task, file=file)
-    except Problem as problem:
-        problem.locate(lambda pointer: NAMED.get(pointer, f"{expected} at {pointer.removeprefix('/expected') or '/'}"))
-        raise
     if session.terminal.as_json:
         session.terminal.json(sample)
     else:
@@ -91,7 +91,7 @@ def send(session: Session, path: str, content: bytes, *, task: int | None, file:
                 return {"content": body, "headers": {"Content-Type": "application/json"}}
 
         headers = {"Idempotency-Key": str(uuid4())}
-        return checked_json(session.api.request("POST", path, body=arguments, headers=headers, repeatable=True))
+        return checked_json(session.client.request("POST", path, body=arguments, headers=headers, repeatable=True))
 
 
 def checked(content: bytes) -> bytes:
@@ -107,7 +107,7 @@ def delete_sample(
     session: Session, rule: Name, sample: Annotated[int, typer.Argument(metavar="SAMPLE", min=1)]
 ) -> None:
     """Delete a sample of a rule. Its document stays."""
-    session.api.request("DELETE", f"{path_of(session, rule)}/samples/{sample}", repeatable=True)
+    session.client.request("DELETE", f"{path_of(session, rule)}/samples/{sample}", repeatable=True)
     session.terminal.info("Deleted.")
 
 
@@ -125,19 +125,19 @@ def evaluate(
 ) -> None:
     """Run a version of a rule on its samples and measure the accuracy of the results."""
     path = path_of(session, rule)
-    try:
-        started = session.api.post(f"{path}/evaluations", {"version": version} if version else {})
-    except Problem as problem:
-        problem.locate(lambda pointer: NAMED.get(pointer, pointer))
-        raise
+    with located(lambda pointer: NAMED.get(pointer, pointer)):
+        started = session.client.post(f"{path}/evaluations", {"version": version} if version else {})
     if not wait:
         print_evaluation(session, started)
         return
     again = f"sluice rule evaluation {rule!r} {started['number']}"
-    with resumable(session.api, again, timeout=timeout):
+    until = float("inf") if timeout is None else time.monotonic() + timeout
+    with resumable(again, timeout=timeout):
         while started["status"] == "running":
-            session.api.pause(POLL_SECONDS)
-            started = session.api.get(f"{path}/evaluations/{started['number']}")
+            if time.monotonic() > until:
+                raise TimedOut
+            time.sleep(POLL_SECONDS)
+            started = session.client.get(f"{path}/evaluations/{started['number']}")
     print_evaluation(session, started)
     if started["status"] != "completed":
         raise CliError(f"The evaluation {why(started)}", code=Exit.FAILED, document=started)
@@ -151,7 +151,7 @@ def why(evaluation: dict[str, Any]) -> str:
 @command(app, "evaluation")
 def evaluation(session: Session, rule: Name, number: Number) -> None:
     """Show an evaluation of a rule."""
-    print_evaluation(session, session.api.get(f"{path_of(session, rule)}/evaluations/{number}"))
+    print_evaluation(session, session.client.get(f"{path_of(session, rule)}/evaluations/{number}"))
 
 
 def print_evaluation(session: Session, found: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def print_evaluation(session: Session, found: dict[str, Any]) -> None:
 @command(app, "evaluations")
 def evaluations(session: Session, rule: Name, *, limit: Limit = 200) -> None:
     """List the evaluations of a rule."""
-    found = session.api.pages(f"{path_of(session, rule)}/evaluations", {"limit": min(limit, MOST)}, limit=limit)
+    found = session.client.pages(f"{path_of(session, rule)}/evaluations", limit=limit)
     print_list(session, ("NUMBER", "VERSION", "STATUS", "ACCURACY", "SAMPLES", "STARTED"), found, summary)
 
 
@@ -179,7 +179,7 @@ def summary(each: dict[str, Any]) -> tuple[str, ...]:
 @command(app, "compare")
 def compare(session: Session, rule: Name, a: Number, b: Number) -> None:
     """Compare two evaluations of a rule by field."""
-    found = session.api.get(f"{path_of(session, rule)}/evaluations/compare", {"a": a, "b": b})
+    found = session.client.get(f"{path_of(session, rule)}/evaluations/compare", {"a": a, "b": b})
     if session.terminal.as_json:
         session.terminal.json(found)
         return
@@ -196,7 +196,7 @@ def compare(session: Session, rule: Name, a: Number, b: Number) -> None:
 @command(app, "cancel-evaluation")
 def cancel(session: Session, rule: Name, number: Number) -> None:
     """Cancel a running evaluation of a rule."""
-    session.api.request(
+    session.client.request(
         "POST", f"{path_of(session, rule)}/evaluations/{number}/cancel", body=lambda: {"json": {}}, repeatable=False
     )
     session.terminal.info("Cancelled.")

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NamedTuple, Self, TextIO
 
-from sluice.errors import CliError, Exit
+from sluice.cli.errors import CliError, Exit, unreadable
 
 COLUMNS = ("key", "effectiveDate")
 ORIGIN = struct.Struct("<QQ")  # the line or argument number, and the offset in the body
@@ -100,12 +100,10 @@ def cell(row: list[str], column: int) -> str:
 
 @contextmanager
 def opened(name: str) -> Iterator[TextIO]:
-    try:
+    with unreadable(name):
         raw: BinaryIO = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115 - closed below
         with TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             yield file
-    except OSError as error:
-        raise CliError(f"{name} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
 
 
 # ---- The body -------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """Lists: a table, or JSON lines with --json."""
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import typer
 
+from sluice.cli.errors import located, option
 from sluice.cli.session import Session
-from sluice.errors import Problem
 
-MOST = 200  # results per page
+R = TypeVar("R")
 
 Limit = Annotated[int, typer.Option("--limit", min=1, help="The maximum number of results.")]
 
@@ -16,15 +16,12 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="The maximum number o
 def print_list(
     session: Session,
     columns: tuple[str, ...],
-    results: Iterator[dict[str, Any]],
-    row: Callable[[dict[str, Any]], tuple[str, ...]],
+    results: Iterator[R],
+    row: Callable[[R], tuple[str, ...]],
 ) -> None:
-    try:
+    with located(option):
         if session.terminal.as_json:
             for each in results:
-                session.terminal.line(each)
+                session.terminal.line(getattr(each, "raw", each))
         else:
             session.terminal.table(columns, map(row, results))
-    except Problem as problem:
-        problem.locate(lambda pointer: pointer.replace("/", "--", 1))
-        raise

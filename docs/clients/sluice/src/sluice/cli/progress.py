@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from sluice.cli.terminal import Terminal, clean, duration, number, size
+from sluice.models import Batch, Export, Task
 
 LINE_SECONDS = 5.0
 COUNTS = ("retrying", "failed", "reused", "degraded")
@@ -23,28 +24,45 @@ class Shown(NamedTuple):
     detail: str
 
 
-def of_export(job: dict[str, Any]) -> Shown:
+def of_export(export: Export) -> Shown:
     """`190 of 1,095 chunks · 58,000 rows · 5.8 MB · 0:42 left · 3 retrying · 1 failed`."""
-    progress = job["progress"]
-    ended = progress["done"] + progress["failed"] + progress["cancelled"]
-    parts = [f"{number(ended)} of {number(progress['total'])} chunks"]
-    if progress["rows"] or progress["bytes"]:
-        parts += [f"{number(progress['rows'])} rows", size(progress["bytes"])]
-    if progress["etaSeconds"] is not None:
-        parts.append(f"{duration(progress['etaSeconds'])} left")
-    parts += [
-        f"{number(progress[name])} {name}" for name in ("retrying", "failed", "reused", "degraded") if progress[name]
-    ]
-    if job["status"] == "pending" and job.get("queuePosition"):
-        parts.append(f"{number(job['queuePosition'])} ahead in the queue")
-    return Shown(job["status"], progress["percent"], " · ".join(parts))
+    progress = export.progress
+    ended = progress.done + progress.failed + progress.cancelled
+    parts = [f"{number(ended)} of {number(progress.total)} chunks"]
+    if progress.rows or progress.bytes:
+        parts += [f"{number(progress.rows)} rows", size(progress.bytes)]
+    if progress.eta_seconds is not None:
+        parts.append(f"{duration(progress.eta_seconds)} left")
+    parts += counted(progress, COUNTS)
+    if export.status == "pending" and export.queue_position:
+        parts.append(f"{number(export.queue_position)} ahead in the queue")
+    return Shown(export.status, progress.percent, " · ".join(parts))
+
+
+def counted(counts: Any, names: Iterable[str]) -> list[str]:
+    """Return the counts that are not zero: `3 retrying`."""
+    return [f"{number(getattr(counts, name))} {name}" for name in names if getattr(counts, name)]
+
+
+def of_download(done: int, total: int) -> Shown:
+    return Shown("", 100 * done / total if total else 100, f"{size(done)} of {size(total)}")
 
 
 STAGES = {"pending": "waiting", "mineru_parsing": "parsing", "llm_processing": "applying the rule"}
 
 
-def of_document(task: dict[str, Any]) -> Shown:
-    return Shown(task["status"], task["progress"], STAGES.get(task["status"], ""))
+def of_document(task: Task) -> Shown:
+    return Shown(task.status, task.progress, STAGES.get(task.status, ""))
+
+
+def of_batch(batch: Batch) -> Shown:
+    return Shown(batch.status, 100 * batch.ended / batch.total, counts_of(batch))
+
+
+def counts_of(batch: Batch) -> str:
+    """`180 of 240 completed · 2 failed`."""
+    done = f"{number(batch.completed)} of {number(batch.total)} completed"
+    return " · ".join([done, *counted(batch, ("failed", "cancelled", "deleted"))])
 
 
 class Screen(AbstractContextManager["Screen"]):

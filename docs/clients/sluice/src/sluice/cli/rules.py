@@ -1,21 +1,20 @@
 """`sluice rule …`: commands for post-processing rules."""
 
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sluice import exact_json
-from sluice.api import Api, checked_json
-from sluice.cli.lists import MOST, Limit, print_list
+from sluice import exact_json, models
+from sluice.cli.errors import CliError, Exit, located, unreadable
+from sluice.cli.lists import Limit, print_list
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
-from sluice.errors import CliError, Exit, Problem
+from sluice.rules import ROOT
 
 app = typer.Typer(help="Manage the rules that convert documents.", no_args_is_help=True, rich_markup_mode=None)
-ROOT = "/api/v1/etl/rules"
 # Read-only fields in the output of `show`, removed so that the output can be edited and sent back.
 SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
 
@@ -23,24 +22,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME|ID")]
 File = Annotated[str, typer.Argument(metavar="FILE", help="JSON, as `sluice rule show` prints it; - for stdin.")]
 
 
-def rule_id_of(session: Session, rule: str | None) -> int | None:
-    """Return the id of a rule, given by name or id. Raises CliError if no rule or several have the name."""
-    if rule is None or (rule.isascii() and rule.isdecimal()):
-        return None if rule is None else int(rule)
-    found = [each["rule_id"] for each in every(session.api) if each["name"].casefold() == rule.casefold()]
-    if not found:
-        raise CliError(f"Rule {rule!r} not found. List the rules with: sluice rule list", code=Exit.NOT_FOUND)
-    if len(found) > 1:
-        raise CliError(f"Several rules are named {rule!r}. Use one of the ids {found}.", code=Exit.USAGE)
-    return int(found[0])
-
-
-def every(api: Api) -> Iterator[dict[str, Any]]:
-    return api.pages(ROOT, {"limit": MOST}, limit=1_000_000)
-
-
 def path_of(session: Session, rule: str) -> str:
-    return f"{ROOT}/{rule_id_of(session, rule)}"
+    return f"{ROOT}/rules/{session.client.rules.id_of(rule)}"
 
 
 # ---- Show -----------------------------------------------------------------------------------------------------------
@@ -49,20 +32,19 @@ def path_of(session: Session, rule: str) -> str:
 @command(app, "list")
 def list_rules(session: Session, *, limit: Limit = 200) -> None:
     """List the rules that you can use: your own and the system's. --json prints one line each."""
-    rules = session.api.pages(ROOT, {"limit": min(limit, MOST)}, limit=limit)
+    rules = session.client.rules.list(limit=limit)
     print_list(session, ("ID", "NAME", "MODE", "VERSION", "OWNER", "UPDATED"), rules, summary)
 
 
-def summary(rule: dict[str, Any]) -> tuple[str, ...]:
-    owner = "system" if rule["is_system"] else "you"
-    version = str(rule["version"])
-    return (str(rule["rule_id"]), rule["name"], rule["postprocess_mode"], version, owner, moment(rule["updated_at"]))
+def summary(rule: models.Rule) -> tuple[str, ...]:
+    owner = "system" if rule.is_system else "you"
+    return (str(rule.id), rule.name, rule.postprocess_mode, str(rule.version), owner, moment(rule.updated_at))
 
 
 @command(app, "show")
 def show(session: Session, rule: Name) -> None:
     """Print a rule as JSON, in the format that `create` and `update` read."""
-    session.terminal.json(session.api.get(path_of(session, rule)))
+    session.terminal.json(session.client.rules.get(rule).raw)
 
 
 # ---- Change ---------------------------------------------------------------------------------------------------------
@@ -71,7 +53,9 @@ def show(session: Session, rule: Name) -> None:
 @command(app, "create")
 def create(session: Session, file: File) -> None:
     """Create a rule from a JSON file."""
-    print_saved(session, send(session, "POST", ROOT, file), "Created")
+    fields = read(file)
+    with in_file(file):
+        print_saved(session, session.client.rules.create(fields.pop("name", ""), **fields), "Created")
 
 
 @command(app, "update")
@@ -85,8 +69,9 @@ def update(
     ] = False,
 ) -> None:
     """Update a rule with the fields of a JSON file. Submitted documents keep their version."""
-    method = "PUT" if replace else "PATCH"
-    print_saved(session, send(session, method, path_of(session, rule), file), "Updated")
+    rules = session.client.rules
+    with in_file(file):
+        print_saved(session, (rules.replace if replace else rules.update)(rule, **read(file)), "Updated")
 
 
 @command(app, "delete")
@@ -97,24 +82,16 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete a rule. Submitted documents still use it."""
-    path = path_of(session, rule)
+    number = session.client.rules.id_of(rule)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete the rule {rule}?", abort=True, err=True)
-    session.api.request("DELETE", path, repeatable=True)
+    session.client.rules.delete(number or rule)
     session.terminal.info("Deleted.")
 
 
-def send(session: Session, method: str, path: str, file: str) -> dict[str, Any]:
-    fields = read(file)
-    try:
-        body = {"content": exact_json.dumps(fields).encode(), "headers": {"Content-Type": "application/json"}}
-        response: dict[str, Any] = checked_json(
-            session.api.request(method, path, body=lambda: body, repeatable=method != "POST")
-        )
-    except Problem as problem:
-        problem.locate(lambda pointer: f"{'stdin' if file == '-' else file} at {pointer or '/'}")
-        raise
-    return response
+def in_file(file: str) -> AbstractContextManager[None]:
+    """Locate the errors of a rule in its file."""
+    return located(lambda pointer: f"{'stdin' if file == '-' else file} at {pointer or '/'}")
 
 
 def read(file: str) -> dict[str, Any]:
@@ -130,18 +107,16 @@ def read(file: str) -> dict[str, Any]:
 
 def read_bytes(file: str) -> bytes:
     """Return the content of a file, or of stdin for `-`. Raises CliError."""
-    try:
+    with unreadable(file):
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
 
 
-def print_saved(session: Session, rule: dict[str, Any], done: str) -> None:
+def print_saved(session: Session, rule: models.Rule, done: str) -> None:
     if session.terminal.as_json:
-        session.terminal.json(rule)
+        session.terminal.json(rule.raw)
     else:
-        session.terminal.put(str(rule["rule_id"]))
-    session.terminal.info(f"{done}: {rule['name']}, version {rule['version']}.")
+        session.terminal.put(str(rule.id))
+    session.terminal.info(f"{done}: {rule.name}, version {rule.version}.")
 
 
 # ---- Test -----------------------------------------------------------------------------------------------------------
@@ -156,7 +131,7 @@ def test(
         text = read_bytes(file).decode()
     except UnicodeDecodeError:
         raise CliError(f"{file} is not UTF-8.", code=Exit.USAGE) from None
-    response = session.api.post(f"{path_of(session, rule)}/test", {"markdown": text})
+    response = session.client.post(f"{path_of(session, rule)}/test", {"markdown": text})
     if not response["ok"]:
         why = f"{response['error']['detail']} [{response['error']['code']}]"
         raise CliError(f"The rule failed: {why}", code=Exit.FAILED, document=response)

@@ -1,6 +1,7 @@
 """The common options, error handling and exit codes of all commands."""
 
 import inspect
+import logging
 import os
 import sys
 import traceback
@@ -10,14 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Annotated, Any, TypeVar
 
-import httpx2
 import typer
 
-from sluice import settings
-from sluice.api import Api, lost
+from sluice import Client, SluiceError
+from sluice.account import Account
+from sluice.cli.errors import CliError, Exit, cli_error_of
 from sluice.cli.terminal import Terminal
-from sluice.errors import CliError, Exit
-from sluice.settings import Account
 
 Json = Annotated[bool, typer.Option("--json", help="Print the response of the API as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and data, no progress.")]
@@ -40,13 +39,33 @@ class Session:
     opened: ExitStack
 
     @cached_property
-    def api(self) -> Api:
-        return self.api_of(settings.load())
+    def client(self) -> Client:
+        return self.opened.enter_context(Client(patience=self.patience))
 
-    def api_of(self, account: Account) -> Api:
-        api = Api(account, info=self.terminal.info, debug=self.terminal.debug, patience=self.patience)
-        self.opened.enter_context(api.client)
-        return api
+    def client_of(self, account: Account) -> Client:
+        """Return a client of an account whose URL was checked."""
+        opened = Client(account.url, account.token, insecure_http=True, patience=self.patience)
+        return self.opened.enter_context(opened)
+
+
+class Messages(logging.Handler):
+    """Prints the messages of the client: what it retries, and with --debug its requests."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        (self.terminal.info if record.levelno >= logging.INFO else self.terminal.debug)(record.getMessage())
+
+    def __enter__(self) -> None:
+        log = logging.getLogger("sluice")
+        log.setLevel(logging.DEBUG)
+        log.propagate = False
+        log.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("sluice").removeHandler(self)
 
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -59,7 +78,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
         @wraps(function)
         def run(*, as_json: bool, quiet: bool, debug: bool, patience: float | None, **arguments: Any) -> None:
             terminal = Terminal(as_json=as_json, quiet=quiet, debug=debug)
-            with ExitStack() as opened:
+            with Messages(terminal), ExitStack() as opened:
                 session = Session(terminal=terminal, patience=patience, opened=opened)
                 guard(terminal, lambda: function(session, **arguments))
 
@@ -89,8 +108,8 @@ def guard(terminal: Terminal, action: Callable[[], None]) -> None:
         action()
     except CliError as error:
         end(terminal, error)
-    except httpx2.TransportError as error:
-        end(terminal, lost("The server", error))
+    except SluiceError as error:
+        end(terminal, cli_error_of(error))
     except KeyboardInterrupt:
         end(terminal, CliError("Interrupted.", code=Exit.INTERRUPTED))
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended

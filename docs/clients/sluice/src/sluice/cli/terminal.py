@@ -4,6 +4,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from rich.cells import cell_len
@@ -102,9 +103,11 @@ def size(value: Any) -> str:
     return f"{value:.1f} TB"
 
 
-def moment(text: Any) -> str:
+def moment(time: datetime | str | None) -> str:
     """`2026-11-22 08:00:00Z`: to the second."""
-    return re.sub(r"\.\d+", "", str(text or "")).replace("T", " ")
+    if isinstance(time, str):
+        time = datetime.fromisoformat(time)
+    return f"{time:%Y-%m-%d %H:%M:%SZ}" if time else ""
 
 
 def duration(seconds: float) -> str:

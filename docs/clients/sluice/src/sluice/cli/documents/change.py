@@ -1,14 +1,13 @@
 """Commands that change a document: cancel and retry."""
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from sluice.cli.documents.finish import finish
-from sluice.cli.documents.shared import Rule, Task, Timeout, Wait, app, path_of
-from sluice.cli.rules import rule_id_of
+from sluice.cli.documents.shared import Rule, Task, Timeout, Wait, app
+from sluice.cli.errors import located, options
 from sluice.cli.session import Session, command
-from sluice.errors import Problem
 
 
 @command(app, "cancel")
@@ -19,10 +18,10 @@ def cancel(
     force: Annotated[bool, typer.Option("--force", help="Also cancel a document that is being processed.")] = False,
 ) -> None:
     """Cancel a document that has not been started."""
-    response = session.api.post(f"{path_of(task)}/cancel", {"force": force})
+    cancelled = session.client.documents.cancel(task, force=force)
     session.terminal.info("Cancelled.")
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(cancelled.raw)
 
 
 @command(app, "delete")
@@ -33,7 +32,7 @@ def delete(
     force: Annotated[bool, typer.Option("--force", help="Also delete a document that is being processed.")] = False,
 ) -> None:
     """Delete a document, its text, and its result."""
-    session.api.delete(path_of(task), {"force": "true"} if force else None)
+    session.client.documents.delete(task, force=force)
     session.terminal.info("Deleted.")
 
 
@@ -48,14 +47,10 @@ def retry(
     timeout: Timeout = None,
 ) -> None:
     """Retry a document from the start, or apply its rule or another rule to the parsed text again."""
-    rule_id = rule_id_of(session, rule)
-    try:
-        response = session.api.post(f"{path_of(task)}/retry", {"from_stage": stage, "rule_id": rule_id})
-    except Problem as problem:
-        problem.locate(lambda pointer: {"/from_stage": "--from", "/rule_id": "--rule"}.get(pointer, pointer))
-        raise
+    with located(options(from_stage="--from", rule_id="--rule")):
+        restarted = session.client.documents.retry(task, from_stage=cast("Any", stage), rule=rule)
     if session.terminal.as_json and not wait:
-        session.terminal.json(response)
+        session.terminal.json(restarted.raw)
     session.terminal.info("Restarted.")
     if wait:
         finish(session, [task], timeout=timeout)

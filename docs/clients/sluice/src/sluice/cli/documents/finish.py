@@ -1,14 +1,17 @@
 """Command that waits for documents."""
 
-from typing import Annotated, Any
+import time
+from typing import Annotated
 
 import typer
 
-from sluice.cli.documents.shared import ENDED, Timeout, app, failure, path_of, warning_of
+from sluice import models
+from sluice.cli.documents.shared import Timeout, app, failure
+from sluice.cli.errors import CliError
 from sluice.cli.progress import Screen, of_document
 from sluice.cli.session import Session, command
-from sluice.errors import CliError
-from sluice.waiting import Watch, resumable
+from sluice.cli.waiting import resumable
+from sluice.errors import DocumentFailed
 
 
 @command(app, "wait")
@@ -25,16 +28,17 @@ def wait(
 def finish(session: Session, tasks: list[int], *, timeout: float | None) -> None:
     """Wait for all of them, then raise CliError unless all succeeded."""
     errors = []
-    with resumable(session.api, f"sluice document wait {' '.join(map(str, tasks))}", timeout=timeout):
+    until = None if timeout is None else time.monotonic() + timeout
+    with resumable(f"sluice document wait {' '.join(map(str, tasks))}", timeout=timeout):
         for nth, task in enumerate(tasks, 1):
             title = f"Document {task}" if len(tasks) == 1 else f"Document {task} ({nth} of {len(tasks)})"
-            response = watch(session, task, title)
+            ended = watch(session, task, title, timeout=None if until is None else until - time.monotonic())
             if session.terminal.as_json:
-                session.terminal.line(response)
-            if response["status"] == "completed":
-                print_completed(session, response)
+                session.terminal.line(ended.raw)
+            if ended.status == "completed":
+                print_completed(session, ended)
             else:
-                errors.append(failure(response))
+                errors.append(failure(ended))
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -44,16 +48,17 @@ def finish(session: Session, tasks: list[int], *, timeout: float | None) -> None
         )
 
 
-def print_completed(session: Session, task: dict[str, Any]) -> None:
-    session.terminal.info(
-        f"Completed: {task['filename']}. Show the result with: sluice document result {task['task_id']}"
-    )
-    session.terminal.info(*(f"Warning: {warning_of(each)}" for each in task["metadata"].get("warnings", [])))
+def print_completed(session: Session, task: models.Task) -> None:
+    session.terminal.info(f"Completed: {task.filename}. Show the result with: sluice document result {task.id}")
+    session.terminal.info(*(f"Warning: {warning}" for warning in task.warnings))
 
 
-def watch(session: Session, task_id: int, title: str) -> dict[str, Any]:
-    """Return the finished task."""
+def watch(session: Session, task: int, title: str, *, timeout: float | None) -> models.Task:
+    """Return the document at its end."""
     with Screen(session.terminal, title) as screen:
-        return Watch(
-            session.api, path_of(task_id), ended=ENDED, changed=lambda task: screen.show(of_document(task))
-        ).run()
+        try:
+            return session.client.documents.wait(
+                task, timeout=timeout, progress=lambda found: screen.show(of_document(found))
+            )
+        except DocumentFailed as failed:
+            return failed.task

@@ -1,20 +1,20 @@
 """Commands that show documents and their results."""
 
+import codecs
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from sluice.cli.documents.shared import ENDED, ROOT, Rule, Task, app, failure, path_of, warning_of
-from sluice.cli.lists import MOST, Limit, print_list
+from sluice import models
+from sluice.cli.documents.shared import Rule, Task, app, failure
+from sluice.cli.errors import CliError, Exit
+from sluice.cli.lists import Limit, print_list
 from sluice.cli.progress import STAGES
-from sluice.cli.rules import rule_id_of
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import CONTROL, moment, number
-from sluice.errors import CliError, Exit
-
-SILENCE_SECONDS = 60.0
+from sluice.documents import path_of
 
 
 @command(app, "list")
@@ -39,50 +39,50 @@ def list_documents(
     limit: Limit = 50,
 ) -> None:
     """List your documents, newest first. --json prints one line each."""
-    filters = {
-        "status": status, "q": name, "rule_id": rule_id_of(session, rule), "batch_id": batch, "from": first, "to": last,
-        "approved": None if approved is None else str(approved).lower(),
-        "corrected": None if corrected is None else str(corrected).lower(),
-    }  # fmt: skip
-    params = {"limit": min(limit, MOST), **{key: value for key, value in filters.items() if value is not None}}
-    rows = session.api.pages(f"{ROOT}/tasks", params, limit=limit)
+    rows = session.client.documents.list(
+        status=status, name=name, rule=rule, batch=batch, date_from=first, date_to=last, approved=approved,
+        corrected=corrected, limit=limit,
+    )  # fmt: skip
     print_list(session, ("TASK", "FILE", "STATUS", "RULE", "CREATED", "ERROR"), rows, summary)
 
 
-def summary(task: dict[str, Any]) -> tuple[str, ...]:
-    error = task["error"]["code"] if task["error"] else ""
-    rule = f"{task['rule_id']}, version {task['rule_version']}"
-    return (str(task["task_id"]), task["filename"], task["status"], rule, moment(task["created_at"]), error)
+def summary(task: models.Task) -> tuple[str, ...]:
+    error = task.error.code if task.error else ""
+    return (str(task.id), task.filename, task.status, rule_of(task), moment(task.created_at), error)
+
+
+def rule_of(task: models.Task) -> str:
+    return f"{task.rule_id}, version {task.rule_version}"
 
 
 @command(app, "show")
 def show(session: Session, task: Task) -> None:
     """Show a document: its progress, rule, and error."""
-    response = session.api.get(path_of(task))
+    found = session.client.documents.get(task)
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(found.raw)
     else:
-        session.terminal.pairs(facts(response))
+        session.terminal.pairs(facts(found))
 
 
-def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    error, metadata = task["error"], task["metadata"]
-    status = STAGES.get(task["status"], task["status"])
-    yield "Document", f"{task['task_id']}, {task['filename']}"
-    yield "Status", status + (f" at {error['stage']}: {error['detail']} [{error['code']}]" if error else "")
-    yield "Rule", f"{task['rule_id']}, version {task['rule_version']}"
-    if task.get("duplicate_of"):
-        yield "Same file as", f"document {task['duplicate_of']}"
+def facts(task: models.Task) -> Iterator[tuple[str, str]]:
+    error, metadata = task.error, task.metadata
+    yield "Document", f"{task.id}, {task.filename}"
+    status = STAGES.get(task.status, task.status)
+    yield "Status", status + (f" at {error.stage}: {error.detail} [{error.code}]" if error else "")
+    yield "Rule", rule_of(task)
+    if task.duplicate_of:
+        yield "Same file as", f"document {task.duplicate_of}"
     yield "Pages", number((metadata.get("ocr") or {}).get("pages"))
-    yield "E-invoice", einvoice_of(task.get("einvoice"))
+    yield "E-invoice", einvoice_of(task.einvoice)
     yield "Attempts", ", ".join(f"{stage} {count}" for stage, count in metadata.get("attempts", {}).items() if count)
-    yield "Warnings", "; ".join(map(warning_of, metadata.get("warnings", [])))
-    if task.get("approved_at"):
-        yield "Approved", f"by {task['approved_by']}, {moment(task['approved_at'])}"
-    if task.get("corrected"):
-        yield "Corrected", f"see: sluice document history {task['task_id']}"
-    yield "Created", moment(task["created_at"])
-    yield "Updated", moment(task["updated_at"])
+    yield "Warnings", "; ".join(task.warnings)
+    if task.approved_at:
+        yield "Approved", f"by {task.approved_by}, {moment(task.approved_at)}"
+    if task.corrected:
+        yield "Corrected", f"see: sluice document history {task.id}"
+    yield "Created", moment(task.created_at)
+    yield "Updated", moment(task.updated_at)
 
 
 def einvoice_of(found: dict[str, Any] | None) -> str:
@@ -109,22 +109,21 @@ def result(
     if markdown or answer:
         print_text(session, f"{path_of(task)}/{'markdown' if markdown else 'answer'}")
         return
-    response = session.api.get(path_of(task))
-    if response["status"] in {"failed", "cancelled"}:
-        raise failure(response)
-    if response["status"] not in ENDED:
+    document = session.client.documents.get(task)
+    if document.status in {"failed", "cancelled"}:
+        raise failure(document)
+    found = document.result
+    if found is None:
         advice = f"Wait for it with: sluice document wait {task}"
-        raise CliError("The document is not finished.", advice, code=Exit.REFUSED, document=response)
-    if data and "data" not in response["result"]:
+        raise CliError("The document is not finished.", advice, code=Exit.REFUSED, document=document.raw)
+    if data and "data" not in found:
         raise CliError("This rule produces Markdown only. Use --markdown.", code=Exit.NOT_FOUND)
-    found = response["result"]
-    if original and response.get("corrected"):
-        found = session.api.get(f"{path_of(task)}/result", {"original": "true"})
+    if original and document.corrected:
+        found = session.client.get(f"{path_of(task)}/result", {"original": "true"})
     session.terminal.json(found["data"] if data else found)
 
 
 def print_text(session: Session, path: str) -> None:
     """Stream a text to stdout. On a terminal, remove control characters: the document is untrusted."""
-    with session.api.stream(path, read=SILENCE_SECONDS) as response:
-        for block in response.iter_text():
-            session.terminal.write(CONTROL.sub("", block) if sys.stdout.isatty() else block)
+    for text in codecs.iterdecode(session.client.stream(path), "utf-8", "replace"):
+        session.terminal.write(CONTROL.sub("", text) if sys.stdout.isatty() else text)

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from sluice import exact_json
-from sluice.cli.documents.shared import Task, app, path_of
-from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.documents.shared import Task, app
+from sluice.cli.errors import CliError, Exit, unreadable
+from sluice.cli.lists import Limit, print_list
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
-from sluice.errors import CliError, Exit
+from sluice.documents import path_of
 
 
 @command(app, "correct")
@@ -26,8 +27,8 @@ def correct(
     """Correct the data of a result. The original is kept."""
     patch = text_of(file)
     path = f"{path_of(task)}/result"
-    tag = session.api.request("GET", path, repeatable=True).headers["ETag"]
-    response = session.api.request(
+    tag = session.client.request("GET", path, repeatable=True).headers["ETag"]
+    response = session.client.request(
         "PATCH",
         path,
         repeatable=False,
@@ -40,11 +41,10 @@ def correct(
 
 def text_of(file: str) -> bytes:
     """Return the JSON of a file or of stdin, with the digits of its numbers."""
-    try:
+    with unreadable(file):
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
         exact_json.loads(text)
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
     except ValueError:
         raise CliError(f"{file} is not JSON.", code=Exit.USAGE) from None
     return text
@@ -59,10 +59,10 @@ def approve(
 ) -> None:
     """Approve the result of a document."""
     if remove:
-        session.api.delete(f"{path_of(task)}/approve")
+        session.client.delete(f"{path_of(task)}/approve")
         session.terminal.info("Approval removed.")
         return
-    response = session.api.post(f"{path_of(task)}/approve", repeatable=True)
+    response = session.client.post(f"{path_of(task)}/approve", repeatable=True)
     session.terminal.info(f"Approved by {response['approved_by']}.")
     if session.terminal.as_json:
         session.terminal.json(response)
@@ -71,7 +71,7 @@ def approve(
 @command(app, "history")
 def history(session: Session, task: Task, *, limit: Limit = 50) -> None:
     """List the corrections and approvals of a document, newest first. --json prints one line each."""
-    events = session.api.pages(f"{path_of(task)}/history", {"limit": min(limit, MOST)}, limit=limit)
+    events = session.client.pages(f"{path_of(task)}/history", limit=limit)
     print_list(session, ("WHEN", "WHO", "WHAT", "POINTER", "BEFORE", "AFTER"), events, row)
 
 

@@ -6,7 +6,7 @@ import typer
 
 from sluice.api import AGENT
 from sluice.cli.exports.finish import follow
-from sluice.cli.exports.shared import Force, Job, Target, Timeout, Wait, app, path_of
+from sluice.cli.exports.shared import Force, Job, Target, Timeout, Wait, app
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
 
@@ -14,10 +14,10 @@ from sluice.cli.terminal import moment
 @command(app, "cancel")
 def cancel(session: Session, job: Job) -> None:
     """Cancel an export. Finished chunks stay available to later exports."""
-    response = session.api.post(f"{path_of(job)}/cancel")
+    export = session.client.exports.cancel(job)
     session.terminal.info("Cancelled.")
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(export.raw)
 
 
 @command(app, "retry")
@@ -31,8 +31,8 @@ def retry(
     timeout: Timeout = None,
 ) -> None:
     """Retry the failed chunks of a failed export."""
-    response = session.api.post(f"{path_of(job)}/retry")
-    follow(session, response, wait=wait, download=download, force=force, timeout=timeout)
+    export = session.client.exports.retry(job)
+    follow(session, export, wait=wait, download=download, force=force, timeout=timeout)
 
 
 @command(app, "replay")
@@ -46,8 +46,8 @@ def replay(
     timeout: Timeout = None,
 ) -> None:
     """Start a new export with the same request. Existing files are reused."""
-    response = session.api.post(f"{path_of(job)}/replay")
-    follow(session, response, wait=wait, download=download, force=force, timeout=timeout)
+    accepted = session.client.exports.replay(job)
+    follow(session, accepted, wait=wait, download=download, force=force, timeout=timeout)
 
 
 @command(app, "link")
@@ -60,12 +60,11 @@ def link(
     ] = AGENT,
 ) -> None:
     """Print a new link, which works once. The previous link is revoked."""
-    headers = {"User-Agent": user_agent}
-    response = session.api.request("POST", f"{path_of(job)}/link", repeatable=True, headers=headers).json()
+    created = session.client.exports.link(job, user_agent=user_agent)
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(created.raw)
     else:
-        session.terminal.put(response["signedUrl"])
+        session.terminal.put(created.signed_url)
     session.terminal.info(
-        f"It works once, until {moment(response['expiresAt'])}, from this network, with User-Agent {user_agent!r}."
+        f"It works once, until {moment(created.expires_at)}, from this network, with User-Agent {user_agent!r}."
     )

@@ -1,19 +1,19 @@
 """Commands that show exports, chunks, events, and datasets."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
 
-from sluice.cli.exports.shared import ENDED, Job, app, given, path_of, reason, title
-from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.exports.finish import SHOWN_FAILURES
+from sluice.cli.exports.shared import Job, app, reason, title
+from sluice.cli.lists import Limit, print_list
+from sluice.cli.progress import counted
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment, number, size
-from sluice.events import StreamLost, listen
-from sluice.waiting import AWAY_SECONDS
+from sluice.models import Chunk, Dataset, Export
 
-SHOWN_FAILURES = 10
+STATES = ("done", "running", "retrying", "pending", "failed", "cancelled")
 
 
 @command(app, "list")
@@ -25,68 +25,56 @@ def list_exports(
     limit: Limit = 50,
 ) -> None:
     """List your exports, newest first. --json prints one line each."""
-    params = given(status=status, dataset=dataset, limit=min(limit, MOST))
-    rows = session.api.pages("/exports", params, limit=limit)
+    rows = session.client.exports.list(status=status, dataset=dataset, limit=limit)
     columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED")
     print_list(session, columns, rows, summary)
 
 
-def summary(job: dict[str, Any]) -> tuple[str, ...]:
-    response = job["progress"]
-    chunks = f"{number(response['done'])}/{number(response['total'])}"
+def summary(export: Export) -> tuple[str, ...]:
+    counts = export.progress
     return (
-        job["jobId"],
-        job["dataset"],
-        job["status"],
-        chunks,
-        number(response["rows"]),
-        size(response["bytes"]),
-        moment(job["createdAt"]),
-    )
+        export.id, export.dataset, export.status, f"{number(counts.done)}/{number(counts.total)}", number(counts.rows),
+        size(counts.bytes), moment(export.created_at),
+    )  # fmt: skip
 
 
 @command(app, "show")
 def show(session: Session, job: Job) -> None:
     """Show an export: its progress, receipt and failed chunks."""
-    response = session.api.get(path_of(job))
+    export = session.client.exports.get(job)
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(export.raw)
         return
-    session.terminal.pairs(facts(response))
-    if response["progress"]["failed"]:
-        show_failures(session, response)
+    session.terminal.pairs(facts(export))
+    if export.progress.failed:
+        show_failures(session, export)
 
 
-def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    chunks, receipt = job["progress"], job["receipt"]
-    states = ("done", "running", "retrying", "pending", "failed", "cancelled")
-    counts = ", ".join(f"{number(chunks[name])} {name}" for name in states if chunks[name])
-    yield "Export", job["jobId"]
-    yield (
-        "Dataset",
-        f"{job['dataset']}, as {job['format']}, compression {job['compression']}, delivery {job['delivery']}",
-    )
-    yield "Status", job["status"] + (f": {title(job['error'])}" if job["error"] else "")
-    yield "Chunks", f"{number(chunks['total'])}: {counts}"
-    yield "Of these", ", ".join(f"{number(chunks[name])} {name}" for name in ("reused", "degraded") if chunks[name])
-    yield "Content", f"{number(chunks['rows'])} rows, {size(chunks['bytes'])}"
-    yield "Created", moment(job["createdAt"])
-    yield "Finished", moment(job["finishedAt"])
+def facts(export: Export) -> Iterator[tuple[str, str]]:
+    chunks, receipt = export.progress, export.receipt
+    yield "Export", export.id
+    form = f"as {export.format}, compression {export.compression}, delivery {export.delivery}"
+    yield "Dataset", f"{export.dataset}, {form}"
+    yield "Status", export.status + (f": {title(export.error)}" if export.error else "")
+    yield "Chunks", f"{number(chunks.total)}: {', '.join(counted(chunks, STATES))}"
+    yield "Of these", ", ".join(counted(chunks, ("reused", "degraded")))
+    yield "Content", f"{number(chunks.rows)} rows, {size(chunks.bytes)}"
+    yield "Created", moment(export.created_at)
+    yield "Finished", moment(export.finished_at)
     if receipt:
-        yield "File", f"{receipt['fileName']}, {size(receipt['sizeBytes'])}"
-        yield "Checksum", receipt["checksum"]
-        yield "Kept until", moment(receipt["deliveryExpiresAt"])
-        yield "Link", f"{receipt['state']}, until {moment(receipt['expiresAt'])}"
+        yield "File", f"{receipt.file_name}, {size(receipt.size_bytes)}"
+        yield "Checksum", receipt.checksum
+        yield "Kept until", moment(receipt.delivery_expires_at)
+        yield "Link", f"{receipt.state}, until {moment(receipt.expires_at)}"
 
 
-def show_failures(session: Session, job: dict[str, Any]) -> None:
-    failed = session.api.pages(f"{path_of(job['jobId'])}/chunks", {"status": "failed"}, limit=SHOWN_FAILURES)
+def show_failures(session: Session, export: Export) -> None:
     session.terminal.put("")
-    for each in failed:
-        session.terminal.put(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}")
-        session.terminal.put(*(f"  {line}" for line in (each.get("sourceMessage") or "").splitlines()))
-    if job["progress"]["failed"] > SHOWN_FAILURES:
-        session.terminal.put(f"List all with: sluice export chunks {job['jobId']} --status failed")
+    for each in session.client.exports.chunks(export, status="failed", limit=SHOWN_FAILURES):
+        session.terminal.put(f"{each.key} {each.effective_date}: {reason(each.error)}")
+        session.terminal.put(*(f"  {line}" for line in (each.source_message or "").splitlines()))
+    if export.progress.failed > SHOWN_FAILURES:
+        session.terminal.put(f"List all with: sluice export chunks {export.id} --status failed")
 
 
 @command(app, "chunks")
@@ -98,14 +86,14 @@ def chunks(
     limit: Limit = 1_000_000,
 ) -> None:
     """List an export's chunks in the order of the request. --json prints one line each."""
-    results = session.api.pages(f"{path_of(job)}/chunks", given(status=status, limit=min(limit, MOST)), limit=limit)
+    results = session.client.exports.chunks(job, status=status, limit=limit)
     print_list(session, ("KEY", "DATE", "STATUS", "ATTEMPTS", "SOURCE", "ROWS", "SIZE", "ERROR"), results, chunk_row)
 
 
-def chunk_row(chunk: dict[str, Any]) -> tuple[str, ...]:
+def chunk_row(chunk: Chunk) -> tuple[str, ...]:
     return (
-        chunk["key"], chunk["effectiveDate"], chunk["status"], number(chunk["attempts"]), chunk["source"] or "",
-        number(chunk["rows"]), size(chunk["bytes"]), title(chunk["error"]),
+        chunk.key, str(chunk.effective_date), chunk.status, number(chunk.attempts), chunk.source or "",
+        number(chunk.rows), size(chunk.bytes), title(chunk.error),
     )  # fmt: skip
 
 
@@ -117,50 +105,38 @@ def events(
     after: Annotated[str, typer.Option(metavar="ID", help="Resume after this event.")] = "",
 ) -> None:
     """Print an export's events as JSON lines until it ends. For programs; to follow progress, use `wait`."""
-    session.api.get(path_of(job))
-    while True:
-        try:
-            for event in listen(session.api, path_of(job), after=after):
-                if event:
-                    after = event.number
-                    session.terminal.line({"id": event.number, "event": event.kind, "data": event.data})
-            pause = 1.0
-        except StreamLost as lost:
-            pause = max(lost.wait, 1.0)
-        if session.api.get(path_of(job), away=AWAY_SECONDS)["status"] in ENDED:
-            return
-        session.api.pause(pause)
+    for event in session.client.exports.events(job, after=after):
+        session.terminal.line({"id": event.number, "event": event.kind, "data": event.data})
 
 
 @command(app, "datasets")
 def datasets(session: Session) -> None:
     """List the datasets."""
-    response = session.api.get("/exports/datasets")
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(session.client.get("/exports/datasets"))
         return
-    rows = ((each["name"], ", ".join(each["formats"]), keys_of(each)) for each in response["results"])
+    rows = ((each.name, ", ".join(each.formats), keys_of(each)) for each in session.client.exports.datasets())
     session.terminal.table(("DATASET", "FORMATS", "KEYS"), rows)
 
 
-def keys_of(each: dict[str, Any]) -> str:
-    return str(each["keyPattern"]) if each.get("kind", "function") == "function" else ""
+def keys_of(dataset: Dataset) -> str:
+    return dataset.key_pattern if dataset.kind in {None, "function"} else ""
 
 
 @command(app, "dataset")
 def dataset(session: Session, name: Annotated[str, typer.Argument(metavar="DATASET")]) -> None:
     """Show a dataset with its columns."""
-    response = session.api.get(f"/exports/datasets/{quote(name, safe='')}")
+    found = session.client.exports.dataset(name)
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(found.raw)
         return
     session.terminal.pairs(
         [
-            ("Dataset", f"{response['name']}, schema version {response['schemaVersion']}"),
-            ("Formats", ", ".join(response["formats"])),
-            ("Keys", keys_of(response)),
-            ("Your keys", " or ".join(response.get("grantedKeyPatterns") or ())),
+            ("Dataset", f"{found.name}, schema version {found.schema_version}"),
+            ("Formats", ", ".join(found.formats)),
+            ("Keys", keys_of(found)),
+            ("Your keys", " or ".join(found.granted_key_patterns or ())),
         ]
     )
     session.terminal.put("")
-    session.terminal.table(("COLUMN", "TYPE"), ((each["name"], each["type"]) for each in response["columns"]))
+    session.terminal.table(("COLUMN", "TYPE"), ((each.name, each.type) for each in found.columns))

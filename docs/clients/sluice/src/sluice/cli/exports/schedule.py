@@ -1,73 +1,70 @@
 """`sluice export schedule …`: exports that recur at the times of a cron expression."""
 
-import uuid
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import typer
 
+from sluice.api import given
 from sluice.cli.exports.finish import follow
-from sluice.cli.exports.shared import Force, Target, Timeout, Wait, app, given
-from sluice.cli.lists import MOST, Limit, print_list
+from sluice.cli.exports.shared import Force, Target, Timeout, Wait, app
+from sluice.cli.lists import Limit, print_list
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
+from sluice.models import Schedule
 
 schedules = typer.Typer(help="Exports that recur.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schedules, name="schedule")
 
-PATH = "/exports/schedules"
-Schedule = Annotated[UUID, typer.Argument(metavar="SCHEDULE", help="The id that `create` printed.")]
+Which = Annotated[UUID, typer.Argument(metavar="SCHEDULE", help="The id that `create` printed.")]
 
 
 @command(schedules, "list")
 def list_schedules(session: Session, *, limit: Limit = 50) -> None:
     """List your schedules, newest first. --json prints one line each."""
-    rows = session.api.pages(PATH, {"limit": min(limit, MOST)}, limit=limit)
+    rows = session.client.schedules.list(limit=limit)
     print_list(session, ("SCHEDULE", "NAME", "DATASET", "CRON", "TIMEZONE", "NEXT RUN", "LAST RUN"), rows, summary)
 
 
-def summary(schedule: dict[str, Any]) -> tuple[str, ...]:
-    last = schedule["lastRun"]
+def summary(schedule: Schedule) -> tuple[str, ...]:
+    last = schedule.last_run
     return (
-        schedule["id"],
-        schedule["name"],
-        schedule["request"]["dataset"],
-        schedule["cron"],
-        schedule["timezone"],
-        moment(schedule["nextRunAt"]) if schedule["enabled"] else "disabled",
-        f"{last['status']}, {moment(last['startedAt'])}" if last else "",
+        schedule.id,
+        schedule.name,
+        schedule.request["dataset"],
+        schedule.cron,
+        schedule.timezone,
+        moment(schedule.next_run_at) if schedule.enabled else "disabled",
+        f"{last.status}, {moment(last.started_at)}" if last else "",
     )
 
 
 @command(schedules, "show")
-def show(session: Session, schedule: Schedule) -> None:
+def show(session: Session, schedule: Which) -> None:
     """Show a schedule, its next planned time and its last run."""
-    print_one(session, session.api.get(f"{PATH}/{schedule}"))
+    print_one(session, session.client.schedules.get(schedule))
 
 
-def print_one(session: Session, schedule: dict[str, Any]) -> None:
+def print_one(session: Session, schedule: Schedule) -> None:
     if session.terminal.as_json:
-        session.terminal.json(schedule)
+        session.terminal.json(schedule.raw)
     else:
         session.terminal.pairs(facts(schedule))
 
 
-def facts(schedule: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    request, window, last = schedule["request"], schedule["window"], schedule["lastRun"]
-    yield "Schedule", schedule["id"]
-    yield "Name", schedule["name"]
-    yield "Times", f"{schedule['cron']} in {schedule['timezone']}"
+def facts(schedule: Schedule) -> Iterator[tuple[str, str]]:
+    request, window, last = schedule.request, schedule.window, schedule.last_run
+    yield "Schedule", schedule.id
+    yield "Name", schedule.name
+    yield "Times", f"{schedule.cron} in {schedule.timezone}"
     yield "Exports", f"{request['dataset']}: {selection(request)}"
     yield "Days", f"{window['from']} to {window['to']}, relative to the day of the run"
-    yield "If late", schedule["misfire"]
-    yield "Next run", moment(schedule["nextRunAt"]) if schedule["enabled"] else f"none: {schedule['disabledReason']}"
+    yield "If late", schedule.misfire
+    yield "Next run", moment(schedule.next_run_at) if schedule.enabled else f"none: {schedule.disabled_reason}"
     if last:
-        yield (
-            "Last run",
-            f"{last['status']}, {moment(last['startedAt'])}" + (f": {last['detail']}" * bool(last["detail"])),
-        )
-        yield "Last export", last["jobId"] or ""
+        yield "Last run", f"{last.status}, {moment(last.started_at)}" + (f": {last.detail}" if last.detail else "")
+        yield "Last export", last.export_id or ""
 
 
 def selection(request: dict[str, Any]) -> str:
@@ -111,42 +108,33 @@ def create(
         dataset=dataset, keys=names, ruleId=rule, status=status, format=file_format, compression=compression,
         delivery=delivery, reuse=reuse, deliveryTtlSeconds=delivery_ttl,
     )  # fmt: skip
-    body = given(
-        name=name, cron=cron, timezone=timezone, request=request, misfire=misfire, enabled=not paused,
-        window={"unit": "day", "from": first, "to": last},
+    created = session.client.schedules.create(
+        name, cron, request, timezone=timezone, first_day=first, last_day=last, misfire=cast("Any", misfire),
+        enabled=not paused, idempotency_key=idempotency_key,
     )  # fmt: skip
-    headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-    created = session.api.request("POST", PATH, body=lambda: {"json": body}, headers=headers, repeatable=True).json()
     if session.terminal.as_json:
-        session.terminal.json(created)
+        session.terminal.json(created.raw)
     else:
-        session.terminal.put(created["id"])
-    session.terminal.info(f"Next run: {moment(created['nextRunAt'])}." if created["enabled"] else "Created disabled.")
+        session.terminal.put(created.id)
+    session.terminal.info(f"Next run: {moment(created.next_run_at)}." if created.enabled else "Created disabled.")
 
 
 @command(schedules, "pause")
-def pause(session: Session, schedule: Schedule) -> None:
+def pause(session: Session, schedule: Which) -> None:
     """Stop starting runs. An active export continues."""
-    change(session, schedule, {"enabled": False})
+    print_one(session, session.client.schedules.update(schedule, enabled=False))
 
 
 @command(schedules, "resume")
-def resume(session: Session, schedule: Schedule) -> None:
+def resume(session: Session, schedule: Which) -> None:
     """Start runs again, with the next planned time."""
-    change(session, schedule, {"enabled": True})
-
-
-def change(session: Session, schedule: UUID, changes: dict[str, Any]) -> None:
-    print_one(
-        session,
-        session.api.request("PATCH", f"{PATH}/{schedule}", body=lambda: {"json": changes}, repeatable=True).json(),
-    )
+    print_one(session, session.client.schedules.update(schedule, enabled=True))
 
 
 @command(schedules, "run")
 def run(
     session: Session,
-    schedule: Schedule,
+    schedule: Which,
     *,
     wait: Wait = False,
     download: Target = None,
@@ -154,13 +142,12 @@ def run(
     timeout: Timeout = None,
 ) -> None:
     """Create an export now, for today. The next planned time stays."""
-    headers = {"Idempotency-Key": str(uuid.uuid4())}
-    accepted = session.api.request("POST", f"{PATH}/{schedule}/run", headers=headers, repeatable=True).json()
-    follow(session, accepted, wait=wait, download=download, force=force, timeout=timeout)
+    export = session.client.schedules.run(schedule)
+    follow(session, export, wait=wait, download=download, force=force, timeout=timeout)
 
 
 @command(schedules, "delete")
-def delete(session: Session, schedule: Schedule) -> None:
+def delete(session: Session, schedule: Which) -> None:
     """Delete a schedule and its history. Its exports stay."""
-    session.api.request("DELETE", f"{PATH}/{schedule}", repeatable=True)
+    session.client.schedules.delete(schedule)
     session.terminal.info("Deleted.")

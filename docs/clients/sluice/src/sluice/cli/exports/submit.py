@@ -1,19 +1,19 @@
 """`sluice export submit`: create an export from arguments, a CSV file or filters."""
 
-import uuid
 from csv import reader
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sluice.api import checked_json
+from sluice.api import given
 from sluice.cli import items
+from sluice.cli.errors import CliError, Exit, located
 from sluice.cli.exports.finish import follow
-from sluice.cli.exports.shared import Force, Target, Timeout, Wait, app, given
+from sluice.cli.exports.shared import Force, Target, Timeout, Wait, app
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import number
-from sluice.errors import CliError, Exit, Problem
+from sluice.models import Preview
 
 DOCUMENTS = "documents"  # the dataset that has no keys
 
@@ -91,11 +91,11 @@ def submit(
     )  # fmt: skip
     if download:
         check_target(download, force=force)
-    with body_of(options, chunks or [], csv) as body:
+    with body_of(options, chunks or [], csv) as body, located(body.place):
         if preview:
-            show_preview(session, send(session, "/exports/preview", body, {}))
+            show_preview(session, session.client.exports.preview_from(body.as_request))
             return
-        accepted = send(session, "/exports", body, {"Idempotency-Key": idempotency_key or str(uuid.uuid4())})
+        accepted = session.client.exports.create_from(body.as_request, idempotency_key=idempotency_key)
     follow(session, accepted, wait=wait, download=download, force=force, timeout=timeout)
 
 
@@ -104,7 +104,7 @@ def check_target(output: str, *, force: bool) -> None:
     path = Path(output)
     if path.is_file() and not force:
         raise CliError(f"{path} already exists. Use --force to overwrite it.", code=Exit.USAGE)
-    if not path.parent.is_dir():
+    if not output.endswith("/") and not path.parent.is_dir():
         raise CliError(f"The folder {path.parent} does not exist.", code=Exit.USAGE)
 
 
@@ -135,25 +135,15 @@ def body_of(options: dict[str, Any], chunks: list[str], csv: str | None) -> item
     return items.Body(options, None if "filters" in options else items.of_arguments(chunks))
 
 
-def send(session: Session, path: str, body: items.Body, headers: dict[str, str]) -> Any:
-    """Send the request, and again if the response is lost: the idempotency key prevents a second export."""
-    try:
-        response = session.api.request("POST", path, body=body.as_request, headers=headers, repeatable=True)
-    except Problem as problem:
-        problem.locate(body.place)
-        raise
-    return checked_json(response)
-
-
-def show_preview(session: Session, response: dict[str, Any]) -> None:
+def show_preview(session: Session, preview: Preview) -> None:
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(preview.raw)
         return
     session.terminal.pairs(
         [
-            ("Chunks", number(response["totalChunks"])),
-            ("Duplicates", number(response["duplicates"])),
-            ("Reusable files", number(response["reusable"])),
-            ("Quota cost", number(response["quotaCost"])),
+            ("Chunks", number(preview.total_chunks)),
+            ("Duplicates", number(preview.duplicates)),
+            ("Reusable files", number(preview.reusable)),
+            ("Quota cost", number(preview.quota_cost)),
         ]
     )
