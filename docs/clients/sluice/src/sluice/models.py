@@ -249,6 +249,7 @@ class Schedule(Model):
     request: dict[str, Any]
     window: dict[str, Any]
     misfire: str
+    since_last_success: bool | None = None
     enabled: bool
     disabled_reason: str | None = None
     next_run_at: datetime | None = None

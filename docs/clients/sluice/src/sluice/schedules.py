@@ -31,17 +31,19 @@ class AsyncSchedules:
         timezone: str | None = None,
         first_day: int = -1,
         last_day: int = -1,
+        since_last_success: bool = False,
         misfire: Literal["skip", "catch_up"] | None = None,
         enabled: bool = True,
         idempotency_key: str | None = None,
     ) -> Schedule:
         """Export at the times of a cron expression, each time days relative to that day; by default the day before.
 
+        `since_last_success`: also the days since the last successful export.
         `request`: as in the API, such as `{"dataset": "flights", "keys": ["JFK"], "format": "parquet"}`.
         """
         body = given(
             name=name, cron=cron, request=request, timezone=timezone, misfire=misfire, enabled=enabled,
-            window={"unit": "day", "from": first_day, "to": last_day},
+            window={"unit": "day", "from": first_day, "to": last_day}, sinceLastSuccess=since_last_success or None,
         )  # fmt: skip
         return Schedule.of(await self.api.create(PATH, json_body(body), key=idempotency_key))
 

@@ -91,6 +91,9 @@ def create(
     timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Default: UTC.")] = None,
     first: Annotated[int, typer.Option("--from-day", help="First day, relative to the day of the run.")] = -1,
     last: Annotated[int, typer.Option("--to-day", help="Last day, inclusive.")] = -1,
+    since_last_success: Annotated[
+        bool, typer.Option("--since-last-success", help="Also the days since the last successful export.")
+    ] = False,
     misfire: Annotated[str | None, typer.Option(metavar="skip|catch_up", help="If a run cannot start on time.")] = None,
     file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json|parquet")] = None,
     compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
@@ -110,7 +113,7 @@ def create(
     )  # fmt: skip
     created = session.client.schedules.create(
         name, cron, request, timezone=timezone, first_day=first, last_day=last, misfire=cast("Any", misfire),
-        enabled=not paused, idempotency_key=idempotency_key,
+        since_last_success=since_last_success, enabled=not paused, idempotency_key=idempotency_key,
     )  # fmt: skip
     if session.terminal.as_json:
         session.terminal.json(created.raw)
