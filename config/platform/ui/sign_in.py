@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from config.platform.http.addresses import counted_as
 from config.platform.http.throttling import limiter, rate
+from config.platform.ui.templatetags.pages import duration
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,7 @@ class SignInForm(AuthenticationForm):
 
     def get_invalid_login_error(self) -> ValidationError:
         if seconds := getattr(self.request, WAIT, 0):
-            return ValidationError(f"Too many attempts. Try again in {seconds} s.", code="rate_limited")
+            return ValidationError(f"Too many attempts. Try again in {duration(seconds)}.", code="rate_limited")
         return super().get_invalid_login_error()
 
 
