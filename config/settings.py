@@ -27,7 +27,7 @@ CSRF_TRUSTED_ORIGINS = env.csrf_trusted_origins
 INSTALLED_APPS = [
     "django_prometheus",
     "unfold",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # config.urls loads the admin, for web processes only
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -37,7 +37,6 @@ INSTALLED_APPS = [
     "rest_framework",
     "knox",
     "drf_spectacular",
-    "drf_spectacular_sidecar",
     "django_htmx",
     "csp",
     "config.platform",
@@ -65,6 +64,8 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "config.platform.http.audit.middleware",  # inside of the authentication
+    "config.platform.http.roles.Middleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 
@@ -82,6 +83,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "config.platform.ui.base.role",
             ],
         },
     },
@@ -257,7 +259,8 @@ UNFOLD = {
                     page("Users", "person", "auth.user"),
                     page("Groups", "group", "auth.group"),
                     page("API tokens", "key", "knox.authtoken"),
-                    page("Audit log", "history", "admin.logentry"),
+                    page("Audit log", "policy", "platform.auditentry"),
+                    page("Change history", "history", "admin.logentry"),
                 ],
             },
         ],
@@ -272,6 +275,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [
         "rest_framework.permissions.IsAuthenticated",
         "config.platform.http.scopes.HasScope",
+        "config.platform.http.roles.RefuseAuditors",
         "config.platform.http.query_parameters.KnownParameters",
     ],
     "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.ExportThrottle"],
@@ -302,7 +306,6 @@ SPECTACULAR_SETTINGS = {
     "CONTACT": {"name": "The operator of this server"},
     "LICENSE": {"name": "All rights reserved", "identifier": "LicenseRef-All-Rights-Reserved"},
     "SERVERS": [{"url": "/", "description": "This server."}],
-    "SWAGGER_UI_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "SORT_OPERATION_PARAMETERS": False,  # path parameters in the order of the path
     "TAGS": [

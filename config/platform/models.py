@@ -1,7 +1,10 @@
-"""What Sluice knows of a bearer token besides Knox's row: its name, scopes, and last use."""
+"""Names and scopes of bearer tokens, and the audit log."""
 
+from django.contrib.auth.models import User
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
+from django.db.models.functions import Now
 from knox.models import AuthToken
 
 
@@ -18,3 +21,54 @@ class TokenDetails(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class AuditEntry(models.Model):
+    """A request that opened data or changed something, a sign-in, or a command. See docs/access.md.
+
+    Append-only: a trigger refuses other statements. Entries outlive what they name, so there is no foreign key.
+    """
+
+    class Via(models.TextChoices):
+        API = "api", "API"
+        PAGE = "page", "page"
+        ADMIN = "admin", "admin"
+        SIGN_IN = "sign_in", "sign-in"
+        COMMAND = "command", "command"
+
+    class Outcome(models.TextChoices):
+        SUCCESS = "success", "success"
+        REFUSED = "refused", "refused"
+        FAILED = "failed", "failed"
+
+    at = models.DateTimeField(db_default=Now())
+    via = models.CharField(max_length=8, choices=Via)
+    user = models.ForeignKey(User, models.DO_NOTHING, null=True, blank=True, db_constraint=False, db_index=False)
+    account = models.CharField(
+        max_length=64, default="", blank=True, help_text="Account of the operating system that ran the command."
+    )
+    token = models.UUIDField(null=True, blank=True, help_text="ID of the API token.")
+    method = models.CharField(max_length=8, default="", blank=True)
+    action = models.CharField(max_length=200, help_text="Route of the request, or name of the command.")
+    object_ids = ArrayField(
+        models.CharField(max_length=300), default=list, help_text="Objects, such as job_id=… and task_id=…."
+    )
+    status = models.SmallIntegerField(null=True, blank=True, help_text="HTTP status. Empty: written with the change.")
+    outcome = models.CharField(max_length=8, choices=Outcome)
+    request_id = models.CharField(max_length=64, default="", blank=True)
+    address = models.GenericIPAddressField(null=True, blank=True, help_text="Address of the client.")
+
+    class Meta:
+        db_table = "platform_audit"
+        verbose_name_plural = "audit entries"
+        default_permissions = ("view",)
+        permissions = [("open_data", "Can open data of all users; each access is in the audit log")]
+        indexes = [
+            models.Index(fields=["at"], name="platform_audit_at"),
+            models.Index(fields=["user", "-id"], name="platform_audit_of_user"),
+            models.Index(fields=["request_id"], name="platform_audit_of_request"),
+            GinIndex(fields=["object_ids"], name="platform_audit_of_object"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.action}".strip()

@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.paging import whole_number
 from config.platform.http.problems import Problem
 from config.platform.ui.base import problem_text, redirect_page
@@ -22,13 +23,14 @@ from rules.pages.forms import SCHEMA, RuleForm
 class Editor(RulesPage):
     """The form and its context. `rule` is None for a new rule."""
 
+    audited = CHANGES
     template_name = "rules/editor.html"
     fragment_name = "rules/_form.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         form: RuleForm = context["form"]
         rule: Rule | None = context.get("rule")
-        is_read_only = bool(rule) and not context.get("is_changeable") and not context.get("gone")
+        is_shown_only = bool(rule) and not context.get("is_changeable") and not context.get("gone")
         return super().get_context_data(
             title=f"Rule {rule.pk}: {rule.name}" if rule else "New rule",
             field_types=explanations.field_types(), has_model=requirements.has_model(),
@@ -36,7 +38,7 @@ class Editor(RulesPage):
             typed={name: form.typed(name) for name in editing.FIELDS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
-            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_read_only=is_read_only,
+            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_shown_only=is_shown_only,
             **context,
         )  # fmt: skip
 
@@ -128,6 +130,7 @@ class OneRule(Editor):
 class Check(RulesPage):
     """Validate the rule while the user types. With `format`, or if the table was edited, also return the schema."""
 
+    audited = NOTHING
     template_name = "rules/_checked.html"
     http_method_names = ("post",)
 
@@ -140,6 +143,7 @@ class Check(RulesPage):
 class Fields(Editor):
     """Add or remove a field of the table. Returns the check for htmx, else the editor with the changed schema."""
 
+    audited = NOTHING
     fragment_name = "rules/_checked.html"
     http_method_names = ("post",)
 

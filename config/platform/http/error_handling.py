@@ -67,6 +67,7 @@ def page_of(problem: Problem, request_id: str, *, request: HttpRequest | None = 
         "retry_after": problem.all_headers().get("Retry-After"),
         "request_id": request_id,
         "user": getattr(request, "_cached_user", None),
+        "is_read_only": False,  # the user's roles may be a query
     }
     return loader.render_to_string("problem.html", words, request if words["user"] else None).encode()
 

@@ -15,6 +15,7 @@ from django.urls import reverse_lazy
 
 from config.platform.db import clock
 from config.platform.http import scopes, tokens
+from config.platform.http.audit import CHANGES
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
 from config.platform.ui.base import Action, Page, problem_text
@@ -60,6 +61,7 @@ class Account(Page):
     form again creates nothing.
     """
 
+    audited = CHANGES
     template_name = "config/account.html"
     title = "Account"
 
@@ -117,6 +119,7 @@ class PasswordForm(PasswordChangeForm):
 class Password(PasswordChangeView):
     """Change the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
 
+    audited = CHANGES
     template_name = "config/password.html"
     form_class = PasswordForm
     success_url = reverse_lazy("account")

@@ -7,10 +7,12 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.views.generic import TemplateView
 
+from config.platform.http.audit import NOTHING
 from config.platform.http.openapi.reference import reference
 
 
 class ApiReference(TemplateView):
+    audited = NOTHING
     template_name = "docs.html"
     http_method_names = ("get", "head", "options")
 

@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 
 from config.platform.http.addresses import counted_as
+from config.platform.http.audit import NOTHING
 from config.platform.http.throttling import limiter, rate
 from config.platform.ui.templatetags.pages import duration
 
@@ -59,6 +60,7 @@ class SignInForm(AuthenticationForm):
 
 
 class SignIn(LoginView):
+    audited = NOTHING
     template_name = "config/sign_in.html"
     authentication_form = SignInForm
 
