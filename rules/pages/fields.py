@@ -204,7 +204,7 @@ def row_of(number: object, shown: list[Row]) -> Row | None:
 def apply(schema: Any, shown: list[Row], typed: list[Row]) -> Any:
     """Return the schema with the differences between the rows. Raises FieldError; then nothing is changed.
 
-    Children come before their groups, whose new names would change the children's pointers.
+    Children come before their groups, because a rename of a group changes the pointers of its children.
     """
     changed = deepcopy(schema)
     for number in reversed(range(len(shown))):
@@ -282,7 +282,7 @@ def rename(group: Schema, old: str, name: str, number: int) -> None:
 
 
 def add(schema: Any, pointer: str) -> tuple[Any, str]:
-    """Return the schema with a new text field in the group at a pointer, and the field's pointer."""
+    """Return the schema with another text field in the group at a pointer, and the field's pointer."""
     changed = deepcopy(schema) or new("object", is_nullable=False)
     found = changed
     for token in tokens(pointer):
