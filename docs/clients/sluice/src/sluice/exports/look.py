@@ -22,12 +22,17 @@ def list_exports(
     *,
     status: Annotated[str | None, typer.Option(help="pending, running, retrying, success, failed or cancelled")] = None,
     dataset: Annotated[str | None, typer.Option()] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Part of the name, or 8 or more digits that the job id begins with.")
+    ] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="First day, in UTC.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last day, in UTC.")] = None,
     limit: Limit = 50,
 ) -> None:
     """List your exports, newest first. --json prints one line each."""
-    params = given(status=status, dataset=dataset, limit=min(limit, MOST))
-    rows = session.api.pages("/exports", params, limit=limit)
-    columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED")
+    filters = given(status=status, dataset=dataset, q=name, to=last, **{"from": first} if first else {})
+    rows = session.api.pages("/exports", {**filters, "limit": min(limit, MOST)}, limit=limit)
+    columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED", "NAME")
     print_list(session, columns, rows, summary)
 
 
@@ -42,6 +47,7 @@ def summary(job: dict[str, Any]) -> tuple[str, ...]:
         number(response["rows"]),
         size(response["bytes"]),
         moment(job["createdAt"]),
+        job.get("name") or "",  # servers of earlier releases do not have it
     )
 
 
@@ -62,6 +68,7 @@ def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     states = ("done", "running", "retrying", "pending", "failed", "cancelled")
     counts = ", ".join(f"{number(chunks[name])} {name}" for name in states if chunks[name])
     yield "Export", job["jobId"]
+    yield "Name", job.get("name") or ""
     yield (
         "Dataset",
         f"{job['dataset']}, as {job['format']}, compression {job['compression']}, delivery {job['delivery']}",
