@@ -76,6 +76,14 @@ def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: D
         assert rows_behind(pages, shown[title][2]) == rows, title
 
 
+def test_it_counts_the_messages_that_no_worker_has_taken(pages: Client, dataset: Dataset, alice: User) -> None:
+    before = int(figures(pages)["Messages to workers"][0])
+    make_job(dataset, alice, 3)
+    value, note, _ = figures(pages)["Messages to workers"]
+    assert int(value) > before
+    assert "exports " in note
+
+
 def test_it_shows_lost_workers(pages: Client, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     claim()

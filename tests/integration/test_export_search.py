@@ -14,14 +14,14 @@ from rest_framework.test import APIClient
 
 from exports.api.schedules import read_export
 from exports.core.planning import Pair
-from exports.jobs import submission
+from exports.jobs import actions, submission
 from exports.models import Dataset, Grant, Job
 from exports.pages import recent_keys
 from exports.schedules import runs
 from tests.integration.factories import FIRST_DAY, make_job
 from tests.integration.plans import nodes, plans_of, rows_of
 from tests.integration.schedules import make_schedule
-from tests.integration.staff import list_of, pages, staff  # noqa: F401 - fixtures
+from tests.integration.staff import list_of, page_of, pages, staff  # noqa: F401 - fixtures
 from tests.integration.test_submission import pointers
 
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-28"}]}
@@ -171,6 +171,22 @@ def test_staff_find_exports_and_chunks_by_what_lists_show(
     assert ("Flights 7" in of_owner, "Weather" in of_owner) == (True, True)
     chunks = pages.get(list_of("chunk", q=str(job.pk)[:8]))
     assert [chunk.job_id for chunk in chunks.context["cl"].result_list] == [job.pk]
+
+
+def test_the_page_of_an_active_export_refreshes_until_its_end(
+    pages: Client,  # noqa: F811
+    dataset: Dataset,
+    alice: User,
+) -> None:
+    """C2. At the end, the whole page is loaded again, with the buttons for an export that has ended."""
+    job = make_job(dataset, alice, 1)
+    poll = {"HX-Request": "true"}
+    active = pages.get(page_of(job), headers=poll)
+    assert ('hx-trigger="every 5s' in active.content.decode(), "HX-Refresh" in active) == (True, False)
+    actions.cancel(job)
+    assert pages.get(page_of(job), headers=poll)["HX-Refresh"] == "true"
+    ended = pages.get(page_of(job))
+    assert ("hx-trigger" in ended.content.decode(), "HX-Refresh" in ended) == (False, False)
 
 
 MANY = 20_000
