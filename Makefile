@@ -49,8 +49,8 @@ install:
 	@echo 'Installing the packages of requirements-dev.txt …'
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-dev.txt
 
-up: setup ## start the local stack and keep it running until Ctrl-C
-	@$(PYTHON) -m config.dev.stack up
+up: setup ## start the local stack and keep it running until Ctrl-C; SSO=1 adds single sign-on by a local provider
+	@$(PYTHON) -m config.dev.stack up $(if $(SSO),--sso)
 
 demo: setup ## run real exports through a local stack and verify the results
 	@$(PYTHON) -m config.dev.stack demo

@@ -28,6 +28,9 @@ from django_structlog.celery.steps import DjangoStructLogInitStep
 from config.platform import broker
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+# All system checks would load every URL, page and admin class: 18 MB in each process. `check_settings` runs those that
+# a worker needs.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 PR_SET_DUMPABLE = 4  # of prctl(2)
 

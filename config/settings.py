@@ -27,7 +27,7 @@ CSRF_TRUSTED_ORIGINS = env.csrf_trusted_origins
 INSTALLED_APPS = [
     "django_prometheus",
     "unfold",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # config.urls loads the admin, for web processes only
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -63,8 +63,10 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "config.platform.ui.sign_in.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "config.platform.http.audit.middleware",  # inside of the authentication
+    "config.platform.http.roles.Middleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 
@@ -82,6 +84,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "config.platform.ui.base.role",
             ],
         },
     },
@@ -137,7 +140,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "CommonPasswordValidator",
         "NumericPasswordValidator",
     )
-]
+] + [{"NAME": "config.platform.http.tokens.RevokedWithPassword"}]
 AUTHENTICATION_BACKENDS = ["config.platform.ui.sign_in.Backend"]
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "exports"
@@ -257,7 +260,8 @@ UNFOLD = {
                     page("Users", "person", "auth.user"),
                     page("Groups", "group", "auth.group"),
                     page("API tokens", "key", "knox.authtoken"),
-                    page("Audit log", "history", "admin.logentry"),
+                    page("Audit log", "policy", "platform.auditentry"),
+                    page("Change history", "history", "admin.logentry"),
                 ],
             },
         ],
@@ -272,6 +276,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [
         "rest_framework.permissions.IsAuthenticated",
         "config.platform.http.scopes.HasScope",
+        "config.platform.http.roles.RefuseAuditors",
         "config.platform.http.query_parameters.KnownParameters",
     ],
     "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.ExportThrottle"],

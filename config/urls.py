@@ -8,6 +8,8 @@ from config.platform.http import health, metrics, token_views
 from config.platform.http.openapi.document import SchemaView
 from config.platform.ui import home
 
+admin.autodiscover()
+
 urlpatterns = [
     path("", include("config.platform.ui.urls")),
     path("", include("exports.pages.urls")),
@@ -18,8 +20,8 @@ urlpatterns = [
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
-    path("tokens", token_views.TokenListView.as_view()),
-    path("tokens/<uuid:token_id>", token_views.TokenView.as_view()),
+    path("tokens", token_views.TokenListView.as_view(), name="tokens"),
+    path("tokens/<uuid:token_id>", token_views.TokenView.as_view(), name="token"),
     path("api/schema", SchemaView.as_view(), name="schema"),
     path(
         "api/docs",

@@ -27,7 +27,7 @@ def keep_what_is_there() -> None:
 
     def bring_back(_test: Any) -> None:
         empty = truncate if one(f"SELECT greatest({sizes}) > {LARGE}") else delete
-        one(f"BEGIN; SET CONSTRAINTS ALL DEFERRED; {empty} {fill} COMMIT")
+        one(f"BEGIN; SET CONSTRAINTS ALL DEFERRED; SET LOCAL sluice.trim_audit = 'on'; {empty} {fill} COMMIT")
 
     TransactionTestCase._fixture_teardown = bring_back  # type: ignore[attr-defined]
 

@@ -1,6 +1,11 @@
-"""The shared platform as a Django app: registers system checks, OpenAPI extensions and metrics at start."""
+"""The shared platform as a Django app: registers system checks and metrics at start."""
+
+from typing import Any
 
 from django.apps import AppConfig
+from django.apps import apps as global_apps
+from django.apps.registry import Apps
+from django.db.models.signals import post_migrate, post_save
 
 
 class PlatformConfig(AppConfig):
@@ -8,8 +13,24 @@ class PlatformConfig(AppConfig):
 
     def ready(self) -> None:
         from config.platform import checks  # noqa: F401  Django registers checks on import
-        from config.platform.http import metrics
-        from config.platform.http.openapi import responses  # noqa: F401  drf-spectacular registers extensions on import
-        from config.platform.observability import gauges
+        from config.platform.observability import exposition, gauges
+        from config.platform.ui import sign_in_records  # noqa: F401  connects its signals on import
 
-        metrics.register(gauges.Gauges())
+        exposition.register(gauges.Gauges())
+        post_migrate.connect(provide_roles)
+        post_save.connect(record_logged_change, sender="admin.LogEntry")
+
+
+def provide_roles(*, app_config: AppConfig, apps: Apps = global_apps, **_signal: Any) -> None:
+    """Create the groups of the roles after the last app, when all permissions exist."""
+    if app_config is [*global_apps.get_app_configs()][-1] and "group" in apps.all_models["auth"]:
+        from config.platform.http import roles
+
+        roles.provide()
+
+
+def record_logged_change(**_signal: Any) -> None:
+    """Write the entry of the audit log with that of the admin, in the transaction of the change."""
+    from config.platform.http import audit
+
+    audit.record_change()

@@ -1,6 +1,6 @@
 """Startup check of web and workers: reject settings that are well-formed but do not work, alone or together.
 
-`manage.py check` reports the same errors. Celery runs all checks too, but starts regardless of their results.
+`manage.py check` reports the same errors.
 """
 
 import os

@@ -6,6 +6,7 @@ from drf_spectacular.utils import OpenApiResponse
 from rest_framework.request import Request
 
 from config.platform import storage
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -33,6 +34,7 @@ def find(owner: ArtifactOwner) -> str:
 class AnswerView(TaskAPIView):
     """`GET /tasks/{id}/answer`."""
 
+    audited = OPENS_DATA
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(

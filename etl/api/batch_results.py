@@ -18,6 +18,7 @@ from rest_framework.request import Request
 
 from config.platform import storage
 from config.platform.http import staff
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -47,6 +48,7 @@ class TooManyDownloads(Problem):
 class BatchResultsView(TaskAPIView):
     """`GET /batches/{id}/results`."""
 
+    audited = OPENS_DATA
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(

@@ -1,5 +1,6 @@
 """API views of batches. Each translates the request, calls one function, and translates the result."""
 
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest
@@ -10,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from config.platform.http import staff
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
@@ -28,7 +30,7 @@ from etl.api import openapi
 from etl.api.serializers import BatchFilesSerializer, BatchInput, BatchKeysSerializer, CancelSerializer
 from etl.api.views import POLL_SECONDS, TaskAPIView
 from etl.core.formats import HEAD_BYTES
-from etl.ingest import acceptance, archive, batches, multipart, uploads
+from etl.ingest import acceptance, archive, batches, inbox, multipart, uploads
 from etl.ingest.batches import Candidate
 from etl.models import DocumentBatch
 from etl.models.batch import DocumentBatchQuerySet
@@ -63,6 +65,9 @@ def changeable(request: Request, batch_id: int) -> DocumentBatch:
 
 def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
     """Return the documents of a request. Raises BadInput for too many, and for a damaged archive."""
+    if wanted.prefix is not None:
+        found = inbox.documents_below(wanted.prefix, user_id=user_id)
+        return [Candidate(document, "/prefix", label=document.path) for document in found]
     if wanted.file_keys:
         check_number(len(wanted.file_keys), "/file_keys")
         return [
@@ -71,6 +76,7 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         ]
     if len(wanted.files) == 1:
         (file,) = wanted.files
+        file.seek(0)  # the digest of an idempotent request has read it
         head = file.read(HEAD_BYTES)
         file.seek(0)
         if archive.is_archive(head) and not acceptance.is_document(head, name=file.name or ""):
@@ -87,7 +93,8 @@ def check_number(count: int, pointer: str) -> None:
 def identity_of(wanted: BatchInput) -> dict[str, Any]:
     """Return what a repeated request must have in common with the first one."""
     files = [{"name": file.name, **uploads.SentFile(file).identity()} for file in wanted.files]
-    return {**wanted.options, "files": files, "file_keys": wanted.file_keys}
+    part = {} if wanted.prefix is None else {"prefix": wanted.prefix}
+    return {**wanted.options, "files": files, "file_keys": wanted.file_keys, **part}
 
 
 @extend_schema_view(
@@ -100,6 +107,7 @@ def identity_of(wanted: BatchInput) -> dict[str, Any]:
 class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
     """`GET /batches`: the user's batches, newest first. `POST`: creates one, of files or of earlier uploads."""
 
+    audited = CHANGES
     parser_classes = (JSONParser, MultiPartParser)
     ordering = ("-created_at", "-batch_id")
 
@@ -142,7 +150,7 @@ class SubmitUploadedBatchView(TaskAPIView):
 def submit(request: Request) -> Response:
     wanted, user = BatchInput.of(request), user_of(request)
     batch, replayed = batches.submit(
-        candidates_of(wanted, user_id=user.pk),
+        partial(candidates_of, wanted, user_id=user.pk),
         user=user,
         **wanted.options,
         request_id=request_id(request._request),
@@ -161,6 +169,8 @@ def headers_of(batch_id: int) -> dict[str, str]:
 
 class BatchView(TaskAPIView):
     """`GET /batches/{id}`."""
+
+    audited = CHANGES
 
     @openapi.operation(
         operation_id="getBatch", **openapi.GET_BATCH, responses={200: schemas.Batch, **problems(NoSuchBatch)}

@@ -17,6 +17,7 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
@@ -147,6 +148,7 @@ def comparison_body(found: Comparison) -> schemas.EvaluationComparison:
 class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     """`GET` and `POST /rules/{rule_id}/samples`."""
 
+    audited = OPENS_DATA
     scopes = RULES
     parser_classes = (ExactJSONParser, MultiPartParser)
     ordering = ("-id",)
@@ -261,6 +263,7 @@ class SampleView(TaskAPIView):
 class EvaluationsView(TaskAPIView, generics.ListAPIView[Any]):
     """`GET` and `POST /rules/{rule_id}/evaluations`."""
 
+    audited = CHANGES
     scopes = RULES
     ordering = ("-id",)
 
@@ -296,6 +299,7 @@ class EvaluationsView(TaskAPIView, generics.ListAPIView[Any]):
 class EvaluationView(TaskAPIView):
     """`GET /rules/{rule_id}/evaluations/{number}`."""
 
+    audited = CHANGES
     scopes = RULES
 
     @operation(
@@ -334,6 +338,7 @@ class CancelEvaluationView(TaskAPIView):
 class CompareEvaluationsView(TaskAPIView):
     """`GET /rules/{rule_id}/evaluations/compare?a=1&b=2`."""
 
+    audited = CHANGES
     scopes = RULES
 
     @operation(

@@ -15,6 +15,7 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
 from config.platform.http import sse
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import credential_of, user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -30,6 +31,7 @@ from etl.runstate import RunState
 class TaskEventsView(TaskAPIView):
     """`GET /tasks/{id}/events`: a response that lasts until the task has ended."""
 
+    audited = CHANGES
     http_method_names = ("get",)  # Django would make a HEAD of it
     content_negotiation_class = IgnoreAccept
 
@@ -43,10 +45,8 @@ class TaskEventsView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        state = seen(request, task_id)
+        state = lookup.open_result(seen(request, task_id), user=user_of(request))
         start = begin(state, request.headers.get("Last-Event-ID", ""))
-        if lookup.has_result(state):
-            lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
         credential = credential_of(request, owner_id=state.user_id, model=Task)
         connection.close()
         if start is None:

@@ -46,6 +46,7 @@ LIMITS = {
     "max_file_bytes": 52428800,
     "max_batch": 1000,
     "max_batch_bytes": 104857600,
+    "inbox": "etl/inbox/17/",
     "max_pages": 500,
     "rate": "1200/min",
 }

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 
 from config.platform import storage
 from config.platform.http import graceful_shutdown
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -49,6 +50,7 @@ class NoSuchPage(NotFound):
 class LayoutView(TaskAPIView):
     """`GET /tasks/{id}/layout`."""
 
+    audited = OPENS_DATA
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(
@@ -78,6 +80,7 @@ class LayoutView(TaskAPIView):
 class PageImageView(TaskAPIView):
     """`GET /tasks/{id}/pages/{n}/image`."""
 
+    audited = OPENS_DATA
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(

@@ -26,6 +26,7 @@ from etl.core import metrics
 from etl.core.states import ENDED, Status
 from etl.models import Task
 from etl.models.task import TaskQuerySet
+from etl.pipeline import representation
 from etl.runstate import RunState
 
 POLL_SECONDS = 0.25
@@ -85,6 +86,24 @@ def previous_result(state: RunState) -> dict[str, Any] | None:
 def record_reading(state: RunState, *, user: User, what: str) -> None:
     """Record that staff open the content of another user's document, before it is sent."""
     staff.record_reading(user, Task(pk=state.task_id, user_id=state.user_id), what)
+
+
+def open_result(state: RunState, *, user: User) -> RunState:
+    """Return a state whose result may be sent to the user, and record it; for staff who may not open data, the state
+    without content of the document."""
+    if not staff.may_open(user, state.user_id):
+        return without_data(state)
+    if has_result(state):
+        record_reading(state, user=user, what="Over the API: opened the result.")
+    return state
+
+
+def without_data(state: RunState) -> RunState:
+    """Return a state without content of the document: no result, no e-invoice, and only the codes of warnings."""
+    ocr = {name: value for name, value in state.metadata["ocr"].items() if name != representation.EINVOICE}
+    warnings = [warning | {"detail": ""} for warning in state.metadata["warnings"]]
+    metadata = state.metadata | {"ocr": ocr, "warnings": warnings}
+    return replace(state, result=None, previous_run=0, markdown_key="", metadata=metadata)
 
 
 def has_result(state: RunState) -> bool:

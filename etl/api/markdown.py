@@ -12,6 +12,7 @@ from drf_spectacular.utils import OpenApiResponse
 from rest_framework.request import Request
 
 from config.platform import storage
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -32,6 +33,7 @@ class NotReady(Problem):
 class MarkdownView(TaskAPIView):
     """`GET /tasks/{id}/markdown`."""
 
+    audited = OPENS_DATA
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(

@@ -200,12 +200,14 @@ paths that lead out of the archive, and files that are compressed more than 200 
 SUBMIT_UPLOADED_BATCH: dict[str, Any] = {
     **SUBMIT_BATCH,
     "summary": "Submit a batch of uploaded documents",
-    "description": "Creates a task for each of the documents that you uploaded to URLs of `POST /api/v1/etl/uploads`. "
+    "description": "Creates a task for each of the documents that you uploaded to URLs of `POST /api/v1/etl/uploads`, "
+    "or, with `prefix`, of those that another system stored in your `inbox`. They stay there. "
     "Everything else is as for `POST /api/v1/etl/batches`, which takes the same JSON too.",
     "examples": [
         request_example(
             "Uploaded before", {"name": "Invoices of March", "rule_id": 3, "file_keys": [examples.FILE_KEY]}
         ),
+        request_example("In the inbox", {"name": "Invoices of March", "rule_id": 3, "prefix": "invoices/2026-03/"}),
         *SUBMIT_BATCH["examples"],
     ],
 }

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from config.platform.http import staff
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import ExactJSONParser
@@ -30,6 +31,7 @@ from etl.runstate import RunState
 class ResultView(TaskAPIView):
     """`GET /tasks/{id}/result`, and `PATCH` to correct its data."""
 
+    audited = OPENS_DATA
     parser_classes = (ExactJSONParser,)
 
     @openapi.operation(
@@ -65,7 +67,7 @@ class ResultView(TaskAPIView):
         },
     )  # fmt: skip
     def patch(self, request: Request, task_id: int) -> Response:
-        task = owned(request, task_id)
+        task = reviewable(request, task_id)
         patch = CorrectionSerializer.read(request.data)["data"]
         with staff.recorded(request.user, task, "Over the API: corrected the result."):
             row = review.correct(
@@ -76,6 +78,13 @@ class ResultView(TaskAPIView):
             )
         etag = review.tag_of(row.run, row.review.corrections)
         return Response(row.current_result, headers={"ETag": etag})
+
+
+def reviewable(request: Request, task_id: int) -> Task:
+    """Return the row of a task whose result the user may open and change. Raises NoSuchTask and NotPermitted."""
+    task = owned(request, task_id)
+    staff.require_data(request.user, task.user_id)
+    return task
 
 
 def original_of(state: RunState) -> dict[str, Any] | None:
@@ -101,7 +110,7 @@ class ApprovalView(TaskAPIView):
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
-        task = owned(request, task_id)
+        task = reviewable(request, task_id)
         EmptyBody.read(request.data)
         with staff.recorded(request.user, task, "Over the API: approved the result."):
             row = review.approve(task, user=user_of(request), if_match=request.headers.get("If-Match"))
@@ -116,7 +125,7 @@ class ApprovalView(TaskAPIView):
         },
     )
     def delete(self, request: Request, task_id: int) -> Response:
-        task = owned(request, task_id)
+        task = reviewable(request, task_id)
         with staff.recorded(request.user, task, "Over the API: removed the approval of the result."):
             review.remove_approval(task, user=user_of(request))
         return Response(status=204)
@@ -132,6 +141,7 @@ class ApprovalView(TaskAPIView):
 class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):
     """`GET /tasks/{id}/history`: corrections and approvals, newest first."""
 
+    audited = OPENS_DATA
     ordering = ("-id",)
 
     def get_queryset(self) -> QuerySet[ReviewEvent]:

@@ -61,12 +61,26 @@ BATCH_NAME: dict[str, Any] = {"max_length": 200, "allow_blank": True, "default":
 
 
 class BatchKeysSerializer(StrictSerializer):
-    """Submission of documents that were uploaded before, by their `file_key`."""
+    """Submission of documents that were uploaded before, by their `file_key`, or of files in your inbox."""
 
     name = Text(**BATCH_NAME)
     rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
     keep_days = WholeNumber(**KEEP_DAYS)
-    file_keys = serializers.ListField(child=Text(max_length=200), min_length=1)
+    file_keys = serializers.ListField(child=Text(max_length=200), min_length=1, required=False)
+    prefix = Text(
+        max_length=500,
+        allow_blank=True,
+        required=False,
+        help_text="All files whose paths below your `inbox` (`GET /api/v1/etl/limits`) begin with this, in place of "
+        "`file_keys`. Empty: the whole inbox.",
+    )
+
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+        if "file_keys" in data and "prefix" in data:
+            yield "prefix", [ErrorDetail("Use either file_keys or prefix.", code="invalid")]
+        elif "file_keys" not in data and "prefix" not in data:
+            yield "file_keys", [ErrorDetail("file_keys or prefix is required.", code="required")]
+        yield from super().refused(data)
 
     def validate_file_keys(self, keys: list[str]) -> list[str]:
         repeated = {index: [REPEATED] for index, key in enumerate(keys) if keys.index(key) < index}
@@ -159,7 +173,7 @@ class SubmitInput:
 
 
 class BatchInput:
-    """Validated input of a batch: files, an archive, or keys of earlier uploads, and the rule."""
+    """Validated input of a batch: files, an archive, keys of earlier uploads, or a part of the inbox; and the rule."""
 
     @classmethod
     def of(cls, request: Request) -> Self:
@@ -169,6 +183,7 @@ class BatchInput:
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.files: list[UploadedFile] = fields.get("file", [])
         self.file_keys: list[str] = fields.get("file_keys", [])
+        self.prefix: str | None = fields.get("prefix")
         self.options: dict[str, Any] = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
 
 

@@ -6,6 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from config.platform.db import clock
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
@@ -22,11 +23,14 @@ DAYS, MOST_DAYS = 30, 366
 class LimitsView(TaskAPIView):
     """`GET /limits`: the quota, its usage, and the other limits."""
 
+    audited = CHANGES
+
     @openapi.operation(operation_id="getDocumentLimits", **openapi.LIMITS, responses={200: schemas.DocumentLimits})
     def get(self, request: Request) -> Response:
         user = user_of(request)
         limits = representation.limits(
             quotas.state(user.pk),
+            user_id=user.pk,
             rule_versions=rule_quotas.used(user.pk),
             tokens=budgets.state(user.pk, 0),
             rules=budgets.of_rules(user),
@@ -36,6 +40,8 @@ class LimitsView(TaskAPIView):
 
 class UsageView(TaskAPIView):
     """`GET /usage`: the user's model calls and tokens, by day."""
+
+    audited = CHANGES
 
     @openapi.operation(
         operation_id="getModelUsage",

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config.platform.http import staff
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import credential_of, user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
@@ -185,6 +186,8 @@ class UploadView(TaskAPIView):
 class TaskView(TaskAPIView):
     """`GET /tasks/{id}`: 200 for every existing task, whatever its status. `DELETE`: removes it with its objects."""
 
+    audited = CHANGES
+
     @openapi.operation(
         operation_id="getTask",
         **openapi.GET,
@@ -197,8 +200,7 @@ class TaskView(TaskAPIView):
             credential = credential_of(request, owner_id=state.user_id, model=Task)
             state = lookup.wait_for_change(state, user=user_of(request), credential=credential, seconds=seconds)
         headers = {} if state.has_ended else {"Retry-After": str(POLL_SECONDS)}
-        if lookup.has_result(state):
-            lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
+        state = lookup.open_result(state, user=user_of(request))
         task = representation.task(state, previous_result=lookup.previous_result(state))
         return Response(task, headers=headers)
 
@@ -213,6 +215,7 @@ class TaskView(TaskAPIView):
     def delete(self, request: Request, task_id: int) -> Response:
         is_forced = read_flag(request, "force")
         task = owned(request, task_id)
+        staff.require_change(request.user, task, "delete")
         deletion.delete(task, user=user_of(request), message="Over the API: deleted.", is_forced=is_forced)
         return Response(status=204)
 
@@ -227,6 +230,7 @@ class TaskView(TaskAPIView):
 class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
     """`GET /tasks`: the user's tasks, newest first, and the search for some of them."""
 
+    audited = CHANGES
     ordering = ("-created_at", "-task_id")
 
     def get_queryset(self) -> TaskQuerySet:

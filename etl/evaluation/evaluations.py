@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
+from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl.core.errors import LlmForbidden
 from etl.evaluation import dispatch, queue, scoring
@@ -86,6 +87,7 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
             rule=rule, number=last + 1, version=number, user=user, samples=len(samples)
         )
         SampleRun.objects.bulk_create([SampleRun(evaluation=evaluation, sample_id=pk) for pk in samples])
+        audit.record_change(number=evaluation.number)
         for _ in range(min(len(samples), queue.AT_ONCE)):
             transaction.on_commit(partial(dispatch.wake, user.pk))
     log.info("evaluation_started", evaluation_id=evaluation.pk, rule_id=rule_id, version=number, samples=len(samples))

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from config.platform import exact_json
-from config.platform.http import parsers
+from config.platform.http import audit, parsers
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem
 from etl.core.states import Status
 from etl.models import Sample, Task
@@ -79,6 +79,7 @@ def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple
         if rule is None:
             raise NoSuchRule
         check(rule, expected)
+        audit.record_change(task_id=task.pk)
         if Sample.objects.filter(rule=rule, task=task).update(expected=expected):
             return Sample.objects.get(rule=rule, task=task), False
         if Sample.objects.filter(rule=rule).count() >= MAX_SAMPLES:

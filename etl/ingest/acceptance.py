@@ -124,7 +124,7 @@ def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentForma
     """Return the format of an acceptable document, by its first bytes. Raises the problems above."""
     check_size(size, pointer=pointer)
     kind = sniff(head, name)
-    if kind is None or kind not in engines.provider().formats:
+    if kind is None or kind not in engines.formats():
         raise FormatNotAccepted(kind)
     check_pages(head)
     return kind
@@ -149,7 +149,7 @@ def check_type(content_type: str) -> None:
     """Raise FormatNotAccepted for a declared type that the provider does not support. The content is checked later."""
     bare = content_type.partition(";")[0].strip().lower()
     kind = OTHER_NAMES.get(bare) or next((kind for kind in DocumentFormat if kind.media_type == bare), None)
-    if bare != ANYTHING and kind not in engines.provider().formats:
+    if bare != ANYTHING and kind not in engines.formats():
         raise FormatNotAccepted(kind)
 
 

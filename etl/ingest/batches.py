@@ -4,7 +4,7 @@ A batch is accepted or refused as a whole where a quota or the queue has no room
 request would be harder to complete than a smaller batch is to send.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +16,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from config.platform.db import clock, identity
+from config.platform.http import audit
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import BadInput, InputError, Problem, StorageUnavailable
 from config.platform.observability import tracing
@@ -66,7 +67,7 @@ class BatchRequest:
 
 
 def submit(
-    candidates: Sequence[Candidate],
+    candidates: Callable[[], Sequence[Candidate]],
     *,
     user: User,
     name: str = "",
@@ -88,8 +89,9 @@ def submit(
     request = BatchRequest(
         user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
     )
+    found = candidates()  # after the search for an earlier request: files of an inbox may have been moved away since
     with ThreadPoolExecutor(THREADS) as pool:
-        checks = list(pool.map(check, candidates))
+        checks = list(pool.map(check, found))
         fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
         require_some(fitting, checks)
         queue_limit.check(user_id=user.pk, **cost(fitting))  # before storing them
@@ -185,6 +187,7 @@ def create(
         earlier = Task.objects.newest_duplicates(user_id=user.pk, digests=(file.sha256 for file in files))
         ranked = enumerate(files, turns.next_rank(user.pk))
         rows = [{**shared, "rank": rank, **columns_of(file, earlier)} for rank, file in ranked]
+        audit.record_change(batch_id=batch.pk)
         return batch, Task.objects.accept_many(rows)
 
 

@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from config.platform.db import clock, identity
+from config.platform.http import audit
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from config.platform.observability import tracing
@@ -117,4 +118,5 @@ def create_task(
             traceparent=tracing.traceparent(),
             **(idempotency.columns if idempotency else {}),
         )
+        audit.record_change(task_id=task.pk)
         return task, False

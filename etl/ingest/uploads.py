@@ -6,6 +6,7 @@ under `etl/documents/`, which a presigned URL that is still valid cannot change.
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from django.db import transaction
 
 from config.platform import storage
 from config.platform.db import clock
+from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
@@ -114,49 +116,44 @@ def store_blocks(
     return StoredDocument(key=key, kind=kind, size=size, filename=filename, sha256=stored.sha256)
 
 
-class EarlierUpload:
-    """A document that this user uploaded earlier by a presigned URL."""
+class StoredFile(ABC):
+    """A document that is an object already. `pointer`: of the request's member that names it."""
 
-    def __init__(self, file_key: str, *, user_id: int) -> None:
-        self.key = self.upload = file_key
-        self.user_id = user_id
+    key: str
+    upload: str  # the key of an upload whose quota the task takes over, or ""
+    pointer: str
+
+    @cached_property
+    @abstractmethod
+    def head(self) -> storage.Head | storage.Listed:
+        """Raises a problem if the user has no such file."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
 
     def identity(self) -> dict[str, Any]:
         return {"file_key": self.key}
-
-    @cached_property
-    def head(self) -> storage.Head:
-        if not re.fullmatch(f"{re.escape(UPLOADS)}{self.user_id}/{UUID}", self.key):
-            raise unknown_file()
-        with storing():
-            found = storage.head(self.key)
-        if found is None:
-            raise unknown_file()
-        return found
 
     @property
     def size(self) -> int:
         return self.head.size
 
-    @property
-    def name(self) -> str:
-        return unpacked(self.head.metadata.get("filename", ""))
-
     @cached_property
     def kind(self) -> DocumentFormat:
-        check_size(self.size, pointer="/file_key")
-        with unchanged():
+        check_size(self.size, pointer=self.pointer)
+        with unchanged(self.pointer):
             first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
-        return checked(first, size=self.head.size, name=self.name, pointer="/file_key")
+        return checked(first, size=self.head.size, name=self.name, pointer=self.pointer)
 
     def check(self) -> None:
-        """Raise a problem if the document is not accepted. Another user's upload looks like a missing one."""
+        """Raise a problem if the document is not accepted."""
         _ = self.kind
 
     def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
         key = new_key(self.kind)
-        with unchanged():
+        with unchanged(self.pointer):
             storage.copy(
                 self.key,
                 key,
@@ -170,18 +167,42 @@ class EarlierUpload:
         return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename, sha256="")
 
 
+class EarlierUpload(StoredFile):
+    """A document that this user uploaded earlier by a presigned URL. Another user's looks like a missing one."""
+
+    pointer = "/file_key"
+
+    def __init__(self, file_key: str, *, user_id: int) -> None:
+        self.key = self.upload = file_key
+        self.user_id = user_id
+
+    @cached_property
+    def head(self) -> storage.Head:
+        if not re.fullmatch(f"{re.escape(UPLOADS)}{self.user_id}/{UUID}", self.key):
+            raise unknown_file()
+        with storing():
+            found = storage.head(self.key)
+        if found is None:
+            raise unknown_file()
+        return found
+
+    @property
+    def name(self) -> str:
+        return unpacked(self.head.metadata.get("filename", ""))
+
+
 def unknown_file() -> BadInput:
     return BadInput(InputError(pointer="/file_key", code="unknown_file", detail="There is no such upload of yours."))
 
 
 @contextmanager
-def unchanged() -> Iterator[None]:
+def unchanged(pointer: str) -> Iterator[None]:
     with storing():
         try:
             yield
         except (storage.Missing, storage.Changed):
-            again = "The upload was changed while it was read. Submit it again."
-            raise BadInput(InputError(pointer="/file_key", code="file_changed", detail=again)) from None
+            again = "The file was changed while it was read. Submit it again."
+            raise BadInput(InputError(pointer=pointer, code="file_changed", detail=again)) from None
 
 
 # ---- Presigned uploads ----------------------------------------------------------------------------------------------
@@ -206,6 +227,7 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
     with transaction.atomic():
         queue_limit.lock()
         quotas.reserve(user_id, file_key=key, size=size, expires_at=expires_at)
+        audit.record_change()
     ticket = storage.presign_upload(
         key,
         seconds=UPLOAD_SECONDS,

@@ -41,7 +41,7 @@ class CancelTask(TaskAction):
 
 class DeleteTask(TaskAction):
     def act(self, *, task_id: int) -> str:
-        task = changeable(task_id, user=self.user)
+        task = changeable(task_id, user=self.user, verb="delete")
         deletion.delete(task, user=self.user, message=ON_PAGE, is_forced=True)
         return "Document deleted."
 

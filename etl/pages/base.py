@@ -38,10 +38,10 @@ def owned(task_id: int, *, user: User) -> Task:
     return require_first(Task.objects.owned_by(user).filter(pk=task_id).without_results(), NotFound(UNKNOWN))
 
 
-def changeable(task_id: int, *, user: User) -> Task:
-    """Return a task that the user may change, without its result. Raises NotFound and NotPermitted."""
+def changeable(task_id: int, *, user: User, verb: str = "change") -> Task:
+    """Return a task that the user may change or delete, without its result. Raises NotFound and NotPermitted."""
     row = owned(task_id, user=user)
-    staff.require_change(user, row)
+    staff.require_change(user, row, verb)
     return row
 
 

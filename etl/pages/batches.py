@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -18,6 +19,7 @@ from django_htmx.http import HttpResponseClientRefresh
 from rest_framework.request import Request
 
 from config.platform.http import staff
+from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import chosen
 from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
@@ -71,6 +73,7 @@ class MultipleFiles(forms.ClearableFileInput):
 
 
 class BatchListPage(DocumentsPage):
+    audited = CHANGES
     template_name = "etl/batches.html"
     title = "Batches"
 
@@ -115,7 +118,7 @@ def submit(request: HttpRequest, user: User) -> DocumentBatch:
         body["file"] = files
     wanted = BatchInput(validated(BatchFilesSerializer, body))
     batch, _replayed = batches.submit(
-        candidates_of(wanted, user_id=user.pk),
+        partial(candidates_of, wanted, user_id=user.pk),
         user=user,
         **wanted.options,
         request_id=request_id(request),
@@ -128,6 +131,7 @@ def submit(request: HttpRequest, user: User) -> DocumentBatch:
 class BatchPage(DocumentsPage):
     """The page. htmx fetches its fragment every few seconds until the batch has ended, and then the whole page."""
 
+    audited = CHANGES
     template_name = "etl/batch.html"
     fragment_name = "etl/_batch.html"
 
@@ -239,6 +243,8 @@ class RetryBatch(BatchAction):
 
 
 class BatchResultsDownload(DocumentsPage):
+    audited = OPENS_DATA
+
     def get(self, request: HttpRequest, *, batch_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         rows = DocumentBatch.objects.owned_by(self.user).filter(pk=batch_id)

@@ -8,6 +8,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from config.platform.http import staff
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.problems import NotFound, Problem, require_first
 from config.platform.ui.base import problem_text
 from etl.core.json_changes import ABSENT, pairs
@@ -15,7 +16,7 @@ from etl.core.states import Status
 from etl.models import Task
 from etl.pages import page_images, results
 from etl.pages.actions import TaskAction
-from etl.pages.base import CONTENT_OPENED, UNKNOWN, TaskPage
+from etl.pages.base import CONTENT_OPENED, UNKNOWN, TaskPage, changeable
 from etl.pages.edit_form import EditForm, text_of
 from etl.pages.results import number
 from etl.pipeline import review
@@ -28,6 +29,7 @@ MOST_UNSAVED = 20  # values that a faster person's change has kept from being sa
 class EditPage(TaskPage):
     """The form of the data, beside the pages of the document. Works without scripts."""
 
+    audited = OPENS_DATA
     template_name = "etl/edit.html"
     http_method_names = ("get", "post")
 
@@ -127,13 +129,21 @@ class EditPage(TaskPage):
         )
 
 
-class ApproveResult(TaskAction):
+class ReviewAction(TaskAction):
+    """An action on a result, which requires that the user may open it."""
+
+    def task(self, task_id: int) -> Task:
+        staff.require_data(self.user, changeable(task_id, user=self.user).user_id)
+        return super().task(task_id)
+
+
+class ApproveResult(ReviewAction):
     def act(self, *, task_id: int) -> str:
         review.approve(self.task(task_id), user=self.user, if_match=self.request.POST.get("tag"))
         return "Result approved."
 
 
-class RemoveApproval(TaskAction):
+class RemoveApproval(ReviewAction):
     def act(self, *, task_id: int) -> str:
         review.remove_approval(self.task(task_id), user=self.user)
         return "Approval removed."

@@ -10,6 +10,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.text import normalize_newlines
 
+from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import whole_number
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.ui.base import Action, Listing, problem_text
@@ -39,6 +40,7 @@ class OwnRulePage(RulesPage):
 class EvaluationsPage(OwnRulePage):
     """The evaluations of a rule, the comparison of `?a=` and `?b=`, and the samples."""
 
+    audited = OPENS_DATA
     template_name = "etl/evaluations.html"
     fragment_name = "etl/_evaluations.html"
 
@@ -172,6 +174,7 @@ class Cancel(Action):
 class AccuraciesFragment(OwnRulePage):
     """The accuracies of the versions, for the page of versions."""
 
+    audited = CHANGES
     template_name = "etl/_accuracies.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:

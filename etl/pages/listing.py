@@ -6,6 +6,7 @@ from typing import Any
 from django.urls import reverse
 from rest_framework.request import Request
 
+from config.platform.http.audit import CHANGES
 from config.platform.http.paging import chosen
 from config.platform.ui.base import Listing, first_page
 from etl.api import lookup
@@ -40,6 +41,7 @@ RULE = ("rule__json_schema", "rule__system_prompt", "rule__description")  # long
 class DocumentListPage(DocumentsPage):
     """The list and the upload form. It polls every few seconds while a document on the page is open."""
 
+    audited = CHANGES
     template_name = "etl/documents.html"
     fragment_name = "etl/_rows.html"
     title = "Documents"

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.platform import storage
+from config.platform.http.audit import OPENS_DATA
 from etl.core.formats import DocumentFormat
 from etl.pages.base import TaskPage
 from etl.pages.results import number
@@ -18,6 +19,7 @@ MOST_TEXT = 300  # characters of a block that are looked for in the text
 class ImagesFragment(TaskPage):
     """Pages for htmx, fetched when they scroll into view or a citation links to them."""
 
+    audited = OPENS_DATA
     template_name = "etl/_images.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:

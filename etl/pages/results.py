@@ -9,6 +9,7 @@ from django.http.response import HttpResponseBase
 
 from config.platform import exact_json, storage
 from config.platform.http import staff
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import api_request
 from etl.api import answer, lookup, markdown
@@ -31,6 +32,7 @@ DOWNLOAD_SECONDS = 60  # validity of a presigned URL: the download must start, n
 class SheetsFragment(TaskPage):
     """Pages of the Markdown for htmx, fetched when they scroll into view or a citation links to them."""
 
+    audited = OPENS_DATA
     template_name = "etl/_sheets.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -106,6 +108,7 @@ def number(request: HttpRequest, name: str) -> int | None:
 class BranchFragment(TaskPage):
     """A part of the tree for htmx: `?node=` is a JSON Pointer, `&from=` the index of the first member."""
 
+    audited = OPENS_DATA
     template_name = "etl/_branch.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -175,6 +178,7 @@ def dumped(data: Any) -> bytes:
 class ResultDownload(DocumentsPage):
     """Download of a result under the document's name. As an attachment, so that no browser renders it on our origin."""
 
+    audited = OPENS_DATA
     ending: str
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
@@ -200,6 +204,8 @@ class DocumentGone(Problem):
 
 class OriginalDownload(DocumentsPage):
     """Redirect to the original document in the object storage, by a presigned URL."""
+
+    audited = OPENS_DATA
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         self.count()

@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.db.models import Exists, OuterRef
 
 from config.platform.http import staff
+from config.platform.http.audit import CHANGES
 from config.platform.http.problems import StorageUnavailable
 from config.platform.ui.base import is_htmx
 from etl.api import answer, lookup
@@ -32,6 +33,7 @@ PANES = ("markdown", "json")  # that htmx fetches alone
 class DocumentPage(TaskPage):
     """The page. htmx fetches its fragment on each event until the task has ended."""
 
+    audited = CHANGES
     template_name = "etl/document.html"
     fragment_name = "etl/_document.html"
 
@@ -43,7 +45,10 @@ class DocumentPage(TaskPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
-        if state.has_ended:
+        may_open = staff.may_open(self.user, state.user_id)
+        if not may_open:
+            state = lookup.without_data(state)
+        elif state.has_ended:
             lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
         rule, mode = pinned_rule(state)
         return super().get_context_data(
@@ -59,10 +64,12 @@ class DocumentPage(TaskPage):
             incomplete=completeness.describe(completeness.incomplete_pages(state.metadata["warnings"])),
             is_running=not (state.has_ended or state.is_cancellable),
             may_change=staff.may_change(self.user, Task(user_id=state.user_id)),
+            may_delete=staff.may_change(self.user, Task(user_id=state.user_id), "delete"),
+            may_open=may_open,
             earlier=earlier_of(state),
             events=f"{representation.path_of(state.task_id)}/events",
             is_fragment=is_htmx(self.request),
-            **(self.ended(state, mode) if state.has_ended else self.last(state)),
+            **(self.ended(state, mode, may_open=may_open) if state.has_ended else self.last(state)),
             **context,
         )
 
@@ -84,7 +91,7 @@ class DocumentPage(TaskPage):
             "json": results.json_pane(state, self.request),
         }
 
-    def ended(self, state: RunState, mode: str) -> dict[str, Any]:
+    def ended(self, state: RunState, mode: str, *, may_open: bool) -> dict[str, Any]:
         default, groups = rules_for(self.user)
         return {
             "default_rule": default,
@@ -93,8 +100,8 @@ class DocumentPage(TaskPage):
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
             "sample": sample_of(state, mode, self.user),
-            "review": review_of(state) if state.status == Status.COMPLETED else None,
-            **self.panes(state),
+            "review": review_of(state) if may_open and state.status == Status.COMPLETED else None,
+            **(self.panes(state) if may_open else {}),
         }
 
 

@@ -9,6 +9,7 @@ from django.utils.text import normalize_newlines
 
 from config.platform import exact_json, storage
 from config.platform.http import large_bodies
+from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import whole_number
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import problem_text, validated
@@ -120,6 +121,7 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
 class RuleDocumentsFragment(RulesPage):
     """The user's newest parsed documents, to take Markdown from."""
 
+    audited = CHANGES
     template_name = "rules/_documents.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -131,6 +133,7 @@ class RuleDocumentsFragment(RulesPage):
 class SampleMarkdownFragment(RulesPage):
     """The text area with a document's Markdown."""
 
+    audited = OPENS_DATA
     template_name = "rules/_sample.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from django.db import transaction
 
 from config.platform import storage
 from config.platform.db import clock
+from config.platform.http import audit
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl import runstate
 from etl.core import metrics
@@ -115,6 +116,7 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
         reset(again, from_stage, rule_content, stored)
         again.save()
         batch_ends.reopen(again.batch_id)
+        audit.record_change(task_id=again.pk)
     metrics.task_moved(Status.PENDING)
     log.info("task_retried", etl_task_id=again.pk, stage=str(from_stage), run=again.run)
     dispatch.begin(again, stage=from_stage)

@@ -34,6 +34,7 @@ DOCUMENTS = "etl/documents/"
 UPLOADS = "etl/uploads/"
 TASKS = "etl/tasks/"
 IMAGES = "etl/images/"
+INBOX = "etl/inbox/"  # other systems write there
 # Cleanup deletes only objects with keys of these forms. A dataset's folder may be below the same prefix, but its files
 # have a date and an extension.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -47,6 +48,11 @@ MARKDOWN = "text/markdown; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 # Both have the numbers in the keys of artifacts.
 ArtifactOwner = Task | RunState
+
+
+def inbox_of(user_id: int) -> str:
+    """Return the folder of the bucket whose files the user may submit."""
+    return f"{INBOX}{user_id}/"
 
 
 class RunFolder(NamedTuple):

@@ -7,6 +7,7 @@ import structlog
 from django.db import transaction
 
 from config.platform.db import clock
+from config.platform.http import audit
 from config.platform.http.problems import Problem
 from etl import runstate
 from etl.core import metrics
@@ -91,6 +92,7 @@ def retry(batch: DocumentBatch) -> int:
         if not retried:
             raise NothingToRetry
         batch_ends.reopen(batch.pk)
+        audit.record_change(batch_id=batch.pk)
     for _ in retried:
         metrics.task_moved(Status.PENDING)
     log.info("batch_retried", batch_id=batch.pk, documents=len(retried))

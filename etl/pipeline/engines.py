@@ -34,9 +34,16 @@ def reads_einvoices() -> bool:
     return find_spec("facturx") is not None
 
 
+def reader(kind: DocumentFormat) -> OCRProvider:
+    """Return the provider that reads documents of this format: the configured one, and for XML, which other providers
+    do not accept, the local one, so that all e-invoices are read."""
+    return local() if kind == DocumentFormat.XML and reads_einvoices() else provider()
+
+
 def formats() -> list[DocumentFormat]:
-    """Return the formats that the configured provider accepts, in display order."""
-    return sorted(provider().formats, key=list(DocumentFormat).index)
+    """Return the accepted formats, in display order."""
+    accepted = provider().formats | ({DocumentFormat.XML} if reads_einvoices() else frozenset())
+    return sorted(accepted, key=list(DocumentFormat).index)
 
 
 def providers() -> Iterator[tuple[str, OCRProvider]]:

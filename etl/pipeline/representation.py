@@ -8,7 +8,7 @@ from django.conf import settings
 from config.platform.http.quotas import left
 from etl.core.states import Status
 from etl.models import DocumentBatch, ReviewEvent
-from etl.pipeline import schemas
+from etl.pipeline import artifacts, schemas
 from etl.pipeline.budgets import TokenState
 from etl.pipeline.quotas import Quota
 from etl.runstate import RunState
@@ -132,7 +132,7 @@ def batch(row: Any) -> schemas.BatchSummary:
 
 
 def limits(
-    quota: Quota, *, rule_versions: int, tokens: TokenState, rules: dict[int, TokenState]
+    quota: Quota, *, user_id: int, rule_versions: int, tokens: TokenState, rules: dict[int, TokenState]
 ) -> schemas.DocumentLimits:
     env = settings.SLUICE
     versions = part(env.etl_daily_rule_versions, rule_versions)
@@ -161,6 +161,7 @@ def limits(
         "max_file_bytes": env.etl_max_file_bytes,
         "max_batch": env.etl_max_batch,
         "max_batch_bytes": env.etl_max_batch_bytes,
+        "inbox": artifacts.inbox_of(user_id),
         "max_pages": env.etl_max_pages,
         "rate": env.etl_rate,
     }

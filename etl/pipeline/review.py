@@ -17,6 +17,7 @@ from django.utils.http import parse_etags
 
 from config.platform import exact_json
 from config.platform.db import clock
+from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl import runstate
 from etl.core.json_changes import ABSENT, Pair, pairs
@@ -144,6 +145,7 @@ def locked(task: Task, if_match: str | None) -> Iterator[Task]:
         with actions.reading_state():
             runstate.forget(row.pk, generation=row.generation)
         yield row
+        audit.record_change(task_id=row.pk)
 
 
 def require_match(if_match: str | None, current: str) -> None:

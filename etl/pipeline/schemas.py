@@ -398,6 +398,7 @@ class DocumentLimits(TypedDict):
     max_file_bytes: int
     max_batch: Annotated[int, "Documents of a batch."]
     max_batch_bytes: Annotated[int, "Bytes of a request with the documents of a batch."]
+    inbox: Annotated[str, "Folder of the bucket. Files that other systems store there can be submitted as a batch."]
     max_pages: int
     rate: Annotated[str, "Rate limit for requests other than GET, such as `1200/min`."]
 

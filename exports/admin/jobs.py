@@ -179,6 +179,11 @@ def filters_of(filters: dict[str, Any]) -> SafeString:
     return below_each_other([("keys", ", ".join(keys[:SHOWN]) + more), *rest])
 
 
+def shows_message(request: HttpRequest, chunk: Chunk | None) -> bool:
+    """Return whether the page of a chunk has a message of the source, and the user may open data."""
+    return bool(chunk and chunk.source_message and staff.may_open(request.user, chunk.job.user_id))
+
+
 @admin.register(Chunk)
 class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     row_actions = staff_actions.CHUNKS
@@ -216,7 +221,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         fieldsets = super().get_fieldsets(request, obj)
-        return [*fieldsets[:2], MESSAGE, *fieldsets[2:]] if obj and obj.source_message else fieldsets
+        return [*fieldsets[:2], MESSAGE, *fieldsets[2:]] if shows_message(request, obj) else fieldsets
 
     @admin.display(description="message")
     def message(self, chunk: Chunk) -> SafeString:
@@ -224,7 +229,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, obj: Any = None, **kwargs: Any) -> Any:
         """Record that staff open a chunk with a message of the source, which may quote rows of its owner."""
-        if obj and obj.source_message:
+        if shows_message(request, obj):
             staff.record_reading(request.user, obj.job, f"Read the source's message of chunk {obj.pk}.")
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 

@@ -106,7 +106,10 @@ class ScheduleAdmin(StaffActionAdmin):
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("name", "state"), "disabled_reason", ("user", "dataset"), "exports")}),
-        ("Timetable", {"fields": (("cron", "timezone"), ("window_from", "window_to"), "misfire")}),
+        (
+            "Timetable",
+            {"fields": (("cron", "timezone"), ("window_from", "window_to"), "since_last_success", "misfire")},
+        ),
         ("Times", {"fields": ((instant("next_run_at"), instant("check_at")), instant("created_at"))}),
         ("Runs", {"fields": ("history",)}),
         ("Request", {"classes": ("collapse",), "fields": (shown("id", str, "schedule ID"), "keys")}),

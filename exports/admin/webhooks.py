@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmin, change
 from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, shown
 from config.platform.db import clock
+from config.platform.http import staff
 from config.platform.ui.templatetags.pages import ago
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import TEST
@@ -156,6 +157,12 @@ class DeliveryAdmin(StaffActionAdmin):
         ("Body", {"classes": ("collapse",), "fields": ("body",)}),
         ("Lease", {"classes": ("collapse",), "fields": (("token", instant("lease_until")),)}),
     )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Show the body to staff who may open data."""
+        fieldsets = list(super().get_fieldsets(request, obj))
+        may_open = request.user.has_perm(staff.OPEN_DATA)
+        return [each for each in fieldsets if may_open or each[0] != "Body"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer the bodies."""

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from config.platform import storage
 from config.platform.http import throttling
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import ProblemResponses, problems
 from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
@@ -76,6 +77,7 @@ class LinkRefused(Problem):
 class DownloadView(APIView):
     """`GET /exports/{jobId}/download?token=…`: redeems the link. HEAD does not redeem it."""
 
+    audited = OPENS_DATA
     authentication_classes = ()
     permission_classes = (AllowAny,)
     throttle_classes = (rates.DownloadThrottle,)
@@ -131,6 +133,7 @@ def is_prefetch(request: Request) -> bool:
 class FileView(APIView):
     """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: redirects the owner to a file of a manifest."""
 
+    audited = OPENS_DATA
     scopes = DATA
     content_negotiation_class = IgnoreAccept
 

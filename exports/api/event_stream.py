@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from config.platform.http import sse
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import credential_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
@@ -33,6 +34,7 @@ FIRST = 2  # the highest number that the first event of a job may have
 class ExportEventsView(APIView):
     """`GET /exports/{jobId}/events`: a response that lasts until the job has ended."""
 
+    audited = CHANGES
     scopes = EXPORTS
     http_method_names = ("get",)  # Django would make a HEAD of it
     content_negotiation_class = IgnoreAccept

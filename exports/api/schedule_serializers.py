@@ -9,6 +9,10 @@ from config.platform.http.serializers import FilledText, StrictBoolean, StrictSe
 from exports.models.schedule import Misfire
 
 MAX_DAYS = 3660
+SINCE_LAST_SUCCESS = (
+    "Begin each run with the day after the last day of the newest successful export, if that is before the window: "
+    "after failed and missed runs, the next one exports their days too."
+)
 
 
 @extend_schema_field(
@@ -58,6 +62,8 @@ class ScheduleFields(StrictSerializer):
     def read(cls, data: Any) -> dict[str, Any]:
         values = super().read(data)
         window = values.pop("window", None)
+        if "sinceLastSuccess" in values:
+            values["since_last_success"] = values.pop("sinceLastSuccess")
         return {**values, **({"window_from": window["from"], "window_to": window["to"]} if window else {})}
 
 
@@ -69,6 +75,7 @@ class NewScheduleSerializer(ScheduleFields):
     timezone = Text(max_length=64, default="UTC", help_text="IANA time zone, such as `Europe/Berlin`.")
     request = RequestField()
     window = WindowSerializer()
+    sinceLastSuccess = StrictBoolean(default=False, help_text=SINCE_LAST_SUCCESS)
     misfire = serializers.ChoiceField(
         choices=Misfire.choices,
         default=Misfire.SKIP,
@@ -85,6 +92,7 @@ class ScheduleChangeSerializer(ScheduleFields):
     timezone = Text(max_length=64, required=False)
     request = RequestField(required=False)
     window = WindowSerializer(required=False)
+    sinceLastSuccess = StrictBoolean(required=False, help_text=SINCE_LAST_SUCCESS)
     misfire = serializers.ChoiceField(choices=Misfire.choices, required=False)
     enabled = StrictBoolean(
         required=False, help_text="`false` pauses the schedule. `true` resumes it with the next planned time."

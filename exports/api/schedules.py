@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config.platform.db import clock
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
@@ -47,6 +48,7 @@ def body_of(schedule: Schedule) -> schemas.Schedule:
 class ScheduleListView(generics.ListAPIView[Schedule]):
     """`GET` and `POST /exports/schedules`."""
 
+    audited = CHANGES
     scopes = EXPORTS
     row_bytes = staticmethod(lambda schedule: len(str(schedule.request)))
 
@@ -72,6 +74,7 @@ class ScheduleListView(generics.ListAPIView[Schedule]):
 class ScheduleView(APIView):
     """`GET`, `PATCH` and `DELETE /exports/schedules/{scheduleId}`."""
 
+    audited = CHANGES
     scopes = EXPORTS
 
     @extend_schema(

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from config.platform import built_in_datasets
 from config.platform.http import staff
 from config.platform.http.addresses import client_address
+from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
@@ -46,6 +47,7 @@ POLL_SECONDS = 2
 class ExportListView(generics.ListAPIView[Job]):
     """`GET /exports`: the user's jobs, newest first, or those that a search finds. `POST /exports`: creates a job."""
 
+    audited = CHANGES
     scopes = EXPORTS
     ordering = ("-created_at", "-job_id")
 
@@ -118,6 +120,7 @@ def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair t
 class PreviewView(APIView):
     """`POST /exports/preview`: the effect of the same request to `POST /exports`. Changes nothing."""
 
+    audited = NOTHING
     scopes = EXPORTS
 
     @extend_schema(
@@ -133,6 +136,7 @@ class PreviewView(APIView):
 class LimitsView(APIView):
     """`GET /exports/limits`: the daily quota, its usage, and the other limits."""
 
+    audited = CHANGES
     scopes = EXPORTS
 
     @extend_schema(operation_id="getLimits", **openapi.LIMITS, responses={200: schemas.Limits})
@@ -143,6 +147,7 @@ class LimitsView(APIView):
 class DatasetListView(APIView):
     """`GET /exports/datasets`: those that the user may export."""
 
+    audited = CHANGES
     scopes = EXPORTS
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
@@ -158,6 +163,7 @@ class NoSuchDataset(NotFound):
 class DatasetView(APIView):
     """`GET /exports/datasets/{name}`: with its columns."""
 
+    audited = CHANGES
     scopes = EXPORTS
 
     @extend_schema(
@@ -197,6 +203,7 @@ def changeable(request: Request, job_id: UUID) -> Job:
 class ExportView(APIView):
     """`GET /exports/{jobId}`: 200 for every existing job, whatever its status."""
 
+    audited = CHANGES
     scopes = EXPORTS
 
     @extend_schema(
@@ -220,6 +227,7 @@ class ExportView(APIView):
 class ChunkListView(generics.ListAPIView[Chunk]):
     """`GET /exports/{jobId}/chunks`: in the order of the request."""
 
+    audited = CHANGES
     scopes = EXPORTS
     ordering = ("seq",)
 

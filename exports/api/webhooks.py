@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
@@ -36,6 +37,7 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
 class WebhookListView(generics.ListAPIView[Webhook]):
     """`GET` and `POST /webhooks`."""
 
+    audited = CHANGES
     scopes = WEBHOOKS
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -59,6 +61,7 @@ class WebhookListView(generics.ListAPIView[Webhook]):
 class WebhookView(APIView):
     """`GET`, `PATCH` and `DELETE /webhooks/{webhookId}`."""
 
+    audited = CHANGES
     scopes = WEBHOOKS
 
     @extend_schema(
@@ -140,6 +143,7 @@ class TestWebhookView(APIView):
 class DeliveryListView(generics.ListAPIView[Delivery]):
     """`GET /webhooks/{webhookId}/deliveries`."""
 
+    audited = CHANGES
     scopes = WEBHOOKS
     ordering = ("-created_at", "-id")
 

@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 
 from config.platform import storage
 from config.platform.db import sql
+from config.platform.http import audit
 from config.platform.http.addresses import network_around
 from config.platform.http.problems import Problem
 from exports.core import metrics
@@ -104,6 +105,7 @@ def mint(receipt: Receipt, bound: ClientBinding = UNBOUND) -> Link:
             raise ReceiptExpired
         until = locked.now + timedelta(seconds=settings.SLUICE.export_link_ttl_seconds)
         receipt.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
+        audit.record_change(job_id=receipt.pk)
         return Link.objects.create(receipt=receipt, expires_at=min(until, locked.expires_at), **bound)
 
 

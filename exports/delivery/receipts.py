@@ -6,6 +6,7 @@ import structlog
 from django.db import transaction
 from django.db.models.functions import Now
 
+from config.platform.http import audit
 from config.platform.http.problems import Problem
 from config.platform.storage import StoredObject
 from exports.core.states import JobStatus
@@ -64,4 +65,5 @@ def revoke(receipt: Receipt) -> None:
             raise links.ReceiptExpired
         live.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
         Receipt.objects.filter(pk=live.pk).update(expires_at=Now())
+        audit.record_change(job_id=live.pk)
     log.info("receipt_revoked", job_id=str(receipt.pk))

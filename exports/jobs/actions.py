@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import transaction
 
 from config.platform.db import sql
+from config.platform.http import audit
 from config.platform.http.problems import Problem
 from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, planning, wakeups
@@ -105,6 +106,7 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
         if chunks:
             day = quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)
             Job.objects.filter(pk=job.pk).update(charged_on=day)
+        audit.record_change(job_id=job.pk)
     metrics.job_moved(JobStatus.RUNNING)
     log.info("job_retried", job_id=str(job.job_id), chunks=chunks)
     if chunks:
@@ -206,6 +208,7 @@ def try_to_cancel(job: Job) -> int | None:
                 transaction.set_rollback(True)
                 return None
             chunks += some
+        audit.record_change(job_id=job.pk)
     return chunks
 
 

@@ -13,6 +13,7 @@ from django.db.models import Model, Prefetch
 from rest_framework.request import Request
 
 from config.platform.db import clock, sql
+from config.platform.http import audit
 from config.platform.http.quotas import left
 from exports.core.errors import explain
 from exports.core.states import JobStatus
@@ -265,7 +266,10 @@ def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | 
 def chunks(job: Job, page: Sequence[Chunk], user_id: int) -> list[schemas.Chunk]:
     """Return the bodies of chunks of a job, with the source's messages if the user may see them."""
     shown = access.message_check(job, user_id) if any(each.source_message for each in page) else None
-    return [chunk(each, has_message=bool(shown and shown(each.key))) for each in page]
+    bodies = [chunk(each, has_message=bool(shown and shown(each.key))) for each in page]
+    if any(each["sourceMessage"] for each in bodies):
+        audit.opened()
+    return bodies
 
 
 def chunk(chunk: Chunk, *, has_message: bool = False) -> schemas.Chunk:

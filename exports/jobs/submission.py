@@ -12,6 +12,7 @@ from django.db import connection, transaction
 
 from config.platform.built_in_datasets import BuiltInDataset
 from config.platform.db import clock, sql
+from config.platform.http import audit
 from config.platform.http.idempotency import Idempotency
 from config.platform.observability import tracing
 from exports.core import metrics, planning, wakeups
@@ -82,6 +83,7 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
         job = create_job(request, caller, charged_on=day, rank=rank)
         reusable = paths_with_a_file(request, paths)
         copy_chunks(job, request.pairs, paths, reusable)
+        audit.record_change(job_id=job.pk)
     metrics.job_moved(JobStatus.PENDING)
     log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
     transaction.on_commit(lambda: wakeups.chunks(waiting=job.total - len(reusable)))

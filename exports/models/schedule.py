@@ -40,6 +40,11 @@ class Schedule(models.Model):
     request = models.JSONField()
     window_from = models.SmallIntegerField(help_text="First day, relative to the local date of the planned time.")
     window_to = models.SmallIntegerField(help_text="Last day, relative to the local date of the planned time.")
+    since_last_success = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Runs begin with the day after the last exported one, if that is earlier.",
+    )
     misfire = models.CharField(max_length=8, choices=Misfire)
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=MAX_REASON, default="", blank=True)

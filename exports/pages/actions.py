@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.views.generic import View
 
+from config.platform.http.audit import OPENS_DATA
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import NotFound
 from config.platform.http.serializers import as_day
@@ -96,6 +97,7 @@ def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
 class DownloadFile(LoginRequiredMixin, RateLimitedView, View):
     """Download one file of a job. Only for its owner, any number of times until the delivery expires."""
 
+    audited = OPENS_DATA
     http_method_names = ["get"]
     throttle = rates.ExportThrottle
 

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.urls import NoReverseMatch, reverse
 
 from config.platform.db import clock
+from config.platform.http.audit import CHANGES
 from config.platform.http.problems import require_first
 from config.platform.webhooks import representation, schemas, subscriptions
 from config.platform.webhooks.models import TEST
@@ -100,6 +101,7 @@ def last_test(webhook: Webhook) -> DeliveryRow | None:
 class DeliveryPage(ExportsPage):
     """The page of one delivery: payload, headers, and attempts."""
 
+    audited = CHANGES
     template_name = "webhooks/delivery.html"
     fragment_name = "webhooks/_attempts.html"
     title = "Delivery"

@@ -17,7 +17,8 @@ from django.db.models import Count, F, Min, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 
 from config.platform.db import clock
-from config.platform.http import staff
+from config.platform.http import audit, staff
+from config.platform.http.audit import CHANGES
 from config.platform.http.paging import refusal
 from config.platform.ui.base import Listing, api_request
 from exports.api import views
@@ -36,6 +37,7 @@ GROUPS = 10  # of failures that the summary lists
 class ExportPage(JobPage):
     """The whole page."""
 
+    audited = CHANGES
     template_name = "exports/job.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -57,6 +59,7 @@ class ExportStatusFragment(JobPage):
     changed.
     """
 
+    audited = CHANGES
     template_name = "exports/_now.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -75,6 +78,7 @@ class ExportStatusFragment(JobPage):
 class ChunkTableFragment(JobPage):
     """The chunk table. Its page and filter are in the URL."""
 
+    audited = CHANGES
     template_name = "exports/_chunks.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -85,6 +89,7 @@ class ChunkTableFragment(JobPage):
 class ReceiptFragment(JobPage):
     """The receipt, if it has changed: its link was used, or it has expired."""
 
+    audited = CHANGES
     template_name = "exports/_receipt.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -247,7 +252,7 @@ def failures(rows: QuerySet[Chunk], may_show: Callable[[str], bool]) -> list[dic
     )
     found = list(groups)
     examples = {each.seq: each for each in rows.filter(seq__in=[group["first"] for group in found])}
-    return [
+    shown = [
         {
             **explain(group["error_code"], group["error_detail"]),
             "count": group["count"],
@@ -256,3 +261,6 @@ def failures(rows: QuerySet[Chunk], may_show: Callable[[str], bool]) -> list[dic
         }
         for group in found
     ]
+    if any(each["message"] for each in shown):
+        audit.opened()
+    return shown

@@ -9,6 +9,7 @@ from django.shortcuts import redirect
 from rest_framework.request import Request
 
 from config.platform.db import clock
+from config.platform.http.audit import CHANGES
 from config.platform.http.paging import MAX_LIMIT, chosen
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.ui.base import Listing, first_page, problem_text, run_each, uuid_of
@@ -27,6 +28,7 @@ STATUSES = {ACTIVE: tuple(JOB_ACTIVE), **{status: (status,) for status in JobSta
 class ExportListPage(ExportsPage):
     """The list, newest first. It polls every few seconds while an export on the page is active."""
 
+    audited = CHANGES
     template_name = "exports/jobs.html"
     fragment_name = "exports/_jobs.html"
     title = "Exports"

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import reverse
 from rest_framework.request import Request
 
+from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, fingerprint
 from config.platform.http.problems import Problem
 from config.platform.ui.base import api_request, problem_text, redirect_page, uuid_of
@@ -29,6 +30,7 @@ TRIES, WAIT_SECONDS = 15, 0.2  # to wait for the request of a first click
 class NewExportPage(ExportsPage):
     """The form. With htmx, a 429 or 503 response leaves it on the screen. It also works without JavaScript."""
 
+    audited = CHANGES
     template_name = "exports/new.html"
     fragment_name = "exports/_new.html"
     title = "New export"
@@ -81,6 +83,7 @@ class NewExportPage(ExportsPage):
 class PreviewFragment(ExportsPage):
     """Preview of the form's export, for htmx. Changes nothing."""
 
+    audited = NOTHING
     http_method_names = ["post"]
     template_name = "exports/_preview.html"
 

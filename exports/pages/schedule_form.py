@@ -66,6 +66,11 @@ class ScheduleForm(ExportForm):
     last = forms.IntegerField(
         label="Last day (inclusive)", required=False, initial=-1, min_value=-MAX_DAYS, max_value=MAX_DAYS
     )
+    since = forms.BooleanField(
+        label="Also the days since the last successful export",
+        required=False,
+        help_text="After failed and missed runs, the next one exports their days too.",
+    )
     misfire = forms.ChoiceField(
         label="If a run cannot start on time",
         choices=MISFIRES,
@@ -101,6 +106,7 @@ class ScheduleForm(ExportForm):
             "timezone": data["zone"],
             "request": {**kept, **request},
             "window": {"unit": "day", "from": data["first"], "to": data["last"]},
+            "sinceLastSuccess": data["since"],
             "misfire": data["misfire"],
         }
 
@@ -173,6 +179,7 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
         "zone": schedule.timezone,
         "first": schedule.window_from,
         "last": schedule.window_to,
+        "since": schedule.since_last_success,
         "misfire": schedule.misfire,
         "dataset": request["dataset"],
         "keys": "\n".join(request.get("keys", ())),

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.urls import reverse
 
 from config.platform.db import clock
+from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.idempotency import Idempotency, KeyReused, fingerprint
 from config.platform.http.problems import Problem
 from config.platform.ui.base import Action, Listing, api_request, redirect_page, uuid_of
@@ -26,6 +27,7 @@ NEXT = 5
 
 
 class ScheduleListPage(ExportsPage):
+    audited = CHANGES
     template_name = "schedules/list.html"
     title = "Schedules"
 
@@ -57,6 +59,7 @@ def local(schedule: Schedule) -> Any:
 class ScheduleFormPage(ExportsPage):
     """The form of a new schedule. It also works without JavaScript."""
 
+    audited = CHANGES
     template_name = "schedules/form.html"
     fragment_name = "schedules/_form.html"
     title = "New schedule"
@@ -126,6 +129,7 @@ class ChangeSchedulePage(ScheduleFormPage):
 class SchedulePreviewFragment(ExportsPage):
     """The next runs of the form, for htmx. Changes nothing."""
 
+    audited = NOTHING
     http_method_names = ["post"]
     template_name = "schedules/_preview.html"
 
@@ -150,6 +154,7 @@ class SchedulePreviewFragment(ExportsPage):
 class SchedulePage(ExportsPage):
     """A schedule: its next runs, its request, and its history."""
 
+    audited = CHANGES
     template_name = "schedules/schedule.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:

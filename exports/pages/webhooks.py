@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 
+from config.platform.http.audit import CHANGES
 from config.platform.http.problems import Problem
 from config.platform.ui.base import Listing, is_htmx, show_in, validated
 from config.platform.webhooks import representation, subscriptions
@@ -55,6 +56,7 @@ def of_webhook(webhook: Webhook) -> WebhookForm:
 
 
 class WebhookListPage(ExportsPage):
+    audited = CHANGES
     template_name = "webhooks/list.html"
     title = "Webhooks"
 
@@ -92,6 +94,7 @@ class WebhookListPage(ExportsPage):
 class WebhookPage(ExportsPage):
     """A webhook with its deliveries. htmx polls the log while a delivery is pending."""
 
+    audited = CHANGES
     template_name = "webhooks/webhook.html"
     fragment_name = "webhooks/_log.html"
 

@@ -10,6 +10,7 @@ import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from exports.jobs import submission
 from exports.models import Job, Schedule
@@ -43,6 +44,7 @@ def locked(schedule: Schedule) -> Iterator[Schedule]:
     """Lock the row until the end of the transaction: the scheduler moves the same columns. Raises NoSuchSchedule."""
     with transaction.atomic():
         yield require_first(Schedule.objects.select_for_update().filter(pk=schedule.pk), NoSuchSchedule)
+        audit.record_change(schedule_id=schedule.pk)
 
 
 def create(
@@ -70,6 +72,7 @@ def create(
         if rows.filter(user_id=caller.user_id).count() >= MAX_PER_USER:
             raise TooManySchedules
         schedule.save(force_insert=True)
+        audit.record_change(schedule_id=schedule.pk)
     schedule.refresh_from_db()
     log.info("schedule_created", schedule_id=str(schedule.pk))
     return schedule, False
@@ -85,7 +88,14 @@ def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: da
         for name, value in changes.items():
             setattr(current, name, value)
         is_resumed = current.enabled and not was_enabled
-        if is_resumed or changes.keys() & {"cron", "timezone", "request", "window_from", "window_to"}:
+        if is_resumed or changes.keys() & {
+            "cron",
+            "timezone",
+            "request",
+            "window_from",
+            "window_to",
+            "since_last_success",
+        }:
             timetable = validate(current, read, now)
             if current.enabled and (is_resumed or was != (current.cron, current.timezone)):
                 plan(current, timetable, now)

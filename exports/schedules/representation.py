@@ -42,6 +42,7 @@ def one(schedule: Schedule, status_of: dict[int, str]) -> schemas.Schedule:
         "timezone": schedule.timezone,
         "request": schedule.request,
         "window": {"unit": "day", "from": schedule.window_from, "to": schedule.window_to},
+        "sinceLastSuccess": schedule.since_last_success,
         "misfire": schedule.misfire,
         "enabled": schedule.enabled,
         "disabledReason": schedule.disabled_reason or None,

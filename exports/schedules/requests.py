@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
+from django.conf import settings
 from rest_framework.exceptions import ValidationError
 
 from config.platform.http.pointers import join
 from config.platform.http.problems import BadInput, InputError, input_errors
+from exports.core.states import JobStatus
 from exports.jobs.submission import ExportRequest
-from exports.models import Schedule
+from exports.models import Job, Schedule
 from exports.schedules.timetable import days
 
 # Returns the validated request of a body of `POST /exports` for the user with this id. Raises ValidationError. The
@@ -20,9 +22,8 @@ Reader = Callable[[Any, int], ExportRequest]
 FILTERS = ("keys", "ruleId", "status")
 
 
-def export_body(request: dict[str, Any], *, day: date, window: tuple[int, int]) -> dict[str, Any]:
-    """Return the body of `POST /exports` for a run on a day."""
-    first, last = days(day, *window)
+def export_body(request: dict[str, Any], *, first: date, last: date) -> dict[str, Any]:
+    """Return the body of `POST /exports` for these days."""
     rest = {name: value for name, value in request.items() if name not in FILTERS}
     filters = {name: request[name] for name in FILTERS if name in request}
     return {**rest, "filters": {**filters, "dateFrom": first.isoformat(), "dateTo": last.isoformat()}}
@@ -32,7 +33,7 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
     """Return the request of a run on a local date, with the schedule's name. Raises BadInput with pointers into the
     schedule.
     """
-    window = (schedule.window_from, schedule.window_to)
+    first, last = window(schedule, day)
     unknown = [
         InputError(pointer=join("/request", name), code="unknown_field", detail="Unknown field. Use keys and window.")
         for name in ("filters", "items")
@@ -40,13 +41,37 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
     ]
     known = {name: value for name, value in schedule.request.items() if name not in ("filters", "items")}
     try:
-        request = read(export_body(known, day=day, window=window), schedule.user_id)
+        request = read(export_body(known, first=first, last=last), schedule.user_id)
     except ValidationError as error:
         found = [moved(each) for each in input_errors(error.detail)]
         raise BadInput(*unknown, *found) from None
     if unknown:
         raise BadInput(*unknown)
     return replace(request, name=request.name or schedule.name)
+
+
+def window(schedule: Schedule, day: date) -> tuple[date, date]:
+    """Return the dates of a run on a local date.
+
+    Since the last success, more days may have passed than one export can have chunks: a run then exports the oldest of
+    them, and the next one continues.
+    """
+    after = exported_until(schedule) if schedule.since_last_success else None
+    first, last = days(day, schedule.window_from, schedule.window_to, after=after)
+    keys = schedule.request.get("keys")
+    if after and isinstance(keys, list) and keys:
+        most = max(
+            schedule.window_to - schedule.window_from + 1, settings.SLUICE.export_max_chunks_per_job // len(keys)
+        )
+        last = min(last, first + timedelta(days=most - 1))
+    return first, last
+
+
+def exported_until(schedule: Schedule) -> date | None:
+    """Return the last day of the newest successful export of the schedule, or None without one."""
+    jobs = Job.objects.filter(schedule_id=schedule.pk, status=JobStatus.SUCCESS)
+    newest = jobs.order_by("-created_at", "-job_id").values_list("filters__dateTo", flat=True).first()
+    return date.fromisoformat(newest) if newest else None
 
 
 def moved(error: InputError) -> InputError:

@@ -44,6 +44,9 @@ class Schedule(TypedDict):
     timezone: str
     request: Annotated[dict[str, Any], "Request of the exports, as in `POST /exports`, with `keys`."]
     window: ScheduleWindow
+    sinceLastSuccess: Annotated[
+        bool, "Each run begins with the day after the last exported one, if that is before the window."
+    ]
     misfire: Annotated[str, choices(Misfire)]
     enabled: bool
     disabledReason: Annotated[str | None, "Why the schedule is disabled."]

@@ -89,6 +89,7 @@ class Timetable:
         return moment.astimezone(self.zone).date()
 
 
-def days(day: date, first: int, last: int) -> tuple[date, date]:
-    """Return the dates of a window relative to a day."""
-    return day + timedelta(days=first), day + timedelta(days=last)
+def days(day: date, first: int, last: int, *, after: date | None = None) -> tuple[date, date]:
+    """Return the dates of a window relative to a day. It begins with the day after `after`, if that is earlier."""
+    begin, end = day + timedelta(days=first), day + timedelta(days=last)
+    return (min(begin, after + timedelta(days=1)) if after else begin), end

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import ExactJSONParser
@@ -33,6 +34,7 @@ from rules.models import Rule
 class Rules(generics.ListAPIView[Rule]):
     """`GET /api/v1/etl/rules`: the user's and the system's rules. `POST /api/v1/etl/rules`: create one."""
 
+    audited = CHANGES
     scopes = RULES
     throttle_classes = (rates.DocumentThrottle,)
     parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
@@ -60,6 +62,7 @@ class Rules(generics.ListAPIView[Rule]):
 class OneRule(APIView):
     """`GET`, `PUT`, `PATCH` and `DELETE /api/v1/etl/rules/{rule_id}`."""
 
+    audited = CHANGES
     scopes = RULES
     throttle_classes = (rates.DocumentThrottle,)
     parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)

@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, Problem
 from rules.library import quotas
 from rules.models import WITH_SCHEMA, Rule, RuleVersion
@@ -36,6 +37,7 @@ def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any
     with transaction.atomic():
         rule = Rule.objects.create(owner=owner, slug=slug, **values)
         save_version(rule)
+        audit.record_change(rule_id=rule.pk)
     return rule
 
 
@@ -51,6 +53,7 @@ def change(rules: QuerySet[Rule], rule_id: int, *, since: int | None = None, **v
         if since not in (None, rule.version) and changed_values(rule, values):
             raise ChangedMeanwhile
         apply(rule, **values)
+        audit.record_change(rule_id=rule.pk)
     return rule
 
 

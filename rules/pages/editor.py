@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.paging import whole_number
 from config.platform.http.problems import Problem
 from config.platform.ui.base import problem_text, redirect_page
@@ -22,6 +23,7 @@ from rules.pages.forms import SCHEMA, RuleForm
 class Editor(RulesPage):
     """The form and its context. `rule` is None for a new rule."""
 
+    audited = CHANGES
     template_name = "rules/editor.html"
     fragment_name = "rules/_form.html"
 
@@ -125,6 +127,7 @@ class OneRule(Editor):
 class Check(RulesPage):
     """Validate the rule while the user types. With `format`, also return the indented schema."""
 
+    audited = NOTHING
     template_name = "rules/_check.html"
     http_method_names = ("post",)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
+from config.platform.http.audit import CHANGES
 from config.platform.ui.base import Listing
 from rules.library import catalog, requirements
 from rules.models import Rule
@@ -18,6 +19,7 @@ FILTERS = {"": "All", "mine": "Mine", "system": "System"}
 
 
 class Rules(RulesPage):
+    audited = CHANGES
     template_name = "rules/list.html"
     title = "Rules"
 

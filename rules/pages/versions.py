@@ -4,6 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from config.platform.http.audit import CHANGES
 from config.platform.http.paging import whole_number
 from config.platform.ui.base import Listing
 from rules.library import access, requirements
@@ -15,6 +16,7 @@ from rules.pages.base import RulesPage
 class Versions(RulesPage):
     """The list, newest first, and the comparison of the versions `?old=` and `?new=`."""
 
+    audited = CHANGES
     template_name = "rules/versions.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def compared_versions(request: HttpRequest, rule: Rule) -> tuple[int, int]:
 class Version(RulesPage):
     """One version, read-only."""
 
+    audited = CHANGES
     template_name = "rules/version.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ extraction is real, with a scripted model.
 import os
 import re
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -255,6 +256,41 @@ def test_finished_pieces_are_not_sent_to_a_model_again(site: Site, models: Model
         found[how] = (requested.total() - PIECES, attempts(task))
 
     assert found == DEATHS
+
+
+def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: ModelServer) -> None:
+    """18, B38: SIGKILL of a whole worker while the model answers. Each sample is scored once."""
+    rule = make_rule(site.owner, mode="llm", name="lines", json_schema=LINES, postprocess_strategy="direct-json")
+    site.start_web(**extraction(models))
+    site.start_worker("maintenance", children=1, **extraction(models))
+    site.start_beat()
+    models.always(gives({"lines": ["SKU-1"]}))
+    victim = site.start_worker(BOTH, children=1, **extraction(models))
+    tasks = [submit(site, f"Line SKU-1 of document {number}.", rule=rule) for number in range(3)]
+    settle(*tasks)
+    path = f"/api/v1/etl/rules/{rule.pk}"
+    for task in tasks:
+        sample = {"task_id": task.pk, "expected": {"lines": ["SKU-1"]}}
+        assert site.client.post(f"{path}/samples/task", json=sample).status_code == 201
+
+    asked = threading.Event()
+
+    def hang(_request: Request) -> Reply:
+        asked.set()
+        time.sleep(LEASE_SECONDS)
+        return gives({"lines": ["SKU-1"]})
+
+    models.always(hang)
+    evaluation = site.client.post(f"{path}/evaluations", json={}).headers["Location"]
+    assert asked.wait(30)
+    victim.kill()
+    models.always(gives({"lines": ["SKU-1"]}))
+    killed = time.monotonic()
+    site.start_worker(BOTH, children=1, **extraction(models))
+    wait_until(lambda: site.client.get(evaluation).json()["status"] == "completed", limit=60, every=0.2)
+    site.measured("18: an evaluation ends after its worker was killed", time.monotonic() - killed)
+    found = site.client.get(evaluation).json()
+    assert (found["samples"], found["accuracy"], found["failed"]) == (3, 1, 0)
 
 
 def answer(site: Site, requested: Counter[str], how: str, request: Request) -> Reply:

@@ -21,7 +21,8 @@ KNOWN_REASONS = {
     "unknown_batch": r"(/request)?/filters/batchId|/request/batchId",
     "unknown_file": r"/file_key|/file_keys/\d+",
     "too_many_chunks": r"/items|/filters|/request/keys",
-    "required": r"/json_schema|/file|/request/keys",  # unless postprocess_mode is skip, and the dataset has no keys
+    # Unless postprocess_mode is skip; a dataset has keys, or it has filters of its own.
+    "required": r"/json_schema|/file|/request/keys|(/request)?/filters(/\w+)?|/items",
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
     r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",

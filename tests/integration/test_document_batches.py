@@ -189,10 +189,49 @@ def test_uploads_are_submitted_by_their_keys(api: APIClient, alice: User, bob: U
     assert DailyUsage.objects.get(user=alice).documents == 1
 
 
+def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
+    api: APIClient, alice: User, bob: User, plain: Rule, settings: LazySettings
+) -> None:
+    """B36: those of the user's inbox. They stay there, and are refused one by one as other files are."""
+    inbox = api.get("/api/v1/etl/limits").json()["inbox"]
+    assert inbox == f"etl/inbox/{alice.pk}/"
+    stored = {
+        "march/": b"", "march/1.txt": b"One.", "march/sub/2.txt": b"Two.", "march/no.rtf": b"{\\rtf1 A.}",
+        "x.txt": b"X",
+    }  # fmt: skip
+    keys = [inbox + path for path in stored] + [f"etl/inbox/{bob.pk}/march/3.txt"]
+    for key, content in zip(keys, [*stored.values(), b"Three."], strict=True):
+        storage.put(key, content, content_type="application/octet-stream")
+    body, headers = {"prefix": "march/", "rule_id": plain.pk, "name": "March"}, {"Idempotency-Key": "1"}
+    response = api.post(BATCHES, body, headers=headers)
+
+    assert response.status_code == 202, response.content
+    assert response.json()["refused"] == [{"filename": "march/no.rtf", "code": "unsupported_format"}]
+    tasks = Task.objects.order_by("pk")
+    assert [(task.filename, task.user_id) for task in tasks] == [("1.txt", alice.pk), ("2.txt", alice.pk)]
+    assert [b"".join(storage.read(task.document_key)) for task in tasks] == [b"One.", b"Two."]
+    assert all(storage.head(key) for key in keys)
+    for key in keys[1:4]:
+        storage.delete(key)
+    assert api.post(BATCHES, body, headers=headers)["Idempotency-Replayed"] == "true"
+    assert api.post(BATCHES, {**body, "prefix": "x"}, headers=headers).json()["code"] == "idempotency_key_reused"
+    change(settings, etl_max_batch=2)
+    storage.put(f"{inbox}y.txt", b"Y", content_type="text/plain")
+    storage.put(f"{inbox}z.txt", b"Z", content_type="text/plain")
+    (error,) = api.post(BATCHES, {"prefix": ""}).json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/prefix", "too_many_documents")
+
+
 @pytest.mark.parametrize(
     ("body", "pointer", "code"),
     [
         ({}, "/file_keys", "required"),
+        ({"prefix": "", "file_keys": ["x"]}, "/prefix", "invalid"),
+        ({"prefix": "none/"}, "/prefix", "unknown_file"),
+        ({"prefix": "../2/"}, "/prefix", "invalid"),
+        ({"prefix": "/a"}, "/prefix", "invalid"),
+        ({"prefix": "a//b"}, "/prefix", "invalid"),
+        ({"prefix": 3}, "/prefix", "invalid"),
         ({"file_keys": []}, "/file_keys", "min_length"),
         ({"file_keys": "x"}, "/file_keys", "not_a_list"),
         ({"file_keys": ["x", 3]}, "/file_keys/1", "invalid"),

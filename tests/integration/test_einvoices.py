@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,18 @@ from django.contrib.auth.models import User
 from django.test import Client
 from rest_framework.test import APIClient
 
-from config.platform import exact_json
+from config.platform import exact_json, storage
 from etl.core.formats import DocumentFormat, sniff
 from etl.core.stage_context import StageContext
 from etl.core.states import Stage, Status
 from etl.models import Task
+from etl.pipeline import engines
 from etl.providers.base import Document, EInvoice
 from etl.providers.local import LocalProvider
 from etl.providers.local.einvoices import unreadable
+from exports.models import Dataset, Job
+from exports.worker import completion
+from exports.worker import execution as exports_worker
 from rules.loading import system_rules
 from rules.models import Rule
 from tests import samples
@@ -248,6 +253,8 @@ def test_an_invoice_is_found_whatever_provider_reads_the_pages(
     task = task_of(alice, XML, "xml", rule)
     assert run(task, Stage.OCR) == [True]
     assert seen(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
+    assert engines.reader(DocumentFormat.XML) is engines.local()  # other providers do not accept XML
+    assert DocumentFormat.XML in engines.formats()
     monkeypatch.setitem(sys.modules, "facturx", None)
     without = task_of(alice, XML, "xml", rule)
     assert run(without, Stage.OCR) == [True]
@@ -355,6 +362,58 @@ def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, loc
     response = api.post("/api/v1/etl/submit", {"file": file}, format="multipart")
     assert response.status_code == 202, response.content
     assert Task.objects.get(pk=response.json()["task_id"]).kind == "xml"
+
+
+def test_a_folder_of_mixed_invoices_becomes_one_parquet_with_one_schema(
+    api: APIClient, settings: LazySettings, alice: User, local: Change, rule: Rule
+) -> None:
+    """B41, B36, A36: a PDF with XML, XML alone, and an invoice that the model reads, in a row each, or a row a line."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    answer = {
+        "number": "P-1", "issue_date": "2026-03-01", "lines": [{"name": "Lamp", "net_amount": 3.1}],
+        "taxes": [], "totals": {"gross": 119.00}, "notes": [],
+    }  # fmt: skip
+    files = {"a.pdf": PDF, "b.xml": UBL, "c.pdf": printed(INVOICE)}
+    body = {"file": [named(name, content) for name, content in files.items()], "rule_id": rule.pk}
+    batch = api.post("/api/v1/etl/batches", body, format="multipart").json()
+    with openai_server.running() as models:
+        configure(settings, models)
+        models.always(gives(answer))
+        for task in Task.objects.filter(batch_id=batch["batch_id"]):
+            assert run(task) == [True, True]
+        forget(models)
+
+    def rows(query: str) -> Any:
+        response = api.get(f"/api/v1/etl/batches/{batch['batch_id']}/results?format=parquet{query}")
+        return parquet.read_table(BytesIO(b"".join(response.streaming_content))).to_pylist()  # type: ignore[attr-defined]
+
+    by_file = {row["filename"]: row for row in rows("")}
+    assert {name: row["number"] for name, row in by_file.items()} == {
+        "a.pdf": "EX-2024-0117", "b.xml": "123456XX", "c.pdf": "P-1",
+    }  # fmt: skip
+    assert len({tuple(row) for row in by_file.values()}) == 1
+    assert by_file["a.pdf"]["totals"] == '{"net":1986.20,"tax":377.38,"gross":2363.58,"due":2363.58}'
+    lines = [(row["filename"], row["name"], row["net_amount"]) for row in rows("&rows=/lines")]
+    assert ("a.pdf", "Steel brackets, 40 mm", Decimal("378.00")) in lines
+    assert ("b.xml", "Zeitschrift [...]", Decimal("288.79")) in lines
+    assert ("c.pdf", "Lamp", Decimal("3.10")) in lines
+
+    Dataset.objects.provide_built_in()
+    export = {"dataset": "documents", "filters": {"batchId": batch["batch_id"]}, "format": "parquet"}
+    job = Job.objects.get(pk=api.post("/exports", export).json()["jobId"])
+    exports_worker.drain()
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    table = parquet.read_table(BytesIO(b"".join(storage.read(job.receipt.object_key))))
+    assert {row["filename"]: row["totals"] for row in table.to_pylist()} == {
+        name: row["totals"] for name, row in by_file.items()
+    }
+
+
+def named(name: str, content: bytes) -> BytesIO:
+    file = BytesIO(content)
+    file.name = name
+    return file
 
 
 # ---- Pages and admin ------------------------------------------------------------------------------------------------

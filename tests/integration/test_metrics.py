@@ -21,7 +21,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from config.platform.http import metrics
+from config.platform.observability import exposition
 from etl.core import metrics as etl_metrics
 from etl.maintenance import cleanup as etl_sweeper
 from etl.maintenance import recovery as etl_recovery
@@ -79,7 +79,7 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for amount in ("2", "3"):
         subprocess.run([sys.executable, "-c", COUNT, amount], check=True)
 
-    assert b"sluice_test_events_total 5.0" in metrics.exposition()
+    assert b"sluice_test_events_total 5.0" in exposition.exposition()
 
 
 # ---- The names --------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def ours() -> dict[str, tuple[str, set[str]]]:
             family.type,
             {label for sample in family.samples for label in sample.labels} - {"le"},
         )
-        for family in text_string_to_metric_families(metrics.exposition().decode())
+        for family in text_string_to_metric_families(exposition.exposition().decode())
         if family.name.startswith(("export_", "etl_", "sluice_"))
     }
 
@@ -126,7 +126,7 @@ def test_the_documentation_lists_exactly_the_metrics() -> None:
 # ---- From the database ------------------------------------------------------------------------------------------
 def gauge(name: str, **labels: str) -> float:
     """Return a gauge as it is exposed now."""
-    text = prometheus_client.generate_latest(metrics.at_scrape).decode()
+    text = prometheus_client.generate_latest(exposition.at_scrape).decode()
     (value,) = (
         sample.value
         for family in text_string_to_metric_families(text)

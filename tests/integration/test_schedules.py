@@ -254,6 +254,29 @@ def test_a_job_is_charged_and_bound_like_the_owners_own(dataset: Dataset, alice:
     assert (job.schedule_id, job.planned_at) == (schedule.pk, START + timedelta(hours=1))
 
 
+def test_a_run_begins_after_the_last_day_of_the_newest_success(
+    dataset: Dataset, alice: User, settings: LazySettings
+) -> None:
+    """A33: after failed and missed runs the next one exports their days too, as many as an export may have."""
+    schedule = make_schedule(alice, dataset, cron="0 1 * * *", timezone="UTC", since_last_success=True)
+
+    def days_of_run(number: int, status: str) -> list[str]:
+        run(START + timedelta(days=number, hours=1))
+        job = Job.objects.active().get()
+        Job.objects.active().update(status=status, done=F("total"))
+        return [f"{day:%m-%d}" for day in job.chunks.in_request_order().values_list("effective_date", flat=True)]
+
+    assert days_of_run(0, "failed") == ["12-31"]  # without a success, the window alone counts
+    assert days_of_run(1, "success") == ["01-01"]
+    assert days_of_run(2, "failed") == ["01-02"]
+    assert days_of_run(5, "cancelled") == ["01-02", "01-03", "01-04", "01-05"]  # two times were missed
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 3})
+    assert days_of_run(6, "success") == ["01-02", "01-03", "01-04"]  # the oldest ones
+    assert days_of_run(7, "success") == ["01-05", "01-06", "01-07"]
+    assert days_of_run(8, "success") == ["01-08"]
+    assert Schedule.objects.get(pk=schedule.pk).enabled
+
+
 # ---- Around it ------------------------------------------------------------------------------------------------------
 def test_the_task_of_the_beat_runs_what_is_due(dataset: Dataset, alice: User) -> None:
     """A33: the message only wakes; a second one does nothing."""

@@ -170,7 +170,9 @@ def test_a_new_timetable_plans_from_now_and_other_changes_keep_the_plan(api: API
     """A33."""
     created = create(api)
     path = f"{PATH}/{created['id']}"
-    changed = api.patch(path, {"window": {"from": -7, "to": -1}, "misfire": "skip"}).json()
+    assert created["sinceLastSuccess"] is False
+    changed = api.patch(path, {"window": {"from": -7, "to": -1}, "misfire": "skip", "sinceLastSuccess": True}).json()
+    assert changed["sinceLastSuccess"] is True
     assert changed["nextRunAt"] == created["nextRunAt"]
     assert (changed["window"], changed["misfire"]) == ({"unit": "day", "from": -7, "to": -1}, "skip")
     moved = api.patch(path, {"timezone": "Pacific/Auckland"}).json()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config.platform.http import metrics
-from config.platform.observability import counters
+from config.platform.observability import counters, exposition
 from config.platform.observability.counters import ProcessNumber
 
 # Counts in this process and in forks of it, then prints a line and runs until SIGTERM.
@@ -52,7 +51,7 @@ def end(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) 
 
 
 def counted() -> float:
-    (line,) = (line for line in metrics.counted().splitlines() if line.startswith(b"sluice_test_events_total "))
+    (line,) = (line for line in exposition.counted().splitlines() if line.startswith(b"sluice_test_events_total "))
     return float(line.split()[1])
 
 

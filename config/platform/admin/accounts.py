@@ -36,6 +36,7 @@ RELATED = {
     "knox_authtoken": "Tokens",
     "webhook": "Webhooks",
     "usage": "Usage",
+    "platform_auditentry": "Audit log",
 }
 
 

@@ -1,15 +1,183 @@
-"""The audit log: every change that staff made in the admin or on pages."""
+"""The audit log with its export, and the history of changes that the admin itself keeps."""
 
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connection
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
+from unfold.decorators import action
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from config.platform.admin.display import NOTHING, instant, link, moment
+from config.platform.admin.display import NOTHING, badge, instant, link, moment, shown
 from config.platform.admin.lists import ReadOnly
+from config.platform.db import clock
+from config.platform.http import audit
+from config.platform.models import AuditEntry
+
+AT_ONCE = 2_000  # entries that an export reads at a time
+OBJECTS = ("job_id", "task_id", "batch_id", "rule_id", "schedule_id", "webhook_id", "name", "object_id", "argument")
+
+
+def of_object(term: str) -> Q:
+    """Match an object by its ID or name, or as `job_id=…`."""
+    return Q(object_ids__overlap=[term] if "=" in term else [f"{name}={term}" for name in OBJECTS])
+
+
+class DateWidget(UnfoldAdminTextInputWidget):
+    """The browser's own calendar, without the scripts of Django's."""
+
+    input_type = "date"
+
+
+class ExportForm(forms.Form):
+    since = forms.DateField(label="From", required=False, widget=DateWidget, help_text="UTC")
+    until = forms.DateField(label="To", required=False, widget=DateWidget, help_text="UTC, inclusive")
+    user = forms.CharField(
+        required=False, max_length=150, widget=UnfoldAdminTextInputWidget, help_text="Exact username"
+    )
+    subject = forms.CharField(
+        label="Object", required=False, max_length=300, widget=UnfoldAdminTextInputWidget, help_text="Exact ID or name"
+    )
+    via = forms.ChoiceField(
+        required=False, choices=[("", "all"), *AuditEntry.Via.choices], widget=UnfoldAdminSelectWidget
+    )
+    outcome = forms.ChoiceField(
+        required=False, choices=[("", "all"), *AuditEntry.Outcome.choices], widget=UnfoldAdminSelectWidget
+    )
+
+    def entries(self) -> QuerySet[AuditEntry]:
+        wanted = self.cleaned_data
+        found = AuditEntry.objects.filter(**{name: wanted[name] for name in ("via", "outcome") if wanted[name]})
+        if wanted["since"]:
+            found = found.filter(at__gte=datetime.combine(wanted["since"], time.min, UTC))
+        if wanted["until"]:
+            found = found.filter(at__lt=datetime.combine(wanted["until"], time.min, UTC) + timedelta(days=1))
+        if wanted["user"]:
+            found = found.filter(user__username=wanted["user"])
+        return found.filter(of_object(wanted["subject"])) if wanted["subject"] else found
+
+
+@admin.register(AuditEntry)
+class Audit(ReadOnly):
+    list_display = (moment("at"), "who", "what", "named", shown("outcome", badge), "via", "address")
+    list_filter = ("at", "via", "outcome")
+    unindexed = frozenset({"at", "via", "outcome"})
+    list_select_related = ("user",)
+    search_fields = ("request_id", "user__username")
+    search_help_text = "Exact username, request ID, or object ID"
+    ordering = ("-id",)
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    (instant("at"), "who"),
+                    ("what", "named"),
+                    ("outcome", "status"),
+                    ("via", "address"),
+                    ("request_id", "token"),
+                )
+            },
+        ),
+    )
+    actions_list = ("export",)
+
+    def equal_to(self, term: str) -> Q:
+        return super().equal_to(term) | of_object(term)
+
+    @admin.display(description="who")
+    def who(self, entry: AuditEntry) -> str:
+        return str(entry.user or entry.account or NOTHING)
+
+    @admin.display(description="what")
+    def what(self, entry: AuditEntry) -> str:
+        return str(entry)
+
+    @admin.display(description="objects")
+    def named(self, entry: AuditEntry) -> str:
+        return ", ".join(entry.object_ids) or NOTHING
+
+    @action(description="Export", url_path="export", permissions=["view"])  # type: ignore[untyped-decorator]
+    def export(self, request: HttpRequest) -> HttpResponseBase:
+        """Show the form of the export, or send the file. The export has an entry of its own."""
+        form = ExportForm(request.GET if "download" in request.GET else None)
+        if not (form.is_bound and form.is_valid()):
+            context = {
+                **self.admin_site.each_context(request),
+                "opts": self.opts,
+                "title": "Export the audit log",
+                "form": form,
+            }
+            return TemplateResponse(request, "admin/audit_export.html", context, status=400 if form.is_bound else 200)
+        audit.opened()
+        return as_file(form.entries(), request)
+
+
+def as_file(entries: QuerySet[AuditEntry], request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Return JSON Lines, oldest first, without entries that are written meanwhile."""
+    newest = AuditEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    parts = Parts(entries.filter(pk__lte=newest))
+    name = f"audit-{clock.now():%Y-%m-%d}.jsonl"
+    return StreamingHttpResponse(
+        parts.asynchronous() if isinstance(request, ASGIRequest) else iter(parts),
+        content_type="application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"},
+    )
+
+
+class Parts:
+    """The lines of entries, read in parts: neither the process nor the database holds all of them."""
+
+    def __init__(self, entries: QuerySet[AuditEntry]) -> None:
+        self.entries = entries.order_by("pk").values(*FIELDS)
+        self.last = 0
+
+    def next(self) -> bytes:
+        """Return the next lines, or b"" at the end. Hold no connection meanwhile."""
+        rows = list(self.entries.filter(pk__gt=self.last)[:AT_ONCE])
+        if not connection.in_atomic_block:
+            connection.close()
+        if rows:
+            self.last = rows[-1]["id"]
+        return b"".join(map(line, rows))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.next, b"")
+
+    async def asynchronous(self) -> AsyncIterator[bytes]:
+        while part := await sync_to_async(self.next)():
+            yield part
+
+
+FIELDS = (
+    "id", "at", "via", "user_id", "user__username", "account", "token", "method", "action", "object_ids", "status",
+    "outcome", "request_id", "address",
+)  # fmt: skip
+
+
+def line(row: dict[str, Any]) -> bytes:
+    row["username"] = row.pop("user__username")
+    return json.dumps(row, default=text_of, separators=(",", ":")).encode() + b"\n"
+
+
+def text_of(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 @admin.register(LogEntry)
-class Audit(ReadOnly):
+class ChangeHistory(ReadOnly):
+    """What staff changed in the admin and on pages, in words. Its entries can be changed; those above cannot."""
+
     list_display = (moment("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")
     unindexed = frozenset({"q", "action_time", "action_flag"})

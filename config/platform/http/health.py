@@ -39,6 +39,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config.platform import broker, storage
+from config.platform.http.audit import NOTHING
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
@@ -244,6 +245,7 @@ readiness = Readiness(checks())
 class Probe(APIView):
     """A view for load balancers, without authentication and with any Accept header."""
 
+    audited = NOTHING
     authentication_classes = ()
     permission_classes = ()
     throttle_classes = ()

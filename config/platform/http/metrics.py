@@ -1,30 +1,26 @@
-"""`GET /metrics` in Prometheus' text format, for this process or all processes that share PROMETHEUS_MULTIPROC_DIR."""
-
-import os
-from collections.abc import Iterable
+"""`GET /metrics` in Prometheus' text format."""
 
 import prometheus_client
 from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from config.platform.http import scopes
 from config.platform.http.addresses import client_address, within
+from config.platform.http.audit import NOTHING
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import NotPermitted
-from config.platform.observability import counters
+from config.platform.observability.exposition import exposition
 
 
 class Metrics(APIView):
     """Metrics for Prometheus, limited to addresses in METRICS_ALLOW_CIDRS and staff."""
 
+    audited = NOTHING
     throttle_classes = ()
     permission_classes = ()  # by address or user; by address it works without the database
     content_negotiation_class = IgnoreAccept
@@ -57,31 +53,3 @@ class Metrics(APIView):
 def is_scraper(request: Request) -> bool:
     address = client_address(request._request)
     return address is not None and within(address, settings.SLUICE.metrics_allow_cidrs)
-
-
-class SharedFiles(Collector):
-    """The merged counts of all processes."""
-
-    def collect(self) -> Iterable[Metric]:
-        merged: Iterable[Metric] = MultiProcessCollector.merge(counters.files())  # type: ignore[no-untyped-call]
-        return merged
-
-
-at_scrape = CollectorRegistry()
-
-
-def register(collector: Collector) -> None:
-    """Register a collector of values that are read, not counted. It runs once per scrape."""
-    at_scrape.register(collector)
-
-
-def exposition() -> bytes:
-    return counted() + prometheus_client.generate_latest(at_scrape)
-
-
-def counted() -> bytes:
-    if counters.VARIABLE not in os.environ:
-        return prometheus_client.generate_latest()
-    registry = CollectorRegistry()
-    registry.register(SharedFiles())
-    return prometheus_client.generate_latest(registry)

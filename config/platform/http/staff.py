@@ -1,7 +1,7 @@
 """Staff and the objects of other users: permission, and a record in the admin's audit log.
 
 Staff status alone opens nothing. Django's permissions `view_…` and `change_…` of the model decide, for API and pages as
-for the admin. Superusers have all permissions.
+for the admin; data, such as results, also needs `platform.open_data`. Superusers have all permissions.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,10 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.utils import timezone
 
+from config.platform.http import audit, roles
 from config.platform.http.problems import NotPermitted, Problem
 
+OPEN_DATA = "platform.open_data"
 READING_KEPT = timedelta(hours=1)  # repeated readings within this time are one record
 
 
@@ -30,15 +32,26 @@ def may(user: Any, model: type[Model], verb: str = "view") -> bool:
     return bool(user.is_staff and user.has_perm(permission_of(model, verb)))
 
 
-def may_change(user: Any, row: Any) -> bool:
-    """Return whether the user owns the row, or may change the rows of all users."""
-    return row.user_id == user.pk or may(user, type(row), "change")
+def may_change(user: Any, row: Any, verb: str = "change") -> bool:
+    """Return whether the user owns the row, or may change or delete the rows of all users. Auditors may do neither."""
+    return (row.user_id == user.pk or may(user, type(row), verb)) and not roles.is_auditor(user)
 
 
-def require_change(user: Any, row: Any) -> None:
-    """Raise NotPermitted for another user's row without the permission to change it."""
-    if not may_change(user, row):
-        raise NotPermitted("You may view this object of another user, but not change it.")
+def require_change(user: Any, row: Any, verb: str = "change") -> None:
+    """Raise NotPermitted for another user's row without the permission to change or delete it."""
+    if not may_change(user, row, verb):
+        raise NotPermitted(f"You may view this object of another user, but not {verb} it.")
+
+
+def may_open(user: Any, owner_id: int) -> bool:
+    """Return whether the user may open data of the owner. To see the state of a row, `view_…` is enough."""
+    return bool(owner_id == user.pk or (user.is_staff and user.has_perm(OPEN_DATA)))
+
+
+def require_data(user: Any, owner_id: int) -> None:
+    """Raise NotPermitted for data of another user without the permission to open it."""
+    if not may_open(user, owner_id):
+        raise NotPermitted("You may view the state of this object of another user, but not its data.")
 
 
 def record(user: Any, row: Any, message: str) -> LogEntry | None:
@@ -77,7 +90,11 @@ def recorded(user: Any, row: Any, message: str) -> Iterator[None]:
 
 
 def record_reading(user: Any, row: Any, message: str) -> None:
-    """Record that staff open the content of another user's row, before it is sent; once an hour for each message."""
+    """Record that the content of a row is opened, before it is sent. For staff and rows of others, the history of the
+    row gets an entry, too; once an hour for each message. Raises NotPermitted for staff who may not open data.
+    """
+    require_data(user, row.user_id)
+    audit.opened()
     if row.user_id == user.pk:
         return
     known = LogEntry.objects.filter(

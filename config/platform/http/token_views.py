@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config.platform.http import scopes, tokens
+from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import location, problems, request_example, response_example
 from config.platform.http.problems import BadInput
@@ -43,6 +44,7 @@ class NewTokenSerializer(StrictSerializer):
 class TokenListView(APIView):
     """`GET` and `POST /tokens`."""
 
+    audited = CHANGES
     scopes = scopes.NONE
 
     @extend_schema(

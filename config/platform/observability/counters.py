@@ -5,7 +5,7 @@ few, and two processes that write to one file lose counts. Where they do not rep
 and each scrape reads all of them. Here, a process takes the smallest number whose lock is free. The kernel releases the
 lock when the process ends, in any container, and the next process continues with the same files and their sums.
 
-This suits counters and histograms. Gauges are read at each scrape: see `config.platform.http.metrics.register`.
+This suits counters and histograms. Gauges are read at each scrape: see `exposition.register`.
 """
 
 import fcntl

@@ -5,7 +5,6 @@ from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import messages
-from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
 from django.db import transaction
@@ -15,6 +14,7 @@ from django.urls import reverse_lazy
 
 from config.platform.db import clock
 from config.platform.http import scopes, tokens
+from config.platform.http.audit import CHANGES
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
 from config.platform.ui.base import Action, Page, problem_text
@@ -59,6 +59,7 @@ class Account(Page):
     form again creates nothing.
     """
 
+    audited = CHANGES
     template_name = "config/account.html"
     title = "Account"
 
@@ -104,20 +105,11 @@ class Revoke(Action):
         return "account"
 
 
-class PasswordForm(PasswordChangeForm):
-    revokes = forms.BooleanField(
-        label="Revoke all my API tokens",
-        required=False,
-        initial=True,
-        help_text="Recommended if they may have been exposed.",
-    )
-
-
 class Password(PasswordChangeView):
     """Change the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
 
+    audited = CHANGES
     template_name = "config/password.html"
-    form_class = PasswordForm
     success_url = reverse_lazy("account")
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -127,13 +119,9 @@ class Password(PasswordChangeView):
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: Any) -> HttpResponse:
-        user = cast("User", self.request.user)
+        message = "Password changed. Other browsers are signed out, and API tokens are revoked."
         with transaction.atomic():
             response = super().form_valid(form)
-            message = "Password changed. Other browsers are signed out."
-            if form.cleaned_data["revokes"]:
-                tokens.of_user(user.pk).delete()
-                message += " API tokens revoked."
-            tokens.record(user, message)
+            tokens.record(cast("User", self.request.user), message)
         messages.success(self.request, message)
         return response

@@ -6,6 +6,7 @@ nothing. htmx fetches fragments of the same pages, and no action needs it.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from django_htmx.middleware import HtmxDetails
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from config.platform.http import staff
+from config.platform.http import roles, staff
 from config.platform.http.paging import CURSOR, NewestFirst
 from config.platform.http.problems import BadInput, NotAuthenticated, NotFound, Problem, input_errors
 from config.platform.http.serializers import StrictSerializer
@@ -82,6 +83,11 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
         response["Vary"] = "HX-Request, Cookie"
         response["Cache-Control"] = "no-store"
         return response
+
+
+def role(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: `is_read_only` tells templates whether the user is an auditor."""
+    return {"is_read_only": partial(roles.is_auditor, request.user)}
 
 
 def is_htmx(request: HttpRequest) -> bool:

@@ -7,10 +7,13 @@ from django.shortcuts import redirect
 from django.views.defaults import page_not_found
 from django.views.generic import TemplateView
 
+from config.platform.http.audit import NOTHING
+
 
 class Home(TemplateView):
     """The home page for visitors. Signed-in users are redirected to their exports."""
 
+    audited = NOTHING
     template_name = "config/home.html"
     http_method_names = ("get", "head", "options")
 

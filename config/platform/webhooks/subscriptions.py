@@ -13,6 +13,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from config.platform.db import clock, sql
+from config.platform.http import audit
 from config.platform.http.problems import NotFound, Problem, require_first
 from config.platform.webhooks import outbox, representation
 from config.platform.webhooks.models import TEST, Delivery, Webhook
@@ -70,6 +71,7 @@ def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
         if Webhook.objects.filter(user_id=user_id).count() >= MAX_PER_USER:
             raise TooManyWebhooks
         webhook = Webhook.objects.create(user_id=user_id, url=url, events=events, secret=new_secret())
+        audit.record_change(webhook_id=webhook.pk)
     webhook.refresh_from_db()
     log.info("webhook_created", webhook_id=str(webhook.pk))
     return webhook
@@ -88,6 +90,7 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
         if enabled is not None:
             # Only a real change: a webhook that was disabled automatically keeps its reason.
             rows.filter(enabled=not enabled).update(**switched(enabled=enabled), updated_at=Now())
+        audit.record_change(webhook_id=webhook.pk)
     try:
         webhook.refresh_from_db()
     except Webhook.DoesNotExist:
@@ -111,6 +114,7 @@ def delete(webhook: Webhook) -> None:
         Webhook.objects.select_for_update().filter(pk=webhook.pk).first()
         list(webhook.deliveries.select_for_update().values_list("pk", flat=True))
         webhook.delete()
+        audit.record_change(webhook_id=webhook_id)
     log.info("webhook_deleted", webhook_id=webhook_id)
 
 
@@ -202,6 +206,7 @@ def redeliver_failed(webhook: Webhook) -> int:
         if not require_first(rows, NoSuchWebhook).enabled:
             raise WebhookDisabled
         redelivered = len(sql.rows(REDELIVER_FAILED, webhook=webhook.pk, test=TEST))
+        audit.record_change(webhook_id=webhook.pk)
     log.info("webhook_redelivery", webhook_id=str(webhook.pk), deliveries=redelivered)
     wake_senders()
     return redelivered

@@ -1,6 +1,6 @@
 """The OCR stage: from the stored document to stored Markdown. It reuses an earlier attempt's result.
 
-The engine is behind `engines.provider()`.
+The engine is behind `engines.reader()`.
 """
 
 import hashlib
@@ -43,7 +43,8 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
     ):
         duplicates.note(state, document.sha256)
         einvoice = find_einvoice(document, context)
-        result = engines.provider().convert(replace(document, einvoice=einvoice), context=context)
+        reader = engines.reader(document.kind)
+        result = reader.convert(replace(document, einvoice=einvoice), context=context)
     refuse_empty(state, result)
     if einvoice:
         result = with_einvoice(result, einvoice, kind=document.kind, context=context)

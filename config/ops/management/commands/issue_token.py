@@ -1,4 +1,4 @@
-"""`python manage.py issue_token USERNAME [--name NAME] [--scopes A,B] [--create] [--staff] [--days N]`."""
+"""`python manage.py issue_token USERNAME [--name NAME] [--scopes A,B] [--create] [--role ROLE] [--days N]`."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
-from config.platform.http import scopes, tokens
+from config.platform.http import roles, scopes, tokens
 
 
 class Command(BaseCommand):
@@ -26,6 +26,7 @@ class Command(BaseCommand):
             action="store_true",
             help="make the created user staff and superuser; an existing user must already be staff",
         )
+        parser.add_argument("--role", choices=roles.GROUPS, help="make the created user staff with this role")
         parser.add_argument("--days", type=int, default=tokens.DAYS, help="days until the token expires (%(default)s)")
         parser.add_argument("--name", default="", help="what the token is for")
         parser.add_argument(
@@ -44,16 +45,20 @@ class Command(BaseCommand):
         limits = [each.strip() for each in options["scopes"].split(",") if each.strip()]
         if unknown := set(limits) - set(scopes.ALL):
             raise CommandError(f"Unknown scopes: {', '.join(sorted(unknown))}. Known: {', '.join(scopes.ALL)}.")
-        user = User.objects.filter(username=username).first() or created(username, create=create, staff=staff)
+        user = User.objects.filter(username=username).first() or created(
+            username, create=create, staff=staff, role=options["role"]
+        )
         if not user.is_active:
             raise CommandError("This user is inactive.")
         if staff and not user.is_staff:
             raise CommandError("This user exists and is not staff. --staff does not change existing users.")
+        if (role := options["role"]) and not user.groups.filter(name=roles.GROUPS[role]).exists():
+            raise CommandError("This user exists without this role. --role does not change existing users.")
         _, text = tokens.create(user, name=name, limits=limits, days=days, most=None)
         self.stdout.write(text)
 
 
-def created(username: str, *, create: bool, staff: bool) -> User:
+def created(username: str, *, create: bool, staff: bool, role: str | None) -> User:
     if not create:
         raise CommandError("User not found. Use --create to create it.")
     user = User(username=username, is_staff=staff, is_superuser=staff)
@@ -63,4 +68,6 @@ def created(username: str, *, create: bool, staff: bool) -> User:
     except ValidationError as error:
         raise CommandError(" ".join(error.messages)) from None
     user.save()
+    if role:
+        roles.assign(user, role)
     return user

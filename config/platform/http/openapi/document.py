@@ -21,6 +21,7 @@ from drf_spectacular.views import SpectacularAPIView
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
+from config.platform.http.audit import NOTHING
 from config.platform.http.responses import accepts_gzip
 from config.platform.http.throttling import AddressThrottle
 
@@ -40,6 +41,8 @@ class SchemaThrottle(AddressThrottle):
 
 class SchemaView(SpectacularAPIView):
     """`GET /api/schema`: JSON, or YAML if the Accept header asks for it. JSON is YAML, so every client can read it."""
+
+    audited = NOTHING
 
     schema = None  # it is not in the schema itself
     renderer_classes: ClassVar = [  # type: ignore[misc]

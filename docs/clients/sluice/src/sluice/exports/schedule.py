@@ -94,6 +94,9 @@ def create(
     timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Default: UTC.")] = None,
     first: Annotated[int, typer.Option("--from-day", help="First day, relative to the day of the run.")] = -1,
     last: Annotated[int, typer.Option("--to-day", help="Last day, inclusive.")] = -1,
+    since_last_success: Annotated[
+        bool, typer.Option("--since-last-success", help="Also the days since the last successful export.")
+    ] = False,
     misfire: Annotated[str | None, typer.Option(metavar="skip|catch_up", help="If a run cannot start on time.")] = None,
     file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json|parquet")] = None,
     compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
@@ -113,7 +116,7 @@ def create(
     )  # fmt: skip
     body = given(
         name=name, cron=cron, timezone=timezone, request=request, misfire=misfire, enabled=not paused,
-        window={"unit": "day", "from": first, "to": last},
+        window={"unit": "day", "from": first, "to": last}, sinceLastSuccess=since_last_success or None,
     )  # fmt: skip
     headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
     created = session.api.request("POST", PATH, body=lambda: {"json": body}, headers=headers, repeatable=True).json()

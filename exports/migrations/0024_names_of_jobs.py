@@ -15,7 +15,7 @@ NAME = GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="exports_jobs_
 class Migration(repeatable.Migration):
     atomic = False  # the index is created while others write
 
-    dependencies = [("exports", "0022_kind_of_a_dataset")]
+    dependencies = [("exports", "0023_since_last_success")]
 
     operations = [
         migrations.AlterModelOptions("slot", {"verbose_name": "source call"}),

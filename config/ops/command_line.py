@@ -1,0 +1,100 @@
+"""Entries of the audit log for the commands of manage.py that change something."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from getpass import getuser
+from typing import Any
+
+import structlog
+from django.core.management import ManagementUtility
+from django.core.management.base import BaseCommand
+
+log = structlog.get_logger(__name__)
+
+ALL = 100
+# Commands, and how many of their first arguments name objects. Other arguments and all options are not recorded.
+RECORDED = {
+    "changepassword": 1,
+    "createsuperuser": 0,
+    "dbshell": 0,
+    "flush": 0,
+    "grant_dataset": 2,
+    "issue_token": 1,
+    "load_rules": 0,
+    "loaddata": 0,
+    "migrate": 2,
+    "reconcile": 0,
+    "register_dataset": 1,
+    "repair": ALL,
+    "shell": 0,
+    "trim_audit": 0,
+}
+
+
+class Commands(ManagementUtility):
+    """Django's command line. An entry is written in the transaction of the change, where it has one, or at the end."""
+
+    def fetch_command(self, subcommand: str) -> BaseCommand:
+        command = super().fetch_command(subcommand)
+        if subcommand in RECORDED:
+            run = partial(recorded, subcommand, command.run_from_argv)
+            setattr(command, "run_from_argv", run)  # noqa: B010 - mypy refuses the assignment to a method
+        return command
+
+
+def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) -> None:
+    """Run a command, and write its entry."""
+    from config.platform.http import audit
+    from config.platform.models import AuditEntry  # models exist when Django has found the command
+
+    with audit.pending(audit.Pending(lambda: fields_of(name, arguments[2:]))) as entry:
+        outcome = AuditEntry.Outcome.FAILED
+        try:
+            run(arguments)
+            outcome = AuditEntry.Outcome.SUCCESS
+        except SystemExit as end:
+            if not end.code:  # --help
+                entry.is_written = True
+            raise
+        finally:
+            if not entry.is_written:
+                finish(entry, name, outcome)
+
+
+def finish(entry: Any, name: str, outcome: str) -> None:
+    """Write the entry, or log the command: it has ended, and its database may be unavailable or not migrated."""
+    from django.db import Error, connections
+
+    from config.platform.observability import logs
+
+    try:
+        entry.write(outcome=outcome)
+    except Error as error:
+        log.exception("audit_entry_not_written", error=logs.describe(error), verb=name, outcome=outcome)
+        sys.stderr.write(f"{name} is not in the audit log: the database refused the entry.\n")
+    finally:
+        connections.close_all()
+
+
+def fields_of(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    return {
+        "via": "command",
+        "account": account(),
+        "action": name,
+        "object_ids": [f"argument={each}"[:300] for each in leading(arguments)[: RECORDED[name]]],
+    }
+
+
+def leading(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments before the first option, whose value is not distinguishable from an argument."""
+    options = (number for number, each in enumerate(arguments) if each.startswith("-"))
+    return list(arguments[: next(options, len(arguments))])
+
+
+def account() -> str:
+    """Return the account of the operating system, or "" if it has no name, as in many containers."""
+    try:
+        return getuser()[:64]
+    except (KeyError, OSError):
+        return ""

@@ -1,0 +1,102 @@
+"""Roles of staff: groups whose permissions each release sets. docs/access.md has the table.
+
+Without a role, staff have the permissions that they were given one by one. Superusers have all of them, and no role
+limits them.
+"""
+
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission, User
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.urls import ResolverMatch
+from django.utils.deprecation import MiddlewareMixin
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from config.platform.http import audit
+from config.platform.http.error_handling import is_page, respond_in_kind
+from config.platform.http.problems import NotPermitted
+
+OPERATOR, AUDITOR, ADMINISTRATOR = "operator", "auditor", "administrator"
+# Names of groups. No organization has groups of these names by chance.
+GROUPS = {OPERATOR: "Sluice operators", AUDITOR: "Sluice auditors", ADMINISTRATOR: "Sluice administrators"}
+APPS = ("exports", "etl", "rules")
+# What a role may not see: links and downloads have addresses of people; rules and samples have contents of documents.
+HIDDEN_FROM_OPERATORS = ("view_link", "view_download", "view_sample", "view_samplerun", "view_reviewevent")
+OPERATED = (
+    *("change_job", "change_chunk", "change_slot", "change_schedule", "change_webhook", "change_delivery"),
+    *("change_task", "change_documentbatch"),
+)
+# Where every user changes only what is theirs: sign-in, password, tokens.
+OWN_ACCOUNT = {
+    *("sign-in", "sign-out", "account", "revoke-token", "password", "tokens", "token"),
+    *("sign-in-second-factor", "confirm-password", "add-authenticator-app", "add-security-key", "recovery-codes"),
+    *("remove-second-factor", "login", "logout", "password_change"),
+}
+
+
+# ---- Permissions ----------------------------------------------------------------------------------------------------
+def permissions_of(role: str) -> Q:
+    views = Q(codename__startswith="view_")
+    if role == OPERATOR:
+        seen = Q(content_type__app_label__in=("exports", "etl")) & views & ~Q(codename__in=HIDDEN_FROM_OPERATORS)
+        return seen | Q(content_type__app_label__in=APPS, codename__in=OPERATED)
+    if role == AUDITOR:
+        return views | Q(codename="open_data")
+    accounts = Q(content_type__app_label="auth", codename__in=("add_user", "change_user"))
+    tokens = Q(content_type__app_label="knox", codename="delete_authtoken")
+    return views | Q(content_type__app_label__in=APPS) | Q(codename="open_data") | accounts | tokens
+
+
+def provide(**_signal: Any) -> None:
+    """Create the groups, and give them the permissions of this release. Members are not changed."""
+    for role, name in GROUPS.items():
+        group, _ = Group.objects.get_or_create(name=name)
+        group.permissions.set(Permission.objects.filter(permissions_of(role)))
+
+
+def assign(user: User, role: str) -> None:
+    """Make a user staff with a role."""
+    User.objects.filter(pk=user.pk).update(is_staff=True)
+    user.groups.add(Group.objects.get(name=GROUPS[role]))
+
+
+# ---- Auditors -------------------------------------------------------------------------------------------------------
+class AuditorsChangeNothing(NotPermitted):
+    detail = "Auditors can read everything, and change nothing but their own password and tokens."
+
+
+def is_auditor(user: Any) -> bool:
+    """Return whether the user may only read, whatever other permissions they have. One query for staff, then none."""
+    if not user.is_active or not user.is_staff or user.is_superuser:
+        return False
+    known: bool | None = getattr(user, "known_as_auditor", None)
+    if known is None:
+        user.known_as_auditor = known = user.groups.filter(name=GROUPS[AUDITOR]).exists()
+    return known
+
+
+def is_refused(user: Any, method: str | None, match: ResolverMatch | None) -> bool:
+    """Return whether a request is a change by an auditor."""
+    if method in SAFE_METHODS or match is None or match.url_name in OWN_ACCOUNT:
+        return False
+    return audit.declared(match).writes and is_auditor(user)
+
+
+class RefuseAuditors(BasePermission):
+    """Raises AuditorsChangeNothing for requests of the API that change something."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if is_refused(request.user, request.method, request._request.resolver_match):
+            raise AuditorsChangeNothing
+        return True
+
+
+class Middleware(MiddlewareMixin):
+    """Refuses changes by auditors on pages and in the admin, whose views have no permission classes."""
+
+    def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
+        if is_page(request) and is_refused(request.user, request.method, request.resolver_match):
+            return respond_in_kind(AuditorsChangeNothing(), request)
+        return None

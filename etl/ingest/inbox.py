@@ -1,0 +1,57 @@
+"""Documents that other systems store in the bucket, below `etl/inbox/{user id}/`. Batches copy them."""
+
+import re
+from functools import cached_property
+from itertools import islice
+
+from django.conf import settings
+
+from config.platform import storage
+from config.platform.http.problems import BadInput, InputError
+from etl.ingest.acceptance import storing
+from etl.ingest.uploads import StoredFile
+from etl.pipeline.artifacts import inbox_of
+
+OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # stores differ in what they make of such keys
+
+
+class InboxFile(StoredFile):
+    """A file of the user's inbox."""
+
+    upload = ""
+    pointer = "/prefix"
+
+    def __init__(self, listed: storage.Listed, *, folder: str) -> None:
+        self.key = listed.key
+        self.listed = listed
+        self.path = listed.key.removeprefix(folder)
+
+    @cached_property
+    def head(self) -> storage.Listed:
+        return self.listed
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def documents_below(prefix: str, *, user_id: int) -> list[InboxFile]:
+    """Return the files of the user's inbox whose paths begin with this, in the order of their paths.
+
+    Raises BadInput for none and for too many, and StorageUnavailable.
+    """
+    if OUTSIDE.search(prefix.removesuffix("/")) and prefix:
+        raise refusal("invalid", "Must be a path below your inbox, without empty parts, `.` and `..`.")
+    folder, most = inbox_of(user_id), settings.SLUICE.etl_max_batch
+    with storing():
+        listed = (each for each in storage.list_objects(folder + prefix) if not each.key.endswith("/"))
+        found = list(islice(listed, most + 1))
+    if not found:
+        raise refusal("unknown_file", f"No file below {folder} begins with this path.")
+    if len(found) > most:
+        raise refusal("too_many_documents", f"A batch can have {most:,} documents; more files begin with this path.")
+    return [InboxFile(each, folder=folder) for each in found]
+
+
+def refusal(code: str, detail: str) -> BadInput:
+    return BadInput(InputError(pointer="/prefix", code=code, detail=detail))

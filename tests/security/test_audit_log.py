@@ -1,0 +1,368 @@
+"""C13: the audit log has an entry for each request that opens data or changes something, and cannot be rewritten."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from asgiref.sync import async_to_sync
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connection
+from django.test import AsyncClient, Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.postgres import SUPERUSER
+from config.ops.command_line import Commands
+from config.platform.admin import audit_log
+from config.platform.http import audit, tokens
+from config.platform.models import AuditEntry
+from config.platform.observability import metrics
+from exports.delivery import links
+from exports.models import Dataset, Job, Receipt, Webhook
+from rules.models import Rule
+from tests import servers
+from tests.conftest import client_of
+from tests.security.conftest import browser_of
+from tests.security.routes import OWNED, ROUTES, Route
+
+OURS = ("config", "exports", "etl", "rules")
+# Parts of paths whose GET responds with data: what a document or a file contains.
+DATA = {
+    "answer", "branch", "download", "edit", "files", "history", "image", "images", "json", "layout", "markdown",
+    "original", "result", "results", "samples",
+}  # fmt: skip
+# Whole paths of data, and paths whose last part is that of data, although they respond with something else.
+OTHERS = {
+    "app/documents/<int:task_id>/pages": True,
+    "app/rules/<int:rule_id>/evaluations": True,
+    "app/exports/schedules/<uuid:schedule_id>/edit": False,
+}
+# They respond with a status, and with the result as soon as there is one.
+SOMETIMES = {"app/documents/<int:task_id>", "api/v1/etl/tasks/<int:task_id>", "api/v1/etl/tasks/<int:task_id>/events"}
+# They change nothing.
+UNCHANGING = {
+    "app/exports/new/preview", "app/exports/schedules/preview", "exports/preview", "app/rules/check", "app/sign-in",
+}  # fmt: skip
+
+
+def view_of(route: Route) -> Any:
+    return getattr(route.view, "view_class", None) or getattr(route.view, "cls", None)
+
+
+def is_data(route: Route) -> bool:
+    parts = [part for part in route.path.split("/") if "<" not in part]
+    return OTHERS.get(route.path, bool(DATA & set(parts[-1:])))
+
+
+def written(**conditions: Any) -> list[AuditEntry]:
+    return list(AuditEntry.objects.filter(**conditions).exclude(via="sign_in").order_by("pk"))
+
+
+# ---- Declarations ---------------------------------------------------------------------------------------------------
+def test_every_view_declares_what_is_recorded() -> None:
+    """C13. A new route fails here until its view says whether its GET opens data."""
+    checked = 0
+    for route in ROUTES:
+        view = view_of(route)
+        if route.is_staffs or view is None or view.__module__.split(".")[0] not in OURS:
+            continue
+        if "get" in route.methods:
+            assert hasattr(view, "audited"), f"{route}: its view needs `audited`"
+            assert view.audited.reads == is_data(route), route
+        if route.methods & {"post", "put", "patch", "delete"}:
+            assert getattr(view, "audited", audit.CHANGES).writes == (route.path not in UNCHANGING), route
+        checked += 1
+    assert checked > 120
+
+
+def test_owners_who_open_data_are_recorded_once_and_polls_are_not(belongings: dict[str, Any], alice: User) -> None:
+    """C13: by each route, also without the declaration of its view."""
+    by_api, by_page, opened = client_of(alice), browser_of(alice), 0
+    for route in OWNED:
+        if "get" not in route.methods or route.path == "exports/<uuid:job_id>/download":
+            continue
+        before = AuditEntry.objects.count()
+        required = {"a": 1, "b": 1} if route.path.endswith("/compare") else {}
+        with closing((by_page if route.is_page else by_api).get(route.filled(belongings), required)) as answer:
+            assert answer.status_code in (200, 302), route
+        expected = int(is_data(route) or route.path in SOMETIMES)
+        assert AuditEntry.objects.count() - before == expected, route
+        opened += expected
+    assert opened > 20
+    assert {(each.user_id, each.outcome, each.method) for each in written()} == {(alice.pk, "success", "GET")}
+
+
+# ---- Entries --------------------------------------------------------------------------------------------------------
+def test_an_entry_says_who_did_what_from_where(belongings: dict[str, Any], alice: User) -> None:
+    token, text = tokens.create(alice)
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    path = f"/exports/{belongings['job_id']}/files/{belongings['key']}/{belongings['day']}"
+    assert client.get(path, headers={"X-Request-ID": "mine-1"}, REMOTE_ADDR="192.0.2.7").status_code == 302
+    (entry,) = written()
+    assert (entry.user, entry.token, entry.via) == (alice, tokens.id_of(token), "api")
+    assert (entry.status, entry.outcome, entry.request_id, entry.address) == (302, "success", "mine-1", "192.0.2.7")
+    assert entry.action == "/exports/<uuid:job_id>/files/<str:key>/<day:effective_date>"
+    assert {f"job_id={belongings['job_id']}", f"effective_date={belongings['day']}"} < set(entry.object_ids)
+    assert belongings["key"] not in str(entry.object_ids)
+
+
+def test_refusals_are_recorded_but_not_requests_without_a_user(belongings: dict[str, Any], bob: User) -> None:
+    path = f"/api/v1/etl/tasks/{belongings['task_id']}"
+    assert client_of(bob).get(f"{path}/markdown").status_code == 404
+    assert client_of(bob).delete(path).status_code == 404
+    assert APIClient().delete(path).status_code == 401
+    assert APIClient().get(f"/exports/{belongings['job_id']}/download?token=x").status_code == 403
+    assert [(each.user, each.status, each.outcome) for each in written()] == [(bob, 404, "refused")] * 2
+
+
+def test_redeeming_a_link_is_recorded_without_its_token(belongings: dict[str, Any]) -> None:
+    receipt = Receipt.objects.get(pk=belongings["job_id"])
+    path = links.path_of(links.mint(receipt))
+    assert APIClient().get(path, REMOTE_ADDR="192.0.2.9").status_code == 302
+    (entry,) = written()
+    assert (entry.user, entry.address, entry.object_ids) == (None, "192.0.2.9", [f"job_id={receipt.pk}"])
+    assert path.partition("token=")[2] not in str(list(AuditEntry.objects.values()))
+
+
+def test_messages_of_the_source_are_data(belongings: dict[str, Any], alice: User, dataset: Dataset) -> None:
+    path = f"/exports/{belongings['job_id']}/chunks"
+    Job.objects.get(pk=belongings["job_id"]).chunks.update(source_message="ERROR: a row")
+    client_of(alice).get(path)
+    assert not written()
+    Dataset.objects.filter(pk=dataset.pk).update(show_errors=True)
+    client_of(alice).get(path)
+    assert [each.action for each in written()] == ["/exports/<uuid:job_id>/chunks"]
+
+
+def test_pages_of_the_admin_are_recorded_and_lists_are_not(pages: Client, belongings: dict[str, Any]) -> None:
+    pages.get("/admin/exports/job/")
+    assert not written()
+    pages.get(f"/admin/exports/job/{belongings['job_id']}/change/")
+    path = Job.objects.get(pk=belongings["job_id"]).chunks.all()[0].path
+    pages.get(f"/admin/exports/file/{path.replace('/', '_2F')}/change/")
+    of_job, of_file = written(via="admin")
+    assert of_job.object_ids == [f"object_id={belongings['job_id']}"]
+    assert path not in str(of_file.object_ids)
+
+
+def test_asynchronous_requests_are_recorded(belongings: dict[str, Any], alice: User) -> None:
+    client = AsyncClient()
+    client.force_login(alice)
+    answer = async_to_sync(client.get)(f"/api/v1/etl/tasks/{belongings['task_id']}/result")
+    assert answer.status_code == 200
+    assert [each.action for each in written()] == ["/api/v1/etl/tasks/<int:task_id>/result"]
+
+
+# ---- Sign-ins and commands ------------------------------------------------------------------------------------------
+def test_sign_ins_are_recorded_without_what_was_typed(alice: User) -> None:
+    """People type passwords into the field for the name."""
+    alice.set_password("correct horse")
+    alice.save()
+    browser = Client()
+    browser.post("/app/sign-in", {"username": "alice", "password": "wrong"})
+    browser.post("/app/sign-in", {"username": "battery staple", "password": "wrong"})
+    browser.post("/app/sign-in", {"username": "alice", "password": "correct horse"})
+    browser.post("/app/sign-out")
+    found = AuditEntry.objects.order_by("pk")
+    assert [(each.user, each.action, each.outcome) for each in found] == [
+        (alice, "sign-in", "refused"), (None, "sign-in", "refused"), (alice, "sign-in", "success"),
+        (alice, "sign-out", "success"),
+    ]  # fmt: skip
+    assert "battery" not in str(list(found.values()))
+
+
+@pytest.mark.parametrize(("arguments", "outcome"), [(["--create"], "success"), (["--days", "0"], "failed")])
+def test_commands_are_recorded(transactional_db: None, arguments: list[str], outcome: str) -> None:
+    """C13: also those that fail, with their arguments, but not with their options."""
+    with suppress(SystemExit):
+        Commands(["manage.py", "issue_token", "shop", *arguments, "--name", "secret"]).execute()
+    (entry,) = AuditEntry.objects.all()
+    assert (entry.via, entry.action, entry.outcome) == ("command", "issue_token", outcome)
+    assert entry.object_ids == ["argument=shop"]
+    assert User.objects.filter(username="shop").exists() == (outcome == "success")
+
+
+def test_commands_that_change_nothing_are_not_recorded(transactional_db: None) -> None:
+    Commands(["manage.py", "showmigrations", "platform"]).execute()
+    assert not AuditEntry.objects.exists()
+
+
+# ---- Together with the change ---------------------------------------------------------------------------------------
+RULE = {"name": "Mine", "postprocess_mode": "skip"}
+CHANGES: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "export": ("/exports", {"dataset": "things", "items": [{"key": "k", "effectiveDate": "2024-02-29"}]}, Job),
+    "rule": ("/api/v1/etl/rules", RULE, Rule),
+    "webhook": ("/exports/webhooks", {"url": "http://127.0.0.1:9/", "events": ["export.succeeded"]}, Webhook),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_and_its_entry_are_one_transaction(alice: User, dataset: Dataset, name: str) -> None:
+    """C13: a process that dies after the change cannot lose the entry."""
+    path, body, model = CHANGES[name]
+    rows = model.objects.filter(owner=alice) if model is Rule else model.objects.all()
+    answer = client_of(alice).post(path, body)
+    assert answer.status_code in (201, 202), answer.content
+    (entry,) = written()
+    assert any(each.endswith(f"={rows.get().pk}") for each in entry.object_ids)
+    assert transaction_of(AuditEntry, entry.pk) == transaction_of(model, rows.get().pk)
+
+
+def transaction_of(model: Any, pk: Any) -> str:
+    with connection.cursor() as cursor:
+        name = model._meta.pk.column
+        cursor.execute(f"SELECT xmin::text FROM {model._meta.db_table} WHERE {name} = %s", [pk])
+        return str(cursor.fetchone()[0])
+
+
+@pytest.fixture
+def without_log(transactional_db: None) -> Iterator[None]:
+    """The database refuses entries."""
+    run("ALTER TABLE platform_audit ADD CONSTRAINT no_entries CHECK (false) NOT VALID")
+    yield
+    run("ALTER TABLE platform_audit DROP CONSTRAINT no_entries")
+
+
+def run(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def test_without_an_entry_no_data_is_sent_and_no_change_is_made(
+    belongings: dict[str, Any], alice: User, without_log: None
+) -> None:
+    client = client_of(alice)
+    client.raise_request_exception = False
+    answer = client.get(f"/api/v1/etl/tasks/{belongings['task_id']}/result")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    before = Job.objects.count()
+    assert client.post(CHANGES["export"][0], CHANGES["export"][1]).status_code == 500
+    assert Job.objects.count() == before
+
+
+def test_a_change_without_a_transaction_is_logged_if_it_has_no_entry(
+    belongings: dict[str, Any], alice: User, without_log: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = metrics.AUDIT_ENTRIES_LOST._value.get()
+    path = f"/exports/webhooks/{belongings['webhook_id']}/rotate-secret"
+    assert client_of(alice).post(path).status_code == 200
+    assert metrics.AUDIT_ENTRIES_LOST._value.get() == lost + 1
+    assert "audit_entry_not_written" in caplog.text
+    assert str(belongings["webhook_id"]) in caplog.text
+
+
+# ---- Append-only ----------------------------------------------------------------------------------------------------
+CHANGING = (
+    "UPDATE platform_audit SET outcome = 'refused'",
+    "DELETE FROM platform_audit",
+    "TRUNCATE platform_audit",
+)
+
+
+@pytest.mark.parametrize("statement", CHANGING)
+def test_entries_are_not_changed(alice: User, statement: str) -> None:
+    browser_of(alice)
+    with pytest.raises(DatabaseError, match="append-only"):
+        run(statement)
+    assert AuditEntry.objects.get().outcome == "success"
+
+
+@pytest.fixture
+def other_role(transactional_db: None) -> Iterator[psycopg.Connection]:
+    """A session of the role that docs/access.md creates for the processes."""
+    (block,) = re.findall(r"```sql\n(.*?)```", (settings.BASE_DIR / "docs" / "access.md").read_text(), re.DOTALL)
+    postgres, name = servers.started[0].postgres, connection.settings_dict["NAME"]
+    with psycopg.connect(postgres.url(SUPERUSER, name), autocommit=True) as superuser:
+        superuser.execute(block)
+        url = f"postgresql://sluice_processes:change-me@{LOOPBACK}:{postgres.port}/{name}"
+        with psycopg.connect(url, autocommit=True) as session:
+            yield session
+        superuser.execute("DROP OWNED BY sluice_processes; DROP ROLE sluice_processes")
+
+
+def test_a_role_that_is_not_the_owner_can_only_add_and_read(other_role: psycopg.Connection) -> None:
+    other_role.execute(
+        "INSERT INTO platform_audit (via, account, method, action, object_ids, outcome, request_id)"
+        " VALUES ('api', '', 'GET', '/', '{}', 'success', '')"
+    )
+    for statement in (
+        *CHANGING,
+        "ALTER TABLE platform_audit DISABLE TRIGGER ALL",
+        "DROP TRIGGER platform_audit_append_only ON platform_audit",
+        "ALTER TABLE platform_audit OWNER TO sluice_processes",
+        "SET sluice.trim_audit = 'on'; DELETE FROM platform_audit",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            other_role.execute(statement)
+    assert AuditEntry.objects.count() == 1
+
+
+def test_the_owner_deletes_old_entries_by_a_command(
+    alice: User, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("config.ops.management.commands.trim_audit.AT_ONCE", 2)
+    now = timezone.now()
+    for days in (400, 399, 398, 3):
+        AuditEntry.objects.create(via="api", action="/", outcome="success", at=now - timedelta(days=days))
+    call_command("trim_audit", before=(now - timedelta(days=365)).date())
+    assert "Deleted 3 entries" in capsys.readouterr().out
+    assert AuditEntry.objects.count() == 1
+    with pytest.raises(CommandError, match="future"):
+        call_command("trim_audit", before=(now + timedelta(days=2)).date())
+
+
+EXPORT = "/admin/platform/auditentry/export/"
+
+
+# ---- Export ---------------------------------------------------------------------------------------------------------
+def exported(browser: Client, **conditions: str) -> list[dict[str, Any]]:
+    answer = browser.get(EXPORT, {"download": "1", **conditions})
+    assert answer.status_code == 200, answer.content[:500]
+    assert answer["Content-Disposition"].endswith('.jsonl"')
+    return [json.loads(line) for line in b"".join(answer).splitlines()]
+
+
+def test_the_export_has_all_entries_that_match(
+    pages: Client, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "AT_ONCE", 2)
+    for number in range(5):
+        AuditEntry.objects.create(
+            via="api", user=alice, action="/exports", outcome="success", object_ids=[f"job_id={number}"]
+        )
+    AuditEntry.objects.create(via="page", user=bob, action="/app", outcome="refused", at=timezone.now() - timedelta(9))
+    today = timezone.now().date().isoformat()
+    found = exported(pages, user="alice")
+    assert [each["object_ids"] for each in found] == [[f"job_id={number}"] for number in range(5)]
+    assert {each["username"] for each in found} == {"alice"}
+    assert [each["username"] for each in exported(pages, outcome="refused")] == ["bob"]
+    assert [each["object_ids"] for each in exported(pages, subject="3", since=today, until=today)] == [["job_id=3"]]
+    assert not exported(pages, user="alice", until="2020-01-01")
+    assert [each.action for each in written(via="admin")] == [EXPORT] * 4
+
+
+def test_the_form_of_the_export_explains_what_is_invalid(pages: Client) -> None:
+    answer = pages.get(EXPORT, {"download": "1", "since": "yesterday"})
+    assert answer.status_code == 400
+    assert "Enter a valid date" in answer.content.decode()
+    assert not written()
+
+
+def test_the_list_finds_objects_users_and_requests(pages: Client, alice: User) -> None:
+    for request_id in ("first", "second"):
+        AuditEntry.objects.create(
+            via="api", user=alice, action=f"/{request_id}", outcome="success", object_ids=["task_id=7"],
+            request_id=request_id,
+        )  # fmt: skip
+    for term, expected in {"first": 1, "alice": 2, "7": 2, "task_id=7": 2, "8": 0}.items():
+        answer = pages.get("/admin/platform/auditentry/", {"q": term})
+        assert answer.context["cl"].result_count == expected, term

@@ -1,0 +1,266 @@
+"""C14: each operation of the schema, and each page, by every role. A new operation needs an expectation."""
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from importlib import import_module
+from typing import Any
+
+import pytest
+import yaml
+from django.apps import apps
+from django.conf import settings
+from django.contrib.auth.models import Group, Permission, User
+from django.core.management import CommandError, call_command
+from rest_framework.test import APIClient
+
+from config.platform.http import roles
+from config.platform.models import AuditEntry
+from etl.models import Task
+from exports.models import Dataset
+from tests.conftest import client_of
+from tests.integration.factories import make_job
+from tests.integration.staff import fail, page_of, press, text_of
+from tests.security.conftest import State, browser_of
+from tests.security.routes import ROUTES, UNSAFE
+
+DOCUMENT = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
+OPERATIONS = sorted(
+    (path, method)
+    for path, operations in DOCUMENT["paths"].items()
+    for method in operations
+    if method in ("get", *UNSAFE)
+)
+
+ALLOWED, FORBIDDEN, HIDDEN = "allowed", 403, 404
+STRANGER, OPERATOR, AUDITOR, ADMINISTRATOR = PERSONAS = ("stranger", *roles.GROUPS)
+Row = dict[str, Any]
+
+
+def row(stranger: Any, operator: Any, auditor: Any, administrator: Any) -> Row:
+    return dict(zip(PERSONAS, (stranger, operator, auditor, administrator), strict=True))
+
+
+# What happens to requests about objects of alice.
+OWN = row(ALLOWED, ALLOWED, ALLOWED, ALLOWED)  # about no object of hers
+CREATION = row(ALLOWED, ALLOWED, FORBIDDEN, ALLOWED)
+STATE = row(HIDDEN, ALLOWED, ALLOWED, ALLOWED)
+DATA = row(HIDDEN, FORBIDDEN, ALLOWED, ALLOWED)
+CONTROL = row(HIDDEN, ALLOWED, FORBIDDEN, ALLOWED)
+REVIEW = row(HIDDEN, FORBIDDEN, FORBIDDEN, ALLOWED)
+PRIVATE = row(HIDDEN, HIDDEN, HIDDEN, HIDDEN)
+PRIVATE_WRITE = row(HIDDEN, HIDDEN, FORBIDDEN, HIDDEN)
+RULE = row(HIDDEN, HIDDEN, ALLOWED, ALLOWED)
+RULE_WRITE = row(HIDDEN, HIDDEN, FORBIDDEN, FORBIDDEN)
+
+ETL, TASK, BATCH, ONE = r"/api/v1/etl", r"/api/v1/etl/tasks/{\w+}", r"/api/v1/etl/batches/{\w+}", r"{\w+}"
+JOB, A_RULE = r"/exports/{\w+}", r"/api/v1/etl/rules/{\w+}"
+WITHOUT_USER = r"/livez|/readyz|/metrics|/api/schema|/exports/{\w+}/download"  # by address, or by a link
+# The first pattern that matches the whole path has the expectations for reading and for writing.
+MATRIX: list[tuple[str, Row | None, Row | None]] = [
+    (r"/tokens", OWN, OWN),
+    (r"/tokens/{\w+}", None, PRIVATE),
+    (r"/exports/preview", None, OWN),
+    (r"/exports(/datasets|/limits|/schedules|/webhooks)?", OWN, CREATION),
+    (r"/exports/datasets/{\w+}", OWN, None),
+    (rf"/exports/(schedules|webhooks)/{ONE}(/.+)?", PRIVATE, PRIVATE_WRITE),
+    (rf"{JOB}(/chunks|/events)?", STATE, None),
+    (rf"{JOB}/(cancel|retry|replay)", None, CONTROL),
+    (rf"{JOB}/link", None, PRIVATE_WRITE),
+    (rf"{JOB}/files/{ONE}/{ONE}", PRIVATE, None),
+    (rf"{ETL}/(submit|submit/uploaded|uploads|tasks|batches|batches/uploaded|limits|usage|rules)", OWN, CREATION),
+    (TASK, STATE, REVIEW),  # deletion is not for operators
+    (rf"{TASK}/events", STATE, None),
+    (rf"{TASK}/(markdown|history|answer|layout|pages/{ONE}/image)", DATA, None),
+    (rf"{TASK}/(result|approve)", DATA, REVIEW),
+    (rf"{TASK}/(cancel|retry)", None, CONTROL),
+    (BATCH, STATE, None),
+    (rf"{BATCH}/(cancel|retry)", None, CONTROL),
+    (rf"{BATCH}/results", DATA, None),
+    (A_RULE, RULE, RULE_WRITE),
+    (rf"{A_RULE}/test", None, row(HIDDEN, HIDDEN, FORBIDDEN, ALLOWED)),
+    (rf"{A_RULE}/(samples|evaluations)(/.+)?", RULE_WRITE, RULE_WRITE),  # their owners only
+]
+
+
+def expected(path: str, method: str, persona: str) -> Any:
+    """Return what a persona gets; None for an operation without an expectation."""
+    for pattern, *by_kind in MATRIX:
+        if re.fullmatch(pattern, path):
+            found: Any = by_kind[method != "get"]
+            return found and found[persona]
+    return None
+
+
+def user_with(role: str) -> User:
+    user = User.objects.create_user(role)
+    if role in roles.GROUPS:
+        roles.assign(user, role)
+    return User.objects.get(pk=user.pk)
+
+
+def filled(path: str, values: dict[str, Any]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return str(values[re.sub("([A-Z])", lambda letter: f"_{letter[1].lower()}", match[1])])
+
+    return re.sub(r"{(\w+)}", value, path)
+
+
+def test_every_operation_of_the_schema_has_an_expectation() -> None:
+    """C14. A new operation fails here until MATRIX has it."""
+    assert len(OPERATIONS) > 75
+    for path, method in OPERATIONS:
+        if not re.fullmatch(WITHOUT_USER, path):
+            assert expected(path, method, STRANGER), f"{method} {path}"
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_each_role_gets_what_the_matrix_says(
+    belongings: dict[str, Any], state: Callable[[], State], persona: str
+) -> None:
+    """C14: what is refused changes nothing."""
+    api, before = client_of(user_with(persona)), state()
+    wanted = {each: expected(*each, persona) for each in OPERATIONS}
+    refused = [each for each in OPERATIONS if wanted[each] in (FORBIDDEN, HIDDEN)]
+    for each in refused:
+        assert ask(api, *each, belongings) == wanted[each], each
+    assert state() == before
+    allowed = [each for each in OPERATIONS if wanted[each] == ALLOWED]
+    for each in sorted(allowed, key=lambda each: (each[1] == "delete", -len(each[0]))):  # objects last
+        assert ask(api, *each, belongings) not in (401, 403, 404), each
+
+
+def ask(api: APIClient, path: str, method: str, belongings: dict[str, Any]) -> int:
+    required = {"a": 1, "b": 1} if path.endswith("/compare") else {}
+    body = required if method == "get" else {}
+    with closing(getattr(api, method)(filled(path, belongings), body)) as answer:
+        return int(answer.status_code)
+
+
+# ---- Operators ------------------------------------------------------------------------------------------------------
+SECRET_TEXT = "12.00 EUR for nobody else"
+
+
+@pytest.fixture
+def operator(transactional_db: None) -> User:
+    return user_with(OPERATOR)
+
+
+def test_operators_see_states_without_data(belongings: dict[str, Any], operator: User) -> None:
+    """C14: result, e-invoice, and details of warnings are absent, by API, stream, and page."""
+    task = Task.objects.get(pk=belongings["task_id"])
+    task.result["data"] = {"total": SECRET_TEXT}
+    task.result["metadata"]["warnings"] = [{"code": "value_not_in_text", "detail": SECRET_TEXT, "page": None}]
+    task.metadata["warnings"] = task.result["metadata"]["warnings"]
+    task.save()
+    path = f"/api/v1/etl/tasks/{task.pk}"
+    body = client_of(operator).get(path).json()
+    assert (body["status"], body["result"], body["einvoice"]) == ("completed", None, None)
+    assert {each["detail"] for each in body["metadata"]["warnings"]} == {""}
+    page = browser_of(operator).get(f"/app/documents/{task.pk}")
+    for text in (str(body), text_of(page), b"".join(client_of(operator).get(f"{path}/events")).decode()):
+        assert SECRET_TEXT not in text
+    assert "/original" not in page.content.decode()
+    assert not AuditEntry.objects.filter(method="GET").exists()
+
+
+def test_operators_operate_exports_in_the_admin(alice: User, dataset: Dataset, operator: User) -> None:
+    job = make_job(dataset, alice, chunks=2)
+    fail(job, chunks=1)
+    job.chunks.filter(status="failed").update(source_message=SECRET_TEXT)
+    browser = browser_of(operator)
+    chunk = text_of(browser.get(page_of(job.chunks.get(status="failed"))))
+    assert "EXPORT_SOURCE_ERROR" in chunk
+    assert SECRET_TEXT not in chunk
+    press(browser, job, "retry")
+    job.refresh_from_db()
+    assert job.status == "running"
+
+
+@pytest.mark.parametrize("model", ["auth/user", "knox/authtoken", "platform/auditentry", "rules/rule", "exports/link"])
+def test_operators_do_not_see_accounts_rules_links_or_the_audit_log(operator: User, model: str) -> None:
+    assert browser_of(operator).get(f"/admin/{model}/").status_code == 403
+
+
+# ---- Auditors -------------------------------------------------------------------------------------------------------
+OWN_PAGES = ("app/account", "app/sign-in", "app/sign-out", "admin/login/", "admin/logout/", "admin/password_change/")
+
+
+def test_auditors_change_nothing_on_pages_and_in_the_admin(
+    belongings: dict[str, Any], state: Callable[[], State], dataset: Dataset
+) -> None:
+    """C14: by every route with a method that changes something, also for objects of their own."""
+    browser, refused = browser_of(user_with(AUDITOR)), 0
+    values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | belongings
+    before = state()
+    for route in (each for each in ROUTES if each.is_page and not each.path.startswith(OWN_PAGES)):
+        view: Any = getattr(route.view, "view_class", None)
+        if not route.methods & {*UNSAFE} or not getattr(getattr(view, "audited", None), "writes", True):
+            continue
+        if view is not None and view.__module__.startswith("django."):
+            continue  # redirects
+        assert browser.post(route.filled(values)).status_code == 403, route
+        refused += 1
+    assert refused > 100
+    assert state() == before
+
+
+def test_auditors_read_everything_on_record(belongings: dict[str, Any], alice: User) -> None:
+    auditor = user_with(AUDITOR)
+    browser = browser_of(auditor)
+    for path in (
+        f"/app/documents/{belongings['task_id']}", f"/app/exports/{belongings['job_id']}", "/admin/",
+        "/admin/platform/auditentry/", "/admin/auth/user/", f"/admin/etl/task/{belongings['task_id']}/change/",
+    ):  # fmt: skip
+        assert browser.get(path).status_code == 200, path
+    page = browser.get(f"/app/documents/{belongings['task_id']}").content.decode()
+    assert "data-read-only" in page
+    assert "(read-only)" in page
+    assert not re.search(r'action="[^"]*/(delete|retry|cancel|approve)"', page)
+    assert AuditEntry.objects.filter(user=auditor, method="GET").count() == 3
+    assert "data-read-only" not in browser_of(alice).get("/app/account").content.decode()
+
+
+def test_auditors_keep_their_own_account(transactional_db: None) -> None:
+    auditor = user_with(AUDITOR)
+    created = browser_of(auditor).post("/tokens", {"name": "x", "expiresInDays": 1}, content_type="application/json")
+    assert created.status_code == 201
+    assert client_of(auditor).delete(f"/tokens/{created.json()['id']}").status_code == 204
+
+
+def test_the_role_of_an_auditor_is_stronger_than_other_permissions(alice: User, dataset: Dataset) -> None:
+    user = user_with(AUDITOR)
+    roles.assign(user, ADMINISTRATOR)
+    job = make_job(dataset, alice)
+    assert client_of(user).post(f"/exports/{job.pk}/cancel").json()["detail"] == roles.AuditorsChangeNothing.detail
+
+
+# ---- Groups ---------------------------------------------------------------------------------------------------------
+def test_a_migration_restores_the_permissions_of_roles_and_keeps_members(transactional_db: None) -> None:
+    user = user_with(OPERATOR)
+    group = Group.objects.get(name=roles.GROUPS[OPERATOR])
+    before = set(group.permissions.values_list("codename", flat=True))
+    assert "open_data" not in before
+    assert {"view_job", "change_task"} < before
+    group.permissions.clear()
+    call_command("migrate", verbosity=0)
+    assert set(group.permissions.values_list("codename", flat=True)) == before
+    assert user in group.user_set.all()
+
+
+def test_staff_of_earlier_releases_keep_access_to_data(transactional_db: None) -> None:
+    user = User.objects.create_user("sue", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_task"))
+    assert not user.has_perm("platform.open_data")
+    import_module("config.platform.migrations.0002_audit_entries").keep_access(apps, None)
+    assert User.objects.get(pk=user.pk).has_perm("platform.open_data")
+
+
+def test_the_command_creates_users_with_a_role(transactional_db: None) -> None:
+    call_command("issue_token", "otto", "--create", "--role", "operator", stdout=None)
+    otto = User.objects.get(username="otto")
+    assert (otto.is_staff, otto.is_superuser) == (True, False)
+    assert otto.has_perm("exports.change_job")
+    User.objects.create_user("ann")
+    with pytest.raises(CommandError, match="without this role"):
+        call_command("issue_token", "ann", "--role", "auditor")
