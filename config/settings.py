@@ -238,7 +238,7 @@ UNFOLD = {
                     page("Datasets", "database", "exports.dataset"),
                     page("Usage", "data_usage", "exports.usage"),
                     page("Quota overrides", "tune", "exports.allowance"),
-                    page("Slots", "memory", "exports.slot"),
+                    page("Source calls", "memory", "exports.slot"),
                     page("Periodic tasks", "schedule", "exports.tick"),
                 ],
             },

@@ -4,6 +4,8 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
@@ -41,7 +43,7 @@ class RuleAdmin(ReadOnly):
     ordering = ("-created_at", "-rule_id")
     inlines = (Versions,)
     fieldsets = (
-        (None, {"fields": (("name", "belongs_to", "state"), "description", ("owner", "tasks"))}),
+        (None, {"fields": (("name", "belongs_to", "state"), "description", ("owner", "tasks"), "editing")}),
         (
             "Content",
             {
@@ -64,6 +66,13 @@ class RuleAdmin(ReadOnly):
         if rule.deleted_at:
             return badge("deleted")
         return badge("system") if catalog.is_system(rule) else badge("open")
+
+    @admin.display(description="editing")
+    def editing(self, rule: Rule) -> SafeString:
+        """Return who can change the rule, and where."""
+        if catalog.is_system(rule):
+            return format_html("In its file, {}.yaml. Then run <code>manage.py load_rules</code>.", rule.slug)
+        return format_html("Its owner can edit it: {}", link(reverse("rule", args=[rule.pk]), "page of the rule"))
 
     @admin.display(description="tasks")
     def tasks(self, rule: Rule) -> SafeString:

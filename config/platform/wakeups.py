@@ -39,7 +39,8 @@ def publish(name: str, messages: tuple[dict[str, str], ...], *, countdown: float
     unbind_contextvars("request_id", "job_id", "chunk_id")
     try:
         with current_app.connection_for_write(transport_options=SHORT_TIMEOUTS) as connection:
-            room = None if fill_to is None else max(0, fill_to - queue_length(connection, name))
+            queue = settings.CELERY_TASK_ROUTES[name]["queue"]
+            room = None if fill_to is None else max(0, fill_to - queue_length(connection, queue))
             for kwargs in messages[:room]:
                 current_app.send_task(
                     name,
@@ -52,9 +53,18 @@ def publish(name: str, messages: tuple[dict[str, str], ...], *, countdown: float
         log.warning("wakeup_not_sent", task=name, reason=type(error).__name__)
 
 
-def queue_length(connection: Connection, name: str) -> int:
-    """Return the number of messages in the queue of this task. Raises OperationalError."""
-    queue = settings.CELERY_TASK_ROUTES[name]["queue"]
+def queue_lengths() -> dict[str, int] | None:
+    """Return the number of messages in each queue, or None if the broker does not respond."""
+    try:
+        with current_app.connection_for_write(transport_options=SHORT_TIMEOUTS) as connection:
+            return {queue.name: queue_length(connection, queue.name) for queue in settings.CELERY_TASK_QUEUES}
+    except broker.BROKER_ERRORS as error:
+        log.warning("queues_not_read", reason=type(error).__name__)
+        return None
+
+
+def queue_length(connection: Connection, queue: str) -> int:
+    """Return the number of messages in a queue. Raises OperationalError."""
     channel: Any
     try:
         with connection.channel() as channel:

@@ -1,19 +1,14 @@
 """Filters of lists of tasks: file name, rule, batch, status, and days."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
-from typing import Any, cast
-
-from rest_framework.exceptions import ValidationError
+from datetime import date
 
 from config.platform.http.paging import refusal, whole_number
-from config.platform.http.serializers import as_day
+from config.platform.http.search import Readers, created_between, read_day, read_parameters, read_text
 from etl.api import lookup
 from etl.core.states import Status
 from etl.models.task import TaskQuerySet
-
-MAX_TEXT = 255  # of a file name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +25,7 @@ class TaskFilter:
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "TaskFilter":
         """Read query parameters. Raises ValidationError with all errors, each at its name."""
-        values: dict[str, Any] = {}
-        errors: dict[str, Any] = {}
-        for name, read in READERS.items():
-            if name in query:
-                try:
-                    values[name] = read(name, query[name])
-                except ValidationError as error:
-                    errors |= cast("dict[str, Any]", error.detail)
-        first, last = values.pop("from", None), values.pop("to", None)
-        if first and last and first > last:
-            errors |= cast("dict[str, Any]", refusal("to", "Must not be before `from`.").detail)
-        if errors:
-            raise ValidationError(errors)
-        return cls(**values, first=first, last=last)
+        return cls(**read_parameters(query, READERS))
 
     def apply(self, tasks: TaskQuerySet) -> TaskQuerySet:
         if self.q:
@@ -52,19 +34,8 @@ class TaskFilter:
             tasks = tasks.filter(rule_id=self.rule_id)
         if self.batch_id is not None:
             tasks = tasks.filter(batch_id=self.batch_id)
-        if self.first:
-            tasks = tasks.filter(created_at__gte=datetime.combine(self.first, time.min, UTC))
-        if self.last:
-            tasks = tasks.filter(created_at__lte=datetime.combine(self.last, time.max, UTC))
+        tasks = tasks.filter(created_between(self.first, self.last))
         return lookup.with_status(tasks, self.status) if self.status else tasks
-
-
-def read_text(name: str, text: str) -> str:
-    if len(text) > MAX_TEXT:
-        raise refusal(name, f"Has {len(text):,} characters; the limit is {MAX_TEXT}.", code="max_length")
-    if not text.isprintable():
-        raise refusal(name, "Must not contain control characters.")
-    return text.strip()
 
 
 def read_rule(name: str, text: str) -> int:
@@ -87,14 +58,7 @@ def read_status(name: str, text: str) -> str:
     return text
 
 
-def read_day(name: str, text: str) -> date:
-    day = as_day(text)
-    if day is None:
-        raise refusal(name, "Must be a date such as 2024-02-29.")
-    return day
-
-
-READERS: dict[str, Callable[[str, str], Any]] = {
+READERS: Readers = {
     "q": read_text,
     "rule_id": read_rule,
     "batch_id": read_batch,

@@ -7,8 +7,8 @@ from django.urls import reverse
 from rest_framework.request import Request
 
 from config.platform.http.audit import CHANGES
-from config.platform.http.paging import CURSOR, chosen
-from config.platform.ui.base import Listing
+from config.platform.http.paging import chosen
+from config.platform.ui.base import Listing, first_page
 from etl.api import lookup
 from etl.api.search import TaskFilter
 from etl.core import completeness
@@ -56,10 +56,13 @@ class DocumentListPage(DocumentsPage):
             is_open=any(not row["state"].has_ended for row in rows),
             tabs=[
                 *(
-                    (label, self.query_with(status=name), name == wanted.status and not review)
+                    (label, first_page(self.request, status=name, review=""), name == wanted.status and not review)
                     for name, label in TABS.items()
                 ),
-                *((label, self.query_with(review=name), name == review) for name, (label, _) in REVIEWS.items()),
+                *(
+                    (label, first_page(self.request, status="", review=name), name == review)
+                    for name, (label, _) in REVIEWS.items()
+                ),
             ],
             wanted=wanted,
             review=review,
@@ -85,16 +88,6 @@ class DocumentListPage(DocumentsPage):
         query = {name: str(value) for name, value in self.request.GET.items() if name != "review"}
         given = {name: value for name, value in query.items() if value.strip()}
         return TaskFilter.read(given)
-
-    def query_with(self, **values: str) -> str:
-        """Return the query of the first page with the same filters and another status or review."""
-        query = self.request.GET.copy()
-        for name in ("status", "review", CURSOR):
-            query.pop(name, None)
-        for name, value in values.items():
-            if value:
-                query[name] = value
-        return f"?{query.urlencode()}" if query else ""
 
     def tasks(self, review: str) -> TaskQuerySet:
         tasks = Task.objects.filter(user=self.user).reviewed(**(REVIEWS[review][1] if review else {}))

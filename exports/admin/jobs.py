@@ -3,17 +3,18 @@
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import linebreaksbr
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     bar,
     below_each_other,
-    counted,
     instant,
     list_of,
     moment,
@@ -67,14 +68,15 @@ class ErrorAdmin(ReadOnly):
 class JobAdmin(StaffActionAdmin, ErrorAdmin):
     row_actions = staff_actions.JOBS
     list_display = (
-        shown("job_id", short, "export"), STATUS, "dataset", "user", "progress", ROWS, BYTES,
-        moment("created_at"), "took", "chunks",
+        "id_and_name", STATUS, "dataset", "user", "progress", ROWS, BYTES,
+        moment("created_at"), "took",
     )  # fmt: skip
     list_filter = (OfSchedule, "status", "dataset", "format", ByChunkError, "created_at", "finished_at")
     unindexed = frozenset({"dataset", "format", "error_code"})
     list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
     search_fields = ("job_id", "user__username")
-    search_help_text = "Exact export ID or username"
+    search_help_text = "Export ID or its first 8 digits, exact username, or part of the name"
+    change_form_outer_before_template = "admin/refresh.html"
     ordering = ("-created_at", "-job_id")
     fieldsets = (
         (None, {"fields": ((STATUS, "progress"), "counters", ("dataset", "user"), "related")}),
@@ -84,6 +86,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
             "Request",
             {
                 "fields": (
+                    "name",
                     ("job_id", "schema_version"),
                     "shape",
                     ("reuse", shown("allow_degraded", yes_or_no)),
@@ -109,13 +112,30 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         jobs = super().get_queryset(request).defer("filters")
         return jobs.prefetch_related("user", "dataset")  # type: ignore[no-any-return]
 
+    def equal_to(self, term: str) -> Q:
+        """Match a user, or else an ID or a name: an OR over two tables could use neither index."""
+        users = list(User.objects.filter(username=term).values_list("pk", flat=True))
+        return Q(user__in=users) if users else Job.matches(term)
+
+    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Load the whole page again when the export has ended, because its actions change."""
+        response = super().changeform_view(request, object_id, *args, **kwargs)
+        job = getattr(response, "context_data", {}).get("original")
+        if "HX-Request" in request.headers and job and job.has_ended:
+            response["HX-Refresh"] = "true"
+        return response
+
     def name_of(self, row: Job) -> str:
         return f"{short(row.job_id)}: {row.dataset} of {row.user}, {row.status}, {row.done:,} of {row.total:,} done"
 
     # ---- Columns ----
+    @admin.display(description="export")
+    def id_and_name(self, job: Job) -> SafeString | str:
+        return format_html("{}<br>{}", short(job.pk), Truncator(job.name).chars(40)) if job.name else short(job.pk)
+
     @admin.display(description="progress")
     def progress(self, job: Job) -> SafeString:
-        return bar(job.done, job.total)
+        return list_of("chunk", bar(job.done, job.total), {"job": job.job_id})
 
     @admin.display(description="shape")
     def shape(self, job: Job) -> str:
@@ -126,10 +146,6 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         if job.dataset.built_in:
             return below_each_other([*(job.filters or {"filters": "none"}).items()])
         return filters_of(job.filters) if job.filters else SafeString("Listed pairs of key and date. See the chunks.")
-
-    @admin.display(description="chunks")
-    def chunks(self, job: Job) -> SafeString:
-        return list_of("chunk", counted(job.total, "chunk"), {"job": job.job_id})
 
     @admin.display(description="chunks")
     def counters(self, job: Job) -> SafeString:
@@ -179,7 +195,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     unindexed = frozenset({"path", "source", "dataset", "finished_at", "q", "status__exact=cancelled"})
     indexed = frozenset({"job"})
     search_fields = ("job", "key")
-    search_help_text = "Exact export ID or key"
+    search_help_text = "Export ID or its first 8 digits, or exact key"
     fieldsets = (
         (
             None,

@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 
+from config.platform import wakeups
 from config.platform.admin import overview
 from config.platform.admin.display import counted, list_url, number, size
 from config.platform.admin.overview import (
@@ -264,13 +265,26 @@ def draw_slots() -> Drawn:
     row = sql.one(SLOTS, slots=settings.SLUICE.export_db_slots) or {}
     expired = row["expired"]
     slots = Figure(
-        title="Slots in use",
+        title="Source calls",
         value=f"{row['held']} of {row['slots']}",
-        note=expired_slots(expired, row["reaped"]) if expired else "concurrent calls of the source",
+        note=expired_slots(expired, row["reaped"]) if expired else "running now, of those allowed at the same time",
         url=list_url("slot", {"dataset__isnull": True, "state": "held"}),
         tone="danger" if expired else "",
     )
-    return Drawn(figures=[slots])
+    return Drawn(figures=[slots, queued(wakeups.queue_lengths())])
+
+
+def queued(lengths: dict[str, int] | None) -> Figure:
+    """Return the messages that no worker has taken, by queue."""
+    if lengths is None:
+        return Figure(title="Messages to workers", value="unknown", note="the broker does not respond", tone="danger")
+    waiting = {name: length for name, length in lengths.items() if length}
+    by_queue = ", ".join(f"{name} {length:,}" for name, length in waiting.items())
+    return Figure(
+        title="Messages to workers",
+        value=number(sum(waiting.values())),
+        note=f"in the queues: {by_queue}. Idle workers take them at once" if waiting else "all queues are empty",
+    )
 
 
 def expired_slots(expired: int, reaped: datetime | None) -> str:

@@ -44,7 +44,7 @@ class ReceiptAdmin(StaffActionAdmin):
     list_filter = ("degraded", "issued_at", "expires_at")
     unindexed = frozenset({"degraded", "expires_at"})
     search_fields = ("job",)
-    search_help_text = "Exact export ID"
+    search_help_text = "Export ID or its first 8 digits"
     ordering = ("-issued_at",)
     fieldsets = (
         (None, {"fields": (("file_name", "state"), (of_job, "related"))}),
@@ -74,7 +74,7 @@ class LinkAdmin(StaffActionAdmin):
     unindexed = frozenset({"used_at"})
     indexed = frozenset({"job"})
     search_fields = ("link_id", "receipt")
-    search_help_text = "Exact link ID, link URL or token"
+    search_help_text = "Link ID or its first 8 digits, link URL or token"
     ordering = ("-created_at",)
     fieldsets = (
         (None, {"fields": (("link_id", "state"), ("of_receipt", "downloads"))}),
@@ -121,7 +121,7 @@ class DownloadAdmin(ReadOnly):
     unindexed = frozenset({"outcome", "at"})
     indexed = frozenset({"job"})
     search_fields = ("job",)
-    search_help_text = "Exact export ID"
+    search_help_text = "Export ID or its first 8 digits"
     ordering = ("-id",)
     fieldsets = ((None, {"fields": ((instant("at"), OUTCOME), (of_job, "of_link"), ("address", "user_agent"))}),)
 

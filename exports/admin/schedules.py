@@ -102,7 +102,7 @@ class ScheduleAdmin(StaffActionAdmin):
     list_filter = ("enabled", "misfire")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
-    search_help_text = "Exact schedule ID or username"
+    search_help_text = "Schedule ID or its first 8 digits, or exact username"
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("name", "state"), "disabled_reason", ("user", "dataset"), "exports")}),

@@ -63,7 +63,7 @@ class WebhookAdmin(StaffActionAdmin):
     list_filter = ("enabled", "created_at")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
-    search_help_text = "Exact webhook ID or username"
+    search_help_text = "Webhook ID or its first 8 digits, or exact username"
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("host", "state"), "disabled_reason", ("user", "events"), "sent")}),
@@ -148,7 +148,7 @@ class DeliveryAdmin(StaffActionAdmin):
     unindexed = frozenset({"type", "finished_at", "status__exact=delivered", "status__exact=failed"})
     indexed = frozenset({"job"})
     search_fields = ("id",)
-    search_help_text = "Exact delivery ID (the webhook-id header)"
+    search_help_text = "Delivery ID (the webhook-id header) or its first 8 digits"
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("id", "type"), ("state", "attempts"), (of_job, "subject", "of_webhook"))}),

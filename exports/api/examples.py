@@ -16,6 +16,7 @@ SECRET = "whsec_4GBMpkXm6Wd0vNVrWb0w8Zs1oJtYkJcT2iE5rH7uQ3A="
 SHA = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 ITEMS: dict[str, Any] = {"dataset": "flights", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}
 FILTERS: dict[str, Any] = {
+    "name": "Flights of February",
     "dataset": "flights",
     "filters": {"keys": ["JFK", "EWR"], "dateFrom": "2013-02-01", "dateTo": "2013-02-28"},
     "compression": "gzip",
@@ -57,6 +58,7 @@ PROGRESS: dict[str, Any] = {
 }
 RUNNING: dict[str, Any] = {
     "jobId": JOB_ID,
+    "name": "Flights of February",
     "dataset": "flights",
     "status": "running",
     "format": "csv",

@@ -39,7 +39,15 @@ HOOK = {"webhookId": "$response.body#/id"}
 
 JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values, description="Return only exports with this status.")
 CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="Return only chunks with this status.")
+NAME_OR_ID = OpenApiParameter(
+    "q",
+    {"type": "string", "maxLength": 255},
+    description="Part of the name, in upper or lower case; less than three characters are compared with its "
+    "beginning. Or the ID, or its first eight or more digits.",
+)
 DATASET = OpenApiParameter("dataset", description="Name of the dataset. An unknown name returns an empty list.")
+FIRST_DAY = OpenApiParameter("from", OpenApiTypes.DATE, description="First day of the creation, in UTC.")
+LAST_DAY = OpenApiParameter("to", OpenApiTypes.DATE, description="Last day of the creation, in UTC.")
 SCHEDULE_ID = OpenApiParameter(
     "scheduleId", OpenApiTypes.UUID, description="Return only exports that this schedule created."
 )
@@ -67,7 +75,7 @@ REQUESTS = [
 LIST: dict[str, Any] = {
     "summary": "List exports",
     "description": "Returns your exports, newest first, in the format of `GET /exports/{jobId}`.",
-    "parameters": [JOB_STATUS, DATASET, SCHEDULE_ID],
+    "parameters": [NAME_OR_ID, JOB_STATUS, DATASET, FIRST_DAY, LAST_DAY, SCHEDULE_ID],
     "examples": [response_example("Running", examples.RUNNING)],
 }
 ACCEPTED = LinkedResponse(

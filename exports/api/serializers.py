@@ -17,6 +17,7 @@ from config.platform.http.problems import MAX_ERRORS
 from config.platform.http.serializers import (
     INVALID_DATE,
     DayField,
+    FilledText,
     StrictBoolean,
     StrictSerializer,
     WholeNumber,
@@ -28,7 +29,7 @@ from exports.jobs.columns import columns_of
 from exports.jobs.submission import ExportRequest, built_in_pair
 from exports.models import Dataset
 from exports.models.dataset import FORMATS, Format
-from exports.models.job import Compression, DeliveryKind, Reuse
+from exports.models.job import MAX_NAME, Compression, DeliveryKind, Reuse
 
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DEFAULT_COMPRESSION = {Format.PARQUET: Compression.ZSTD}  # none for other formats
@@ -37,6 +38,7 @@ DELIVERIES = ["auto", *DeliveryKind.values]
 MIN_DELIVERY_TTL = 600  # seconds
 # Not allowed in keys, whatever the dataset's pattern: path traversal, and line breaks in logs.
 FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and line breaks
 MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also has the date and the extension
 
 
@@ -199,9 +201,23 @@ def column_error(name: Any, known: set[str] | None, seen: set[str]) -> ErrorDeta
     return None
 
 
+class NameField(FilledText):
+    """A line of text. Surrounding white space is removed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=MAX_NAME, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        name = super().to_internal_value(data).strip()
+        if CONTROL.search(name):
+            raise ValidationError("Must not contain line breaks or control characters.")
+        return name
+
+
 class ExportRequestSerializer(StrictSerializer):
     """The chunks to export, by `items` or by `filters`, and their format and delivery."""
 
+    name = NameField(required=False, help_text="A name to find the export by, such as `Invoices of February`.")
     dataset = serializers.CharField()
     items = ItemsField(required=False)
     filters = FiltersSerializer(required=False)
@@ -317,6 +333,7 @@ class ExportRequestSerializer(StrictSerializer):
             allow_degraded=attrs["allowDegraded"],
             delivery_ttl=attrs.get("deliveryTtlSeconds"),
             filters=filters,
+            name=attrs.get("name", ""),
         )
 
 

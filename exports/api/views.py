@@ -17,15 +17,16 @@ from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
-from config.platform.http.paging import chosen, refusal
+from config.platform.http.paging import chosen
 from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
 from config.platform.http.request_context import request_id
 from config.platform.http.responses import SECRET
 from config.platform.http.scopes import EXPORTS, InsufficientScope, is_limited, permits
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
+from exports.api.search import ExportFilter
 from exports.api.serializers import ExportRequestSerializer
-from exports.core.states import ChunkStatus, JobStatus
+from exports.core.states import ChunkStatus
 from exports.delivery import links
 from exports.delivery.access import AccessRemoved
 from exports.jobs import actions, quotas, representation, schemas, submission
@@ -44,7 +45,7 @@ POLL_SECONDS = 2
     )
 )
 class ExportListView(generics.ListAPIView[Job]):
-    """`GET /exports`: the user's jobs, newest first. `POST /exports`: creates a job."""
+    """`GET /exports`: the user's jobs, newest first, or those that a search finds. `POST /exports`: creates a job."""
 
     audited = CHANGES
     scopes = EXPORTS
@@ -55,14 +56,7 @@ class ExportListView(generics.ListAPIView[Job]):
         for each in built_in_datasets.all_by_name().values():
             if not permits(self.request, each.scope):
                 jobs = jobs.exclude(dataset__kind=each.name)
-        if status := chosen(self.request, "status", among=JobStatus.values):
-            jobs = jobs.filter(status=status)
-        if name := self.request.query_params.get("dataset"):
-            # By its id: with a name, Postgres cannot know how rare the dataset is, and reads every job of the user.
-            jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=name)))
-        if (schedule_id := self.request.query_params.get("scheduleId")) is not None:
-            jobs = jobs.filter(schedule_id=uuid_in(schedule_id))
-        return jobs
+        return ExportFilter.read(self.request.query_params).apply(jobs)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.get_queryset()) or []
@@ -99,14 +93,6 @@ def require_scope(request: Request, dataset: Dataset) -> None:
     """Raise InsufficientScope if a token may not read the rows of a built-in dataset."""
     if is_limited(request) and dataset.built_in and not permits(request, dataset.built_in.scope):
         raise InsufficientScope((dataset.built_in.scope,))
-
-
-def uuid_in(text: str) -> UUID:
-    """Return the UUID of the query parameter scheduleId. Raises ValidationError at `/scheduleId`."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise refusal("scheduleId", "Must be a UUID.") from None
 
 
 def caller_of(request: Request, idempotency: Idempotency | None = None) -> submission.Caller:

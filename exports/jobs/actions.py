@@ -249,6 +249,7 @@ def request_of(job: Job, user_id: int) -> submission.ExportRequest:
         allow_degraded=job.allow_degraded,
         delivery_ttl=min(job.ttl, settings.SLUICE.export_delivery_ttl_max_seconds),
         filters=job.filters,
+        name=job.name,
     )
 
 

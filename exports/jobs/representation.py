@@ -154,6 +154,7 @@ def new_receipt(job: Job, at: datetime) -> schemas.WebhookReceipt:
 def summary(job: Job, now: datetime) -> schemas.JobSummary:
     return {
         "jobId": str(job.job_id),
+        "name": job.name or None,
         "dataset": job.dataset.name,
         "status": job.status,
         "format": job.format,

@@ -119,6 +119,7 @@ class Receipt(ReceiptLink, WebhookReceipt):
 
 class JobSummary(TypedDict):
     jobId: Uuid
+    name: Annotated[str | None, "Name of the request, or of the schedule that created the job."]
     dataset: str
     status: Annotated[str, choices(JobStatus)]
     format: Annotated[str, choices(FORMATS)]

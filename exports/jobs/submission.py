@@ -46,6 +46,7 @@ class ExportRequest:
     allow_degraded: bool
     delivery_ttl: int | None = None  # seconds; None: EXPORT_DELIVERY_TTL_SECONDS
     filters: dict[str, Any] | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank
         rank=rank,
         **caller.binding,
         **(caller.idempotency.columns if caller.idempotency else {}),
+        name=request.name,
         dataset=request.dataset,
         schema_version=request.dataset.schema_version,
         function=request.dataset.function,

@@ -37,6 +37,9 @@ class Chunk(models.Model):
     refused_at = models.DateTimeField(
         null=True, blank=True, help_text="When the object storage first refused the file."
     )
+    backend = models.CharField(
+        max_length=63, default="", db_default="", blank=True, help_text="The slot's, of the latest call for the chunk."
+    )
     available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
 
     charged = models.BooleanField(db_default=True, help_text="Whether the quota charge can still be refunded.")

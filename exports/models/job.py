@@ -3,11 +3,13 @@ from datetime import date
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Upper
 
 from config.platform.db import clock
+from config.platform.db.search import begins_with
 from exports.core.planning import Dialect, Shape
 from exports.core.states import JOB_ACTIVE, JOB_ENDED, ChunkStatus, JobStatus
 from exports.models.chunk import Chunk
@@ -31,6 +33,8 @@ class Reuse(models.TextChoices):
     NEVER = "never"
 
 
+MAX_NAME = 200  # characters
+TRIGRAM = 3
 UNSUCCESSFUL = Q(status__in=[JobStatus.CANCELLED, JobStatus.FAILED])
 
 
@@ -40,6 +44,10 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def ended(self) -> "JobQuerySet":
         return self.filter(status__in=JOB_ENDED)
+
+    def found_by(self, text: str) -> "JobQuerySet":
+        """Filter by a part of the name, or by the ID or its beginning."""
+        return self.filter(Job.matches(text))
 
     def ready_to_complete(self) -> "JobQuerySet":
         """Jobs whose chunks are all done, without a receipt yet."""
@@ -79,6 +87,7 @@ class Job(models.Model):
 
     job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
+    name = models.CharField(max_length=MAX_NAME, default="", db_default="", blank=True)
     dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="jobs")
     # The dataset as it was when the job was accepted: later changes of the dataset do not apply to the job. Jobs from
     # before these columns existed have no function, and use the dataset's.
@@ -170,6 +179,9 @@ class Job(models.Model):
             # For filtered lists: rare rows may be the oldest, and in no other index.
             models.Index(fields=["user", "status", "-created_at", "-job_id"], name="exports_jobs_of_status"),
             models.Index(fields=["user", "dataset", "-created_at", "-job_id"], name="exports_jobs_of_dataset"),
+            # For the search for a part of a name, as `matches` compares it. Jobs without a name are in it too: Postgres
+            # has no statistics of the names in a partial index, and would use it for frequent words too.
+            GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="exports_jobs_name"),
             models.Index(
                 fields=["status", "-created_at", "-job_id"], name="exports_jobs_not_success", condition=UNSUCCESSFUL
             ),
@@ -204,6 +216,14 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return str(self.job_id)
+
+    @staticmethod
+    def matches(text: str) -> Q:
+        """Return the condition of `found_by`. The index has groups of three characters; of shorter texts, only those
+        that names begin with."""
+        name = Q(**{"name__icontains" if len(text) >= TRIGRAM else "name__istartswith": text})
+        by_id = begins_with("job_id", text)
+        return name | by_id if by_id else name
 
     @property
     def shape(self) -> Shape:

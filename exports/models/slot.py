@@ -38,6 +38,7 @@ class Slot(models.Model):
 
     class Meta:
         db_table = "exports_slot"
+        verbose_name = "source call"  # as the admin's menu calls it
         constraints = [
             models.UniqueConstraint(fields=["dataset", "number"], name="exports_slot_number", nulls_distinct=False),
             models.CheckConstraint(

@@ -9,6 +9,7 @@ class Tick(models.Model):
 
     class Meta:
         db_table = "exports_tick"
+        verbose_name = "periodic task"
 
     def __str__(self) -> str:
         return f"{self.name} {self.ran_at:%Y-%m-%d %H:%M:%S}"

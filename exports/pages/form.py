@@ -21,7 +21,9 @@ from exports.core.planning import Dialect
 from exports.jobs.submission import ExportRequest
 from exports.models import Dataset, Job
 from exports.models.dataset import FORMATS, Kind
+from exports.models.job import MAX_NAME
 from exports.pages import pasted_pairs
+from exports.pages.recent_keys import recent_keys
 from rules.library.choices import rules_for
 
 MAX_FILE = 5 * 1024 * 1024  # bytes; the API's limit for a body
@@ -77,6 +79,12 @@ def lifetimes() -> list[tuple[int | str, str]]:
 
 class ExportForm(forms.Form):
     dataset = forms.ChoiceField(label="Dataset")
+    name = forms.CharField(
+        label="Name (optional)",
+        required=False,
+        max_length=MAX_NAME,
+        help_text="To find the export by in the list.",
+    )
     how = forms.ChoiceField(
         label="Chunks",
         choices=[(ITEMS, "A list of keys and dates"), (FILTERS, "Keys and a date range")],
@@ -88,9 +96,9 @@ class ExportForm(forms.Form):
         required=False,
         strip=False,
         widget=forms.Textarea(
-            attrs={"rows": 8, "spellcheck": "false", "autocapitalize": "none", "placeholder": "JFK 2024-02-29"}
+            attrs={"rows": 8, "spellcheck": "false", "autocapitalize": "none", "placeholder": "JFK 2013-02-15"}
         ),
-        help_text="Write KEY 2024-02-29 or KEY,2024-02-29, or paste columns from a spreadsheet.",
+        help_text="Write JFK 2013-02-15 or JFK,2013-02-15, or paste columns from a spreadsheet.",
     )
     file = forms.FileField(
         label="Or upload a CSV file",
@@ -183,7 +191,8 @@ class ExportForm(forms.Form):
         super().full_clean()
         if not self.is_bound or self.errors:
             return
-        self.body = self.as_body(self.cleaned_data)
+        name = self.cleaned_data["name"]
+        self.body = {**({"name": name} if name else {}), **self.as_body(self.cleaned_data)}
         try:
             self.validated_request = ExportRequestSerializer.read(self.body, self.user_id)
         except ValidationError as refusal:
@@ -215,6 +224,9 @@ class ExportForm(forms.Form):
         choices: Any = self.fields["dataset"].choices  # type: ignore[attr-defined]
         name = self["dataset"].value() or choices[0][0]
         return next((each for each in self.datasets if each.name == name), None)
+
+    def recent_keys(self) -> list[str]:
+        return recent_keys(self.chosen(), self.user_id)
 
     def is_of_documents(self) -> bool:
         dataset = self.chosen()
@@ -294,6 +306,7 @@ def of_documents(data: dict[str, Any]) -> dict[str, Any]:
 
 
 FIELDS = {
+    "/name": "name",
     "/dataset": "dataset",
     "/filters/ruleId": "rule",
     "/filters/batchId": "batch",
@@ -363,6 +376,7 @@ def initial_like(job: Job) -> dict[str, Any]:
     """Return initial values that repeat a job's request."""
     return {
         **fresh_initial(),
+        "name": job.name,
         "dataset": job.dataset.name,
         **selection_of(job),
         "format": job.format if job.format in FORMATS else "csv",

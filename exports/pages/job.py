@@ -27,7 +27,7 @@ from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import access, links
 from exports.jobs import representation
 from exports.models import Chunk, Job, Link
-from exports.pages import timeline
+from exports.pages import timeline, workers
 from exports.pages.base import JobPage, quota_left, span, with_downloads
 
 QUOTES = re.compile("['\u2018-\u201b]")  # characters that PowerShell treats as a single quote
@@ -46,7 +46,7 @@ class ExportPage(JobPage):
             **facts(job, self.request),
             **chunks(job, self.request),
             span=(which := span(Job.objects.with_span().get(pk=job.pk))),
-            title=f"{job.dataset.name}: {which}",
+            title=job.name or f"{job.dataset.name}: {which}",
             **context,
         )
 
@@ -126,7 +126,8 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
             map(str, (job.status, job.failed, *((receipt["state"], receipt["link_id"]) if receipt else ())))
         ),
         "once": uuid4(),
-        "story": partial(timeline.entries_of, job),  # evaluated only where the template shows it
+        "story": partial(timeline.entries_of, job),  # evaluated only where the template shows it, like the next one
+        "workers": partial(workers.chart_of, job),
     }
 
 

@@ -1,6 +1,6 @@
 """The list of a user's exports, and bulk actions."""
 
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -12,15 +12,16 @@ from config.platform.db import clock
 from config.platform.http.audit import CHANGES
 from config.platform.http.paging import MAX_LIMIT, chosen
 from config.platform.http.problems import BadInput, InputError, Problem
-from config.platform.ui.base import Listing, problem_text, run_each, uuid_of
+from config.platform.ui.base import Listing, first_page, problem_text, run_each, uuid_of
+from exports.api.search import ExportFilter
 from exports.core.states import JOB_ACTIVE, JobStatus
 from exports.jobs import actions, quotas, representation
 from exports.models import Dataset, Job
-from exports.models.job import JobQuerySet
 from exports.pages.base import ExportsPage, quota_left, span, with_downloads
 
 ACTIVE = "active"
 TABS = {"": "All", ACTIVE: "Active", "success": "Success", "failed": "Failed", "cancelled": "Cancelled"}
+SEARCHED = ("q", "dataset", "from", "to")
 STATUSES = {ACTIVE: tuple(JOB_ACTIVE), **{status: (status,) for status in JobStatus.values}}
 
 
@@ -33,22 +34,20 @@ class ExportListPage(ExportsPage):
     title = "Exports"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        status, dataset = self.request.GET.get("status", ""), self.request.GET.get("dataset", "")
-        datasets = list(Dataset.objects.granted_to(self.user.pk).in_order())
-        schedule = uuid_of(self.request.GET.get("schedule", ""))
-        jobs = self.jobs(status, dataset, datasets)
-        if schedule:
-            jobs = jobs.filter(schedule_id=schedule)
+        status, wanted = chosen(Request(self.request), "status", among=("", *STATUSES)) or "", self.wanted()
+        jobs = wanted.apply(representation.with_all(Job.objects.filter(user=self.user).with_span()))
+        if status:
+            jobs = jobs.filter(status__in=STATUSES[status])
         listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))
         return super().get_context_data(
             listing=listing,
             rows=[row(job) for job in listing.rows or []],
             moves=any(not job.has_ended for job in listing.rows or []),
-            tabs=TABS,
+            tabs=[(label, first_page(self.request, status=name), name == status) for name, label in TABS.items()],
             status=status,
-            dataset=dataset,
-            schedule=schedule,
-            datasets=datasets,
+            wanted=wanted,
+            is_filtered=bool(status) or wanted != ExportFilter(),
+            datasets=list(Dataset.objects.granted_to(self.user.pk).in_order()),
             query=self.request.GET.urlencode(),
             quota=quota_left(self.user.pk),
             **context,
@@ -57,13 +56,11 @@ class ExportListPage(ExportsPage):
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         return with_downloads(super().render_to_response(context, **kwargs))
 
-    def jobs(self, status: str, dataset: str, datasets: Iterable[Dataset]) -> JobQuerySet:
-        jobs = representation.with_all(Job.objects.filter(user=self.user).with_span())
-        if status and (wanted := chosen(Request(self.request), "status", among=STATUSES)):
-            jobs = jobs.filter(status__in=STATUSES[wanted])
-        if dataset:
-            jobs = jobs.filter(dataset__in=[each for each in datasets if each.name == dataset])
-        return jobs
+    def wanted(self) -> ExportFilter:
+        """Return the filters. A form sends empty fields for those that are not used."""
+        query = {name: self.request.GET.get(name, "").strip() for name in SEARCHED}
+        found = ExportFilter.read({name: value for name, value in query.items() if value})
+        return replace(found, schedule=uuid_of(self.request.GET.get("schedule", "")))
 
 
 def row(job: Job) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class NewExportPage(ExportsPage):
         return super().get_context_data(
             form=form,
             chosen=form.chosen(),
+            recent_keys=form.recent_keys(),
             quota=quota_left(self.user.pk),
             most=settings.SLUICE.export_max_chunks_per_job,
             **context,
@@ -98,6 +99,7 @@ class PreviewFragment(ExportsPage):
                 "problems": problems(form) if is_complete(form) else [],
                 "preview": shown,
                 "chosen": form.chosen(),
+                "recent_keys": form.recent_keys(),
                 "quota": quota_left(self.user.pk),
             }
         )

@@ -201,7 +201,7 @@ def initial_repeating(job: Job) -> dict[str, Any]:
     number = job.chunks.values("effective_date").distinct().count()
     return {
         **{name: value for name, value in like.items() if name not in ("how", "items", "date_from", "date_to")},
-        "name": f"{job.dataset.name}: {', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"[:100],  # noqa: PLR2004
+        "name": job.name[:100] or f"{job.dataset.name}: {', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"[:100],  # noqa: PLR2004
         "keys": "\n".join(keys),
         "first": -min(number, MAX_DAYS),
         "last": -1,

@@ -68,7 +68,7 @@ class ScheduleFormPage(ExportsPage):
         form = context.pop("form", None) or self.form(initial=self.initial())
         return super().get_context_data(
             form=form, schedule=self.schedule(), quota=quota_left(self.user.pk), action=self.request.path,
-            datasets=form.datasets, **context,
+            datasets=form.datasets, recent_keys=form.recent_keys(), **context,
         )  # fmt: skip
 
     def form(self, *args: Any, **options: Any) -> ScheduleForm:
@@ -142,7 +142,12 @@ class SchedulePreviewFragment(ExportsPage):
             form.refuse(problem)
         is_complete = form.is_of_documents() or bool(request.POST.get("dataset") and request.POST.get("keys"))
         return self.render_to_response(
-            {"runs": runs, "problems": problems(form) if is_complete else [], "quota": quota_left(self.user.pk)}
+            {
+                "runs": runs,
+                "problems": problems(form) if is_complete else [],
+                "recent_keys": form.recent_keys(),
+                "quota": quota_left(self.user.pk),
+            }
         )
 
 

@@ -1,6 +1,7 @@
 """Requests of exports that schedules make: the stored request with the dates of a run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -29,7 +30,9 @@ def export_body(request: dict[str, Any], *, first: date, last: date) -> dict[str
 
 
 def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
-    """Return the request of a run on a local date. Raises BadInput with pointers into the schedule."""
+    """Return the request of a run on a local date, with the schedule's name. Raises BadInput with pointers into the
+    schedule.
+    """
     first, last = window(schedule, day)
     unknown = [
         InputError(pointer=join("/request", name), code="unknown_field", detail="Unknown field. Use keys and window.")
@@ -44,7 +47,7 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
         raise BadInput(*unknown, *found) from None
     if unknown:
         raise BadInput(*unknown)
-    return request
+    return replace(request, name=request.name or schedule.name)
 
 
 def window(schedule: Schedule, day: date) -> tuple[date, date]:

@@ -152,7 +152,7 @@ def take(chunks: str) -> str:
     FROM fence WHERE s.id IN (fence.slot_id, fence.own_slot_id)
 ), take_chunk AS (
     UPDATE exports_chunk c
-    SET status = 'running', token = fence.token, attempts = c.attempts + 1, available_at = NULL,
+    SET status = 'running', token = fence.token, attempts = c.attempts + 1, available_at = NULL, backend = %(backend)s,
         lease_until = clock_timestamp() + %(lease)s * interval '1 second', started_at = clock_timestamp()
     FROM fence WHERE {chunks}
     RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,

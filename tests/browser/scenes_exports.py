@@ -43,6 +43,14 @@ def newest(user: User) -> str:
     return f"/app/exports/{Job.objects.filter(user=user).latest('created_at').pk}"
 
 
+WORKERS = """
+UPDATE exports_chunk SET started_at = now() - interval '60 s' + seq * interval '180 ms',
+    finished_at = now() - interval '60 s' + (seq + 1 + seq %% 4) * interval '180 ms',
+    backend = 'sluice-export-exports-' || seq %% 4 || '-' || 41 + seq %% 4 || '-0123456789ab'
+WHERE job_id = %s AND status = 'done' AND seq >= 10
+"""
+
+
 def running(user: User) -> None:
     """A large job with done, running, retrying, and failed chunks."""
     job = make_job(dataset(), user, MANY)
@@ -61,6 +69,8 @@ def running(user: User) -> None:
         "sha256": "x",
     }
     job.chunks.filter(seq__gte=10, seq__lt=310).update(**facts, data_as_of=timezone.now())
+    with connection.cursor() as cursor:
+        cursor.execute(WORKERS, [job.pk])
     Job.objects.filter(pk=job.pk).update(done=F("done") + 300, rows=F("rows") + 103_500, bytes=F("bytes") + 7_200_000)
 
 
@@ -72,6 +82,7 @@ def busy(user: User) -> None:
     jobs = Job.objects.bulk_create(
         Job(
             user=user,
+            name=("", "Bookings of the last week, for the planning of the next one")[n % 3 == 0],
             dataset=bookings,
             schema_version=1,
             format=("csv", "jsonl", "json")[n % 3],

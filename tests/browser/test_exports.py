@@ -159,6 +159,8 @@ def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
     page.get_by_label("Dataset").focus()
     press = page.keyboard.press
     press("Tab")
+    page.keyboard.type("By keyboard")
+    press("Tab")
     press("ArrowDown")  # filters instead of items
     expect(page.get_by_label("Keys and dates, one pair per line")).to_be_hidden()
     press("Tab")
@@ -178,13 +180,17 @@ def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
     press("Enter")
     expect(heading(page)).to_contain_text("Pending")
     assert (job_of(page).total, (job_of(page).filters or {})["keys"]) == (6, ["JFK", "LGA"])
+    assert job_of(page).name == "By keyboard"
 
 
-def test_columns_are_added_by_their_buttons(dataset: Dataset, page: Page) -> None:
-    """A32: by keyboard too; the preview, which is loaded again, keeps the focus."""
+def test_keys_and_columns_are_added_by_their_buttons(dataset: Dataset, alice: User, page: Page) -> None:
+    """A32, A41: by keyboard too; the preview, which is loaded again, keeps the focus."""
     columns_of(dataset)
+    make_job(dataset, alice, 1)
     page.goto("/app/exports/new")
-    page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-29")
+    page.get_by_role("button", name="JFK", exact=True).click()
+    expect(page.get_by_label("Keys and dates, one pair per line")).to_be_focused()
+    page.keyboard.type("2024-02-29")
     page.get_by_role("button", name="n integer").click()
     expect(page.get_by_role("textbox", name="Columns")).to_have_value("n")
     with page.expect_response("**/new/preview"):

@@ -25,7 +25,7 @@ KNOWN_REASONS = {
     "required": r"/json_schema|/file|/request/keys|(/request)?/filters(/\w+)?|/items",
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
-    r"|/columns|/items|/rows|/a|/b|/q|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
+    r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
     # Some datasets come in some formats only; the modes are those of the processors that are configured.
     "invalid_choice": r"(/request)?/(format|compression)|/postprocess_mode",
     "unsupported_format": r"/file(/\d+)?",  # the provider takes fewer formats
@@ -37,7 +37,7 @@ KNOWN_REASONS = {
     "null": r"/expected",
     "max_value": r"/deliveryTtlSeconds",  # the limit is a setting
     "schema_validation": r"/expected.*|/data.*",
-    "blank": r"/name|/markdown|/file_key|/request/dataset",  # white space alone
+    "blank": r"(/request)?/name|/markdown|/file_key|/request/dataset",  # white space alone
     "not_https": r"/url",
     "private_address": r"/url",
     "nul": r".*",

@@ -71,9 +71,17 @@ def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: D
     assert shown["Pending chunks"][:2] == ("4", "in 2 active exports")
     assert shown["Running chunks"][:2] == ("1", "all leases are valid")
     assert shown["Oldest pending chunk"][:2] == ("9 min", "check the workers and the free slots")
-    assert shown["Slots in use"][0] == f"1 of {Slot.objects.filter(dataset=None).count()}"
-    for title, rows in (("Pending chunks", 4), ("Running chunks", 1), ("Oldest pending chunk", 2), ("Slots in use", 1)):
+    assert shown["Source calls"][0] == f"1 of {Slot.objects.filter(dataset=None).count()}"
+    for title, rows in (("Pending chunks", 4), ("Running chunks", 1), ("Oldest pending chunk", 2), ("Source calls", 1)):
         assert rows_behind(pages, shown[title][2]) == rows, title
+
+
+def test_it_counts_the_messages_that_no_worker_has_taken(pages: Client, dataset: Dataset, alice: User) -> None:
+    before = int(figures(pages)["Messages to workers"][0])
+    make_job(dataset, alice, 3)
+    value, note, _ = figures(pages)["Messages to workers"]
+    assert int(value) > before
+    assert "exports " in note
 
 
 def test_it_shows_lost_workers(pages: Client, dataset: Dataset, alice: User) -> None:
@@ -86,12 +94,12 @@ def test_it_shows_lost_workers(pages: Client, dataset: Dataset, alice: User) -> 
     shown = figures(pages)
 
     assert shown["Running chunks"][1] == "1 with an expired lease: their workers are lost"
-    assert shown["Slots in use"][1].startswith("1 of lost workers")
+    assert shown["Source calls"][1].startswith("1 of lost workers")
 
     reaped(timedelta(minutes=5))
     shown = figures(pages)
     assert shown["Running chunks"][1] == "1 with an expired lease, not recovered: see periodic tasks"
-    assert shown["Slots in use"][1] == "1 with an expired lease, not released: see periodic tasks"
+    assert shown["Source calls"][1] == "1 with an expired lease, not released: see periodic tasks"
 
 
 def reaped(ago: timedelta) -> None:
@@ -295,7 +303,7 @@ def test_staff_see_only_permitted_figures(failed: Job) -> None:
     client.force_login(user)
     assert "You do not have access to any page yet." in text_of(client.get(START))
     user.user_permissions.add(Permission.objects.get(codename="view_slot"))
-    assert list(figures(client)) == ["Slots in use"]
+    assert list(figures(client)) == ["Source calls", "Messages to workers"]
     assert client.get(START).context["charts"] == []
 
 

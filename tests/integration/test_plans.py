@@ -31,6 +31,7 @@ from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Webhook
+from exports.pages import recent_keys
 from exports.worker import adoption, completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
@@ -58,7 +59,7 @@ ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
 MINE = "exports_jobs_active|exports_jobs_of_status"  # active jobs of the user, for the next turn
 QUEUE = "exports_jobs_active"  # for the place of one that waits
-RUNNING = "exports_chunk_of_status"  # for the number of chunks that are running
+RUNNING = "exports_chunk_of_status|exports_chunk_leased"  # for the number of chunks that are running
 USAGE = "exports_usage_day|exports_usage_newest"  # the table is small
 
 
@@ -241,7 +242,7 @@ def of_webhooks() -> dict[str, Case]:
     return {
         "record ends for webhooks": Case(
             work=lambda _: webhook_events.fan_out_batch(),
-            by=("exports_event_untold", "exports_jobs_active", "exports_chunk_of_status"),
+            by=("exports_event_untold", "exports_jobs_active", RUNNING),
             most=2 * len(million.UNTOLD),
         ),
         "take a delivery": Case(
@@ -324,6 +325,11 @@ def of_the_api(rows: Million, api: APIClient, alice: User) -> dict[str, Case]:
         "GET /exports": see(api, "/exports", by=mine),
         "GET /exports, 2nd page": see_next(api, "/exports", by=mine),
         "GET /exports?status": see(api, "/exports?status=failed", by=("exports_jobs_of_status", QUEUE, RUNNING)),
+        "GET /exports?q": see(api, "/exports?q=nothing", by=("exports_jobs_name", QUEUE, RUNNING)),
+        "GET /exports?q=ID": see(
+            api, f"/exports?q={str(rows.job('waits').pk)[:8]}", by=("exports_jobs_name", QUEUE, RUNNING)
+        ),
+        "GET /exports?from&to": see(api, "/exports?from=2020-01-01&to=2020-01-02", by=mine),
         "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(QUEUE, RUNNING), most=GOING_ON),
         "GET chunks": see(api, chunks, by=("exports_chunk_seq", QUEUE, RUNNING)),
         "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", QUEUE, RUNNING)),
@@ -339,12 +345,17 @@ def of_pages(rows: Million, me: Client) -> dict[str, Case]:
     return {
         "my exports": see(
             me, reverse("exports"),
-            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", "exports_chunk_of_status", USAGE),
+            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", RUNNING, USAGE),
+        ),
+        "my new export": see(
+            me, f"{reverse('new-export')}?dataset=flights",
+            by=("exports_jobs_of_dataset", "exports_chunk_seq", USAGE),
+            most=recent_keys.JOBS * recent_keys.CHUNKS,
         ),
         # It sums the retries up over the job's chunks.
         "my export": see(
             me, failed,
-            by=(QUEUE, "exports_chunk_seq", "exports_chunk_of_status", USAGE),
+            by=(QUEUE, "exports_chunk_seq", "exports_chunk_of_status", RUNNING, USAGE),
             most=LARGE,
         ),
     }  # fmt: skip

@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 
+from config.platform.db.search import begins_with
 from config.platform.ui.base import uuid_of
 
 COUNTED = 10_000
@@ -86,8 +87,8 @@ def name_of(offered: Any) -> str:
 class ReadOnly(OwnFilters, ModelAdmin):
     """Rows that are not created, edited or deleted by hand.
 
-    Search compares `search_fields` exactly, so that it can use an index. Django's own search matches substrings and
-    casts each UUID to text.
+    Search compares `search_fields` exactly, and IDs also with their first digits, which lists show, so that it can use
+    an index. Django's own search matches substrings and casts each UUID to text.
 
     `unindexed` names the parameters, or one value of them as `name=value`, that would read the whole table for rare
     rows. With one of them, a list searches the newest rows only, and shows a message if there are older ones. `indexed`
@@ -147,8 +148,10 @@ class ReadOnly(OwnFilters, ModelAdmin):
                 field = field.target_field
             if not isinstance(field, UUIDField):
                 texts |= self.text_equal_to(name, term)
-            elif found := uuid_of(term):
-                return Q(**{name: found})
+            elif uuid_of(term):
+                return Q(**{name: term})
+            elif beginning := begins_with(name, term):
+                texts |= beginning
         return texts
 
     def text_equal_to(self, name: str, term: str) -> Q:

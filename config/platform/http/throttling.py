@@ -66,7 +66,9 @@ class Throttle(BaseThrottle):
         if who and (seconds := limiter().wait(rate(name), who)):
             if self.refusals:
                 self.refusals.inc()
-            raise RateLimited(retry_after=seconds)
+            limit = rate(name)
+            detail = f"Too many requests. The limit is {limit.amount:,} per {limit.GRANULARITY.name}."
+            raise RateLimited(detail, retry_after=seconds)
         return True
 
     def counted(self, request: Request) -> tuple[str, str]:

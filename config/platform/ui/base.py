@@ -25,7 +25,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 from config.platform.http import roles, staff
-from config.platform.http.paging import NewestFirst
+from config.platform.http.paging import CURSOR, NewestFirst
 from config.platform.http.problems import BadInput, NotAuthenticated, NotFound, Problem, input_errors
 from config.platform.http.serializers import StrictSerializer
 from config.platform.http.throttling import Throttle
@@ -199,6 +199,19 @@ def show_in(form: Form, problem: Problem, *, fields: Callable[[str], str | None]
     for error in problem.errors:
         name = fields(error.pointer)
         form.add_error(name if name in form.fields else None, error.detail)
+
+
+def first_page(request: HttpRequest, **values: str) -> str:
+    """Return the query string of the first page of a list with its filters and these, such as `?q=a&status=failed`.
+
+    Empty values remove a filter.
+    """
+    query = request.GET.copy()
+    for name, value in {CURSOR: "", **values}.items():
+        query.pop(name, None)
+        if value:
+            query[name] = value
+    return f"?{query.urlencode()}" if query else ""
 
 
 class Listing:

@@ -1,16 +1,18 @@
 """Template filters for times, sizes, numbers, and statuses."""
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
 from django import template
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from config.platform.db import clock
 
 register = template.Library()
 
+DATE = re.compile(r"(\d{4}-\d\d-\d\d)")
 MONTH = timedelta(days=30)
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # Colors of the status badges of pages and admin. The text is always shown too, for users who cannot distinguish colors.
@@ -97,6 +99,14 @@ def exactly(moment: datetime) -> str:
 def wall(moment: datetime) -> str:
     """Format a time in its own zone as `Mon 2026-03-02 06:00 CET`. Django's `date` would convert it to UTC."""
     return f"{moment:%a %Y-%m-%d %H:%M %Z}"
+
+
+@register.filter
+def whole_dates(text: str) -> SafeString:
+    """Render a text whose dates are not broken over lines."""
+    parts = enumerate(DATE.split(text))  # every second one is a date
+    shown = (format_html('<span class="nowrap">{}</span>', part) if n % 2 else part for n, part in parts)
+    return format_html_join("", "{}", ((part,) for part in shown))
 
 
 def age(moment: datetime) -> str:

@@ -75,6 +75,19 @@ document.addEventListener("click", (event) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
+// ---- Keys of earlier exports are added to the list of keys, or begin a line of the list of pairs ------------------------
+document.addEventListener("click", (event) => {
+  const key = event.target.closest("[data-key]")?.dataset.key;
+  if (key === undefined) return;
+  const pairs = document.getElementById("id_items");
+  const isPair = pairs?.checkVisibility();
+  const field = isPair ? pairs : document.getElementById("id_keys");
+  const before = field.value.trimEnd();
+  field.value = before + (before ? "\n" : "") + key + (isPair ? " " : "");
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  if (isPair) field.focus(); // for the date
+});
+
 // ---- Countdown --------------------------------------------------------------------------------------------------
 // Counts down the seconds from the server, so that a wrong local clock does not matter.
 const ends = new WeakMap();

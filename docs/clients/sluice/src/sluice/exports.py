@@ -38,6 +38,7 @@ class Request(TypedDict, total=False):
     rule_id: int
     batch_id: int
     document_status: Literal["pending", "completed", "failed", "cancelled"]
+    name: str
     format: Literal["csv", "jsonl", "json", "parquet"]
     compression: Literal["none", "gzip", "zstd"]
     columns: Iterable[str]
@@ -111,10 +112,18 @@ class AsyncExports:
         return Export.of(await self.api.get(path_of(export)))
 
     async def list(
-        self, *, status: str | None = None, dataset: str | None = None, limit: int | None = None
+        self,
+        *,
+        status: str | None = None,
+        dataset: str | None = None,
+        search: str | None = None,
+        date_from: Day | None = None,
+        date_to: Day | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[Export]:
-        """Yield exports, newest first."""
-        async for each in self.api.pages("/exports", {"status": status, "dataset": dataset}, limit=limit):
+        """Yield exports, newest first. `search`: a part of the name, or the first digits of the id. Days in UTC."""
+        params = {"status": status, "dataset": dataset, "q": search, "from": date_from, "to": date_to}
+        async for each in self.api.pages("/exports", params, limit=limit):
             yield Export.of(each)
 
     async def chunks(

@@ -123,6 +123,7 @@ class Export(Model):
     """An export. `status`: pending, running, retrying, success, failed or cancelled."""
 
     id: str = named("jobId")
+    name: str | None = None
     dataset: str
     status: str
     format: str

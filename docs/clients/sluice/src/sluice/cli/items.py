@@ -25,6 +25,7 @@ LONGEST_ITEM = 4096
 # JSON Pointers of the body, and their options.
 OPTIONS = {
     "/dataset": "DATASET",
+    "/name": "--name",
     "/filters": "--keys, --from, --to",
     "/filters/dateFrom": "--from",
     "/filters/dateTo": "--to",

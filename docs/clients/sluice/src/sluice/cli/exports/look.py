@@ -22,11 +22,18 @@ def list_exports(
     *,
     status: Annotated[str | None, typer.Option(help="pending, running, retrying, success, failed or cancelled")] = None,
     dataset: Annotated[str | None, typer.Option()] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Part of the name, or 8 or more digits that the job id begins with.")
+    ] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="First day, in UTC.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last day, in UTC.")] = None,
     limit: Limit = 50,
 ) -> None:
     """List your exports, newest first. --json prints one line each."""
-    rows = session.client.exports.list(status=status, dataset=dataset, limit=limit)
-    columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED")
+    rows = session.client.exports.list(
+        status=status, dataset=dataset, search=name, date_from=first, date_to=last, limit=limit
+    )
+    columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED", "NAME")
     print_list(session, columns, rows, summary)
 
 
@@ -34,7 +41,7 @@ def summary(export: Export) -> tuple[str, ...]:
     counts = export.progress
     return (
         export.id, export.dataset, export.status, f"{number(counts.done)}/{number(counts.total)}", number(counts.rows),
-        size(counts.bytes), moment(export.created_at),
+        size(counts.bytes), moment(export.created_at), export.name or "",
     )  # fmt: skip
 
 
@@ -53,6 +60,7 @@ def show(session: Session, job: Job) -> None:
 def facts(export: Export) -> Iterator[tuple[str, str]]:
     chunks, receipt = export.progress, export.receipt
     yield "Export", export.id
+    yield "Name", export.name or ""
     form = f"as {export.format}, compression {export.compression}, delivery {export.delivery}"
     yield "Dataset", f"{export.dataset}, {form}"
     yield "Status", export.status + (f": {title(export.error)}" if export.error else "")

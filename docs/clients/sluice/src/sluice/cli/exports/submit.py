@@ -41,6 +41,7 @@ def submit(
     ] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="YYYY-MM-DD")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="YYYY-MM-DD, inclusive")] = None,
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="A name to find the export by.")] = None,
     file_format: Annotated[str | None, typer.Option("--format", metavar="csv|jsonl|json|parquet")] = None,
     compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
     columns: Annotated[
@@ -85,8 +86,8 @@ def submit(
         filters = filters_of(keys, first, last)
     dialect = {"bom": bom, "delimiter": "\t" if delimiter == "tab" else delimiter, "formulaPolicy": formula_policy}
     options = given(
-        dataset=dataset, format=file_format, compression=compression, delivery=delivery, csv=given(**dialect) or None,
-        reuse=reuse, allowDegraded=allow_degraded, filters=filters,
+        name=name, dataset=dataset, format=file_format, compression=compression, delivery=delivery,
+        csv=given(**dialect) or None, reuse=reuse, allowDegraded=allow_degraded, filters=filters,
         deliveryTtlSeconds=delivery_ttl, columns=columns_of(columns),
     )  # fmt: skip
     if download:

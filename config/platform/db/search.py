@@ -1,0 +1,22 @@
+"""Conditions of searches that use an index."""
+
+import re
+from uuid import UUID
+
+from django.db.models import Q
+
+DIGITS = 32  # of a UUID
+SHORTEST = re.compile(r"[0-9a-f]{8,32}")  # pages show the first 8
+
+
+def begins_with(field: str, text: str) -> Q | None:
+    """Return the condition for UUIDs that begin with a text, or None unless it has 8 to 32 hexadecimal digits.
+
+    A range, because the index of a UUID is not one of its text.
+    """
+    digits = text.lower().replace("-", "")
+    if not SHORTEST.fullmatch(digits):
+        return None
+    if len(digits) == DIGITS:
+        return Q(**{field: UUID(digits)})
+    return Q(**{f"{field}__gte": UUID(digits.ljust(DIGITS, "0")), f"{field}__lte": UUID(digits.ljust(DIGITS, "f"))})

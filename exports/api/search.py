@@ -1,0 +1,65 @@
+"""Filters of lists of exports: name or ID, status, dataset, schedule, and days."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from uuid import UUID
+
+from config.platform.http.paging import refusal
+from config.platform.http.search import Readers, created_between, read_day, read_parameters, read_text
+from exports.core.states import JobStatus
+from exports.models import Dataset
+from exports.models.job import JobQuerySet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFilter:
+    """What a list of exports is limited to. Days are in UTC, and both are included."""
+
+    q: str = ""
+    status: str = ""
+    dataset: str = ""
+    schedule: UUID | None = None
+    first: date | None = None
+    last: date | None = None
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> "ExportFilter":
+        """Read query parameters. Raises ValidationError with all errors, each at its name."""
+        values = read_parameters(query, READERS)
+        return cls(schedule=values.pop("scheduleId", None), **values)
+
+    def apply(self, jobs: JobQuerySet) -> JobQuerySet:
+        if self.q:
+            jobs = jobs.found_by(self.q)
+        if self.status:
+            jobs = jobs.filter(status=self.status)
+        if self.dataset:
+            # By its id: with a name, Postgres cannot know how rare the dataset is, and reads every job of the user.
+            jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=self.dataset)))
+        if self.schedule:
+            jobs = jobs.filter(schedule_id=self.schedule)
+        return jobs.filter(created_between(self.first, self.last))
+
+
+def read_status(name: str, text: str) -> str:
+    if text not in JobStatus.values:
+        raise refusal(name, f"Must be one of: {', '.join(sorted(JobStatus.values))}.", code="invalid_choice")
+    return text
+
+
+def read_uuid(name: str, text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise refusal(name, "Must be a UUID.") from None
+
+
+READERS: Readers = {
+    "q": read_text,
+    "status": read_status,
+    "dataset": lambda _name, text: text,
+    "scheduleId": read_uuid,
+    "from": read_day,
+    "to": read_day,
+}

@@ -1,0 +1,50 @@
+"""Names of jobs with the index for the search for a part of one, and the workers of chunks.
+
+The extension `pg_trgm` is part of PostgreSQL. Roles with CREATE on the database may create it.
+"""
+
+from django.contrib.postgres.indexes import GinIndex, OpClass
+from django.db import migrations, models
+from django.db.models.functions import Upper
+
+from config.platform.db import repeatable
+
+NAME = GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="exports_jobs_name")
+
+
+class Migration(repeatable.Migration):
+    atomic = False  # the index is created while others write
+
+    dependencies = [("exports", "0023_since_last_success")]
+
+    operations = [
+        migrations.AlterModelOptions("slot", {"verbose_name": "source call"}),
+        migrations.AlterModelOptions("tick", {"verbose_name": "periodic task"}),
+        migrations.RunSQL("CREATE EXTENSION IF NOT EXISTS pg_trgm", migrations.RunSQL.noop),
+        repeatable.AddField(
+            "job",
+            "name",
+            models.CharField(blank=True, db_default="", default="", max_length=200),
+        ),
+        repeatable.AddField(
+            "chunk",
+            "backend",
+            models.CharField(
+                blank=True,
+                db_default="",
+                default="",
+                help_text="The slot's, of the latest call for the chunk.",
+                max_length=63,
+            ),
+        ),
+        # Django writes the operator class of an expression only for projects with `django.contrib.postgres`, whose
+        # connections begin with queries for types that are not used here.
+        migrations.RunSQL(
+            [
+                "DROP INDEX CONCURRENTLY IF EXISTS exports_jobs_name",  # an invalid one of an interrupted run
+                "CREATE INDEX CONCURRENTLY exports_jobs_name ON exports_jobs USING gin (upper(name) gin_trgm_ops)",
+            ],
+            "DROP INDEX CONCURRENTLY IF EXISTS exports_jobs_name",
+            state_operations=[migrations.AddIndex("job", NAME)],
+        ),
+    ]

@@ -1,0 +1,106 @@
+"""The calls for the chunks of an export by worker and time, for a chart."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from config.platform.db import clock, sql
+from config.platform.ui.templatetags.pages import precise
+from exports.core.states import Source
+from exports.models import Job
+
+MOST = 400  # chunks that are read
+LANES = 20
+WIDTH, LEAST = 1000, 2  # of the chart and of its narrowest bar, in SVG units
+WORKER = re.compile(r"sluice-export-(.+)-[0-9a-f]{12}")  # as `source.database.name_backend` writes it
+
+# Each nth chunk, found by an index; LIMIT 1 keeps the planner from reading all chunks.
+CHUNKS = """
+SELECT c.* FROM generate_series(0, %(total)s - 1, %(step)s) AS position
+CROSS JOIN LATERAL (
+    SELECT key, effective_date, status, source, backend, started_at, finished_at FROM exports_chunk
+    WHERE job_id = %(job)s AND seq = position LIMIT 1
+) c
+WHERE c.started_at IS NOT NULL ORDER BY coalesce(c.finished_at, 'infinity'), c.started_at
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """The latest call for a chunk. `x` and `width` are in SVG units."""
+
+    x: int
+    width: int
+    status: str
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane:
+    """The calls of one worker process, which makes one at a time."""
+
+    name: str
+    bars: list[Bar] = field(default_factory=list)
+    busy: timedelta = timedelta(0)
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.bars):,} chunk{'' if len(self.bars) == 1 else 's'}, {precise(self.busy)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerChart:
+    """The lanes by name, and their time axis. Each `step`th chunk is shown; `more` is the number of further lanes."""
+
+    lanes: list[Lane]
+    begin: datetime
+    end: datetime
+    step: int
+    more: int
+
+
+def chart_of(job: Job) -> WorkerChart | None:
+    """Return the chart, or None before the first call."""
+    step = max(1, -(-job.total // MOST))
+    now = clock.now()
+    rows = sql.rows(CHUNKS, job=job.pk, total=job.total, step=step)
+    if not rows:
+        return None
+    begin = min(row["started_at"] for row in rows)
+    end = max(*(row["finished_at"] or now for row in rows), begin + timedelta(milliseconds=1))
+    lanes = lanes_of(rows, begin, end, now)
+    return WorkerChart(lanes=lanes[:LANES], begin=begin, end=end, step=step, more=len(lanes[LANES:]))
+
+
+def lanes_of(rows: Iterable[sql.Row], begin: datetime, end: datetime, now: datetime) -> list[Lane]:
+    """Return the lanes of chunks, which are ordered by their ends."""
+    lanes: dict[str, Lane] = {}
+    ends: dict[str, datetime] = defaultdict(lambda: begin)
+    for row in rows:
+        name = worker_of(row)
+        lane = lanes.setdefault(name, Lane(name=name))
+        # The chunks of a batch are claimed together, and run one after the other.
+        began, ended = max(row["started_at"], ends[name]), row["finished_at"] or now
+        ends[name] = ended
+        took = max(ended - began, timedelta(0))
+        x = min(round(WIDTH * ((began - begin) / (end - begin))), WIDTH - LEAST)
+        lane.bars.append(
+            Bar(
+                x=x,
+                width=max(LEAST, min(round(WIDTH * (took / (end - begin))), WIDTH - x)),
+                status=row["status"],
+                text=f"{row['key']} {row['effective_date']}: {row['status']}, {precise(took)}",
+            )
+        )
+        lane.busy += took
+    return sorted(lanes.values(), key=lambda lane: lane.name)
+
+
+def worker_of(row: sql.Row) -> str:
+    """Return the host and process of the worker, such as `web1-4711`."""
+    if row["source"] == Source.REUSED:
+        return "Reused files"
+    found = WORKER.fullmatch(row["backend"])
+    return found[1] if found else row["backend"] or "Not recorded"
