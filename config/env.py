@@ -181,6 +181,18 @@ class Environment(BaseSettings):
     tracing_parent_cidrs: Networks = []
     sentry_dsn: Annotated[SecretStr, AfterValidator(dsn)] | None = None
 
+    # Sign-in
+    oidc_issuer: (
+        Annotated[str, matching(r"https?://[^\s/?#]+[^\s?#]*", "a URL such as https://sso.example.org")] | None
+    ) = None
+    oidc_client_id: str | None = None
+    oidc_client_secret: SecretStr | None = Field(None, validate_default=True)
+    oidc_groups_claim: str = "groups"
+    oidc_user_groups: Names = []
+    oidc_staff_groups: Names = []
+    oidc_admin_groups: Names = []
+    require_mfa: Literal["off", "staff", "all"] = "off"
+
     # Servers
     database_url: PostgresURL
     database_pool_size: int = Field(10, ge=1)
@@ -306,6 +318,15 @@ class Environment(BaseSettings):
         if not hosts and info.data.get("debug") is False:
             raise ValueError("is not set; only DEBUG=true allows that")
         return hosts
+
+    @field_validator("oidc_client_secret")
+    @classmethod
+    def require_all_of_oidc(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        names = ("oidc_issuer", "oidc_client_id")
+        given = [info.data[name] is not None for name in names if name in info.data] + [secret is not None]
+        if any(given) and not all(given):
+            raise ValueError("must be set together with OIDC_ISSUER and OIDC_CLIENT_ID: set all three or none")
+        return secret
 
     @field_validator("celery_broker_url")
     @classmethod

@@ -62,7 +62,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "config.platform.ui.sign_in.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
     "config.platform.http.audit.middleware",  # inside of the authentication
     "config.platform.http.roles.Middleware",
@@ -139,7 +139,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "CommonPasswordValidator",
         "NumericPasswordValidator",
     )
-]
+] + [{"NAME": "config.platform.http.tokens.RevokedWithPassword"}]
 AUTHENTICATION_BACKENDS = ["config.platform.ui.sign_in.Backend"]
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "exports"

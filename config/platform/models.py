@@ -1,4 +1,4 @@
-"""Names and scopes of bearer tokens, and the audit log."""
+"""What Sluice knows of a bearer token and of a user, besides the rows of Knox and Django; and the audit log."""
 
 from django.contrib.auth.models import User
 from django.contrib.postgres.fields import ArrayField
@@ -72,3 +72,74 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.method} {self.action}".strip()
+
+
+class Identity(models.Model):
+    """The user's identity at the OpenID provider. Local users have none.
+
+    `tokens` are the provider's, in plain text because they are sent to it: `access_token`, `refresh_token`,
+    `expires_at`. Without the client secret, the refresh token is useless.
+    """
+
+    user = models.OneToOneField(User, models.CASCADE, primary_key=True, related_name="identity")
+    issuer = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+    tokens = models.JSONField(default=dict)
+    checked_at = models.DateTimeField(help_text="When the provider last confirmed the user.")
+    attempted_at = models.DateTimeField(help_text="When the last check began.")
+    failed_at = models.DateTimeField(null=True, help_text="When the last check began that had no answer.")
+    ended_at = models.DateTimeField(null=True, help_text="When it no longer confirmed the user.")
+
+    class Meta:
+        db_table = "platform_identity"
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="platform_identity_of_a_subject")]
+
+    def __str__(self) -> str:
+        return self.subject
+
+    @property
+    def is_being_checked(self) -> bool:
+        ended = [self.checked_at, *filter(None, (self.failed_at, self.ended_at))]
+        return self.attempted_at > max(ended)
+
+
+class SecondFactor(models.Model):
+    """An authenticator app or a security key of a local user.
+
+    `secret` is in plain text for an authenticator app, because checking a code needs it. For a security key, it is the
+    credential with its public key.
+    """
+
+    class Kind(models.TextChoices):
+        TOTP = "totp", "Authenticator app"
+        WEBAUTHN = "webauthn", "Security key"
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="second_factors")
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    name = models.CharField(max_length=100)
+    secret = models.BinaryField()
+    counter = models.BigIntegerField(
+        default=0, help_text="The last accepted time step, or the key's signature counter."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "platform_second_factor"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RecoveryCode(models.Model):
+    """The digest of a recovery code. Using the code deletes the row."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="recovery_codes")
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        db_table = "platform_recovery_code"
+        constraints = [models.UniqueConstraint(fields=["user", "digest"], name="platform_recovery_code_of_a_user")]
+
+    def __str__(self) -> str:
+        return self.digest[:8]

@@ -333,7 +333,10 @@ def test_the_command_grants_changes_and_removes(dataset: Dataset, team: Group) -
     ("arguments", "reason"),
     [
         (("nothing", "team"), "Dataset nothing not found"),
-        (("things", "missing"), "Group missing not found. Existing groups: team."),
+        (
+            ("things", "missing"),
+            "Group missing not found. Existing groups: Sluice administrators, Sluice auditors, Sluice operators, team.",
+        ),
         (("things", "team", "--key-pattern", "[a-"), "Not a regular expression"),
         (("things", "team", "--key-pattern", "(a+)+"), "must not contain another repetition"),
         (("things", "team", "--remove"), "things is not granted to team"),

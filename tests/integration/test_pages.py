@@ -47,8 +47,6 @@ def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySett
         assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong")
     assert "Too many attempts" in sign_in(Client(), "carol", PASSWORD)
     assert "Too many attempts" in sign_in(Client(), "somebody else", "wrong")  # from the same address
-    staff = Client().post("/admin/login/", {"username": "carol", "password": PASSWORD})
-    assert staff.status_code == 200
 
 
 @pytest.mark.slow
@@ -75,7 +73,7 @@ def test_any_text_is_accepted_as_a_password(carol: User) -> None:
 
 
 def test_pages_require_a_session(transactional_db: None) -> None:
-    paths = [path for path in page_paths() if path not in ("app/", "app/sign-in", "app/sign-out")]  # app/: leads to one
+    paths = [path for path in page_paths() if path != "app/" and not path.startswith("app/sign-")]  # app/: leads to one
     assert len(paths) > 3
     for path in paths:
         for answer in (Client().get(f"/{path}"), Client().post(f"/{path}")):
@@ -153,12 +151,10 @@ def test_a_token_has_a_name_and_the_chosen_scopes(carol: User) -> None:
     assert of_user(carol.pk).count() == 1
 
 
-def test_a_password_change_can_revoke_all_tokens(carol: User) -> None:
+def test_a_password_change_revokes_all_tokens(carol: User) -> None:
     client = signed_in(carol)
     client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert change_password(client, PASSWORD).status_code == 302
-    assert of_user(carol.pk).count() == 1
-    assert change_password(client, "another one, 2", revokes="on").status_code == 302
     assert of_user(carol.pk).count() == 0
     assert LogEntry.objects.filter(object_id=str(carol.pk)).count() == 3
 

@@ -14,6 +14,7 @@ from django.utils import timezone
 from config.dev.stack.processes import Web
 from config.platform import storage
 from config.platform.http.tokens import id_of, of_user
+from config.platform.models import AuditEntry, SecondFactor
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import EventType
 from etl.models import Evaluation, Sample, SampleRun, Task
@@ -93,6 +94,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         "sample_id": sample.pk,
         "number": evaluation.number,
         "token_id": id_of(of_user(alice.pk)[0]),
+        "factor_id": SecondFactor.objects.create(user=alice, kind="totp", name="App", secret=b"0" * 20).pk,
     }
 
 
@@ -102,7 +104,10 @@ def state() -> Callable[[], State]:
 
     def read() -> State:
         ours = [
-            model for model in apps.get_models() if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth")
+            model
+            for model in apps.get_models()
+            if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth", "platform")
+            and model is not AuditEntry  # refused requests are in it
         ]
         return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in ours}
 

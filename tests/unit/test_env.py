@@ -44,6 +44,14 @@ DEFAULTS = {
     "EXPORT_DAILY_CHUNKS": 100000,
     "EXPORT_SCHEDULE_CATCH_UP": 10,
     "SIGN_IN_RATE": "10/min",
+    "OIDC_ISSUER": None,
+    "OIDC_CLIENT_ID": None,
+    "OIDC_CLIENT_SECRET": None,
+    "OIDC_GROUPS_CLAIM": "groups",
+    "OIDC_USER_GROUPS": [],
+    "OIDC_STAFF_GROUPS": [],
+    "OIDC_ADMIN_GROUPS": [],
+    "REQUIRE_MFA": "off",
     "EXPORT_RATE": "60/min",
     "EXPORT_POLL_RATE": "1200/min",
     "EXPORT_DOWNLOAD_RATE": "600/min",
@@ -350,11 +358,32 @@ def test_it_accepts_rates_with_spaces_and_named_bindings(read: Read) -> None:
     assert (settings.export_rate, settings.export_bind_ip, settings.export_bind_ua) == ("5/min", "off", False)
 
 
+OIDC = {"OIDC_ISSUER": "https://sso.example.org/realm", "OIDC_CLIENT_ID": "sluice", "OIDC_CLIENT_SECRET": SECRET}
+
+
+@pytest.mark.parametrize("missing", list(OIDC))
+def test_it_refuses_half_of_single_sign_on(read: Read, missing: str) -> None:
+    """C10."""
+    given = {name: value for name, value in OIDC.items() if name != missing}
+    message = "must be set together with OIDC_ISSUER and OIDC_CLIENT_ID: set all three or none"
+
+    assert problems(read, **given) == [f"OIDC_CLIENT_SECRET: {message}"]
+
+
+def test_it_refuses_an_issuer_that_is_no_url(read: Read) -> None:
+    """C10."""
+    assert problems(read, **OIDC | {"OIDC_ISSUER": "sso.example.org"}) == [
+        "OIDC_ISSUER: is not a URL such as https://sso.example.org"
+    ]
+    assert read(**OIDC, OIDC_STAFF_GROUPS="ops, sre").oidc_staff_groups == ["ops", "sre"]
+
+
 # ---- Secrets in files -------------------------------------------------------------------------------------------
 SECRETS = {
     "SECRET_KEY": KEY,
     "SECRET_KEY_FALLBACKS": "one-old-key,another",
     "SENTRY_DSN": "https://filed@errors.example/1",
+    "OIDC_CLIENT_SECRET": "filed-oidc",
     "DATABASE_URL": "postgresql://sluice:filed@db:5432/sluice",
     "SOURCE_DATABASE_URL": "postgresql://reader:filed@replica/sluice",
     "REDIS_URL": "redis://:filed@valkey:6379/0",
@@ -382,7 +411,10 @@ def test_exactly_the_secrets_can_be_in_files(read: Read, tmp_path: Path) -> None
         (tmp_path / name).write_text(f"{value}\n")
 
     settings = read(
-        **dict.fromkeys(REQUIRED.keys() & secrets), **{f"{name}_FILE": str(tmp_path / name) for name in secrets}
+        OIDC_ISSUER="https://sso.example.org",
+        OIDC_CLIENT_ID="sluice",
+        **dict.fromkeys(REQUIRED.keys() & secrets),
+        **{f"{name}_FILE": str(tmp_path / name) for name in secrets},
     )
 
     assert {name: shown(getattr(settings, name.lower())) for name in secrets} == secrets

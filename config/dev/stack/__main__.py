@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from config.dev.stack import environment, local
+from config.dev.stack import environment, local, openid_provider
 from config.dev.stack.process import StackError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("up", help="start everything and keep it running until Ctrl-C")
     command.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run exports (default 2)")
     command.add_argument("--root", type=Path, default=local.ROOT, metavar="PATH", help="data folder (default .local)")
+    command.add_argument("--sso", action="store_true", help="with single sign-on by a local OpenID provider")
     command.set_defaults(run=up)
     command = commands.add_parser("demo", help="start a stack, run real exports and verify the results")
     command.set_defaults(run=demo)
@@ -50,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 def up(options: argparse.Namespace) -> int:
     print("Starting Postgres, Valkey, SeaweedFS, and then Sluice …", flush=True)
-    with local.running(options.root.resolve(), workers=options.workers) as stack:
+    with local.running(options.root.resolve(), workers=options.workers, sso=options.sso) as stack:
         print(announcement(stack), flush=True)
         try:
             stack.watch(report)
@@ -66,9 +67,12 @@ def report(line: str) -> None:
 
 
 def announcement(stack: local.Stack) -> str:
+    issuer = stack.variables.get("OIDC_ISSUER")
+    users = ", ".join(openid_provider.USERS)
+    sso = f"\n  single sign-on {issuer}   users {users}, with their names as passwords" if issuer else ""
     return f"""
 Sluice is ready {stack.url}
-  admin pages   {stack.url}/admin/   user {local.ADMIN}, password {stack.variables["ADMIN_PASSWORD"]}
+  admin pages   {stack.url}/admin/   user {local.ADMIN}, password {stack.variables["ADMIN_PASSWORD"]}{sso}
   API token     {stack.variables["API_TOKEN"]}
   command line  sluice login {stack.url} --token-stdin <<< {stack.variables["API_TOKEN"]}
   variables     set -a; . {stack.servers.root / environment.FILE}

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.dev.stack import environment, processes, servers
-from config.dev.stack.identity import write_private
+from config.dev.stack.identity import Identity, write_private
+from config.dev.stack.openid_provider import OpenIDProvider
 from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.process import Process, StackError
 from config.dev.stack.restarter import Restarter
@@ -60,11 +61,14 @@ class Stack:
 
 
 @contextmanager
-def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | None = None) -> Iterator[Stack]:
+def running(
+    root: Path = ROOT, *, workers: int = 2, sso: bool = False, given: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
     """Start the stack, and stop it in reverse order at the end.
 
     `given` is the shell's environment, by default `os.environ`; its values take precedence. `workers` is the number of
-    processes that run exports. Raises StackError if a part does not start, or if a stack already runs in this folder.
+    processes that run exports. `sso`: with an OpenID provider. Raises StackError if a part does not start, or if a
+    stack already runs in this folder.
     """
     given = os.environ if given is None else given
     file = root / environment.FILE
@@ -77,6 +81,8 @@ def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | N
         empty(root / "tmp")
         started = cleanup.enter_context(servers.running(root, durable=True, given=given))
         own = environment.own(started)
+        if sso:
+            own |= cleanup.enter_context(provider(root, started.identity))
         # A killed worker leaves its temporary files here instead of in /tmp.
         complete = {"TMPDIR": str(root / "tmp"), **own, **given}
         token = prepare(started, complete)
@@ -91,6 +97,17 @@ def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | N
         }
         environment.write(file, variables)
         yield replace(stack, variables=variables)
+
+
+@contextmanager
+def provider(root: Path, identity: Identity) -> Iterator[dict[str, str]]:
+    """Run a local OpenID provider, and return the settings for it."""
+    server = OpenIDProvider(root, identity, durable=True)
+    try:
+        server.start()
+        yield server.variables()
+    finally:
+        server.stop()
 
 
 @contextmanager

@@ -89,6 +89,22 @@ def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
 
 
 @register(deploy=True)
+def check_single_sign_on(**_kwargs: Any) -> list[CheckMessage]:
+    env = settings.SLUICE
+    found: list[CheckMessage] = []
+    if env.oidc_issuer is None and (env.oidc_user_groups or env.oidc_staff_groups or env.oidc_admin_groups):
+        message = "OIDC_USER_GROUPS, OIDC_STAFF_GROUPS, or OIDC_ADMIN_GROUPS is set, but single sign-on is off."
+        found.append(
+            CheckWarning(message, hint="Set OIDC_ISSUER, OIDC_CLIENT_ID, and OIDC_CLIENT_SECRET.", id="ops.W008")
+        )
+    url = urlsplit(env.oidc_issuer or "https://")
+    if url.scheme == "http" and not is_loopback(url.hostname or ""):
+        message = "OIDC_ISSUER is http: the provider's tokens and the client secret travel unencrypted."
+        found.append(CheckWarning(message, hint="Use the provider's https address.", id="ops.W009"))
+    return found
+
+
+@register(deploy=True)
 def check_required_sandbox(**_kwargs: Any) -> list[CheckMessage]:
     env = settings.SLUICE
     if env.etl_ocr_provider != "local" or not env.etl_require_sandbox or not (missing := sandbox.missing()):

@@ -15,9 +15,10 @@ from pydantic import SecretStr
 
 from config.env import Environment
 from config.ops.doctor.findings import Finding, Level, Subject, failure, ok, warning
-from config.platform.http import health, outbound
+from config.platform.http import health, outbound, single_sign_on
 from config.platform.http.addresses import Address, parse, within
 from config.platform.http.outbound import Deadline
+from config.platform.observability import logs
 from etl.postprocessors import server_features
 from etl.postprocessors.server_features import JsonMode
 
@@ -105,6 +106,20 @@ def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
         return None
 
 
+def check_identity_provider(env: Environment) -> Finding:
+    if env.oidc_issuer is None:
+        return ok("Single sign-on is off.")
+    try:
+        single_sign_on.provider()
+    except single_sign_on.FAILURES as error:
+        return failure(
+            f"The OpenID provider's metadata cannot be read ({logs.describe(error)}): its users cannot sign in, "
+            f"and are refused after {single_sign_on.PATIENCE.seconds // 60} minutes. Local accounts still work.",
+            "Set OIDC_ISSUER to the provider's issuer, as its metadata have it: docs/sign-in.md.",
+        )
+    return ok("The OpenID provider responds.")
+
+
 # ---- Webhooks -------------------------------------------------------------------------------------------------------
 
 
@@ -150,7 +165,7 @@ def addresses_of(name: str, hosts: list[str]) -> Iterator[tuple[str, Address]]:
 SUBJECT = Subject(
     name="peers",
     open=lambda: nullcontext(settings.SLUICE),
-    checks=(check_model, check_ocr, check_collector, check_webhooks),
+    checks=(check_model, check_ocr, check_collector, check_identity_provider, check_webhooks),
     unreachable="Check the settings: python manage.py check.",
 )
 

@@ -23,7 +23,7 @@ from rest_framework import authentication
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from config.platform.http import staff, tokens
+from config.platform.http import second_factor, single_sign_on, staff, tokens
 from config.platform.http.problems import DATABASE_ERRORS, CSRFFailed, NotAuthenticated, Problem, of_exception
 
 
@@ -46,6 +46,13 @@ class BearerAuthentication(TokenAuthentication):
 
 class SessionAuthentication(authentication.SessionAuthentication):
     """The browser's session. A failed CSRF check has its own error code, different from a missing permission."""
+
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        """Raise SecondFactorRequired for a session that must have a second factor and does not."""
+        found: tuple[User, None] | None = super().authenticate(request)
+        if found and second_factor.is_missing(request._request):
+            raise second_factor.SecondFactorRequired
+        return found
 
     def enforce_csrf(self, request: Request) -> None:
         try:
@@ -89,10 +96,11 @@ def credential_of(request: Request, *, owner_id: int, model: type[Model]) -> Cre
 def still_valid(credentials: Collection[Credential]) -> set[Credential]:
     """Return those whose user is active and has not lost the permission, and whose token or session still exists.
 
-    At most three queries for any number of credentials, and two for each user who is staff but no superuser.
+    At most three queries for any number of credentials, two for each user who is staff but no superuser, and a check of
+    each user of single sign-on who is due.
     """
     now = timezone.now()
-    users = User.objects.filter(is_active=True).in_bulk({each.user_id for each in credentials})
+    users = single_sign_on.users().filter(is_active=True).in_bulk({each.user_id for each in credentials})
     digests = {each.token for each in credentials if each.token}
     tokens = AuthToken.objects.filter(Q(expiry=None) | Q(expiry__gt=now), digest__in=digests)
     keys = {each.session for each in credentials if each.session}
@@ -102,10 +110,18 @@ def still_valid(credentials: Collection[Credential]) -> set[Credential]:
         each
         for each in credentials
         if (user := users.get(each.user_id))
+        and is_still_current(user)
         and (not each.permission or (user.is_staff and user.has_perm(each.permission)))
         and (each.token or each.session) in known
         and (not each.session or user.get_session_auth_hash() == each.session_hash)
     }
+
+
+def is_still_current(user: User) -> bool:
+    try:
+        return single_sign_on.is_current(user)
+    except single_sign_on.ProviderUnavailable:
+        return False
 
 
 # ---- Before the body ------------------------------------------------------------------------------------------------
@@ -121,7 +137,7 @@ def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
         known = BearerAuthentication().authenticate(Request(request)) or session_user(request).is_authenticated
     except UnicodeDecodeError:
         return None  # Django rejects this path with an error of its own
-    except (AuthenticationFailed, *DATABASE_ERRORS) as error:
+    except (AuthenticationFailed, Problem, *DATABASE_ERRORS) as error:
         return of_exception(error)
     finally:
         connection.close()
@@ -151,8 +167,9 @@ def printable(token: bytes) -> str:
 
 def candidates(text: str) -> Any:
     """Return the tokens with the same prefix, nearly always none or one, with their users."""
-    return AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH]).select_related("user", "details")
+    same_prefix = AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH])
+    return same_prefix.select_related("user__identity", "details").defer("user__identity__tokens")
 
 
 def is_live(token: AuthToken) -> bool:
-    return token.user.is_active and (token.expiry is None or token.expiry > timezone.now())
+    return (token.expiry is None or token.expiry > timezone.now()) and single_sign_on.is_current(token.user)

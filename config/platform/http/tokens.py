@@ -132,6 +132,24 @@ def record_use(token: AuthToken) -> None:
         log.warning("token_use_not_recorded", error=logs.describe(error))
 
 
+class RevokedWithPassword:
+    """A password validator that revokes the user's tokens when a password is changed, in whatever way.
+
+    Django calls `password_changed` after each change by a person, and not when it renews a hash.
+    """
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        """Accept every password."""
+
+    def get_help_text(self) -> str:
+        return "A new password revokes all API tokens of the account."
+
+    def password_changed(self, password: str, user: User) -> None:
+        revoked, _ = AuthToken.objects.filter(user=user).delete()
+        if revoked:
+            record(user, "API tokens revoked, because the password was changed.")
+
+
 def record(user: User, message: str) -> None:
     """Record a change in the user's history in the admin."""
     LogEntry.objects.log_actions(user.pk, [user], CHANGE, change_message=message, single_object=True)

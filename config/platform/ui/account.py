@@ -5,7 +5,6 @@ from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import messages
-from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
 from django.db import transaction
@@ -107,21 +106,11 @@ class Revoke(Action):
         return "account"
 
 
-class PasswordForm(PasswordChangeForm):
-    revokes = forms.BooleanField(
-        label="Revoke all my API tokens",
-        required=False,
-        initial=True,
-        help_text="Recommended if they may have been exposed.",
-    )
-
-
 class Password(PasswordChangeView):
     """Change the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
 
     audited = CHANGES
     template_name = "config/password.html"
-    form_class = PasswordForm
     success_url = reverse_lazy("account")
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -131,13 +120,9 @@ class Password(PasswordChangeView):
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: Any) -> HttpResponse:
-        user = cast("User", self.request.user)
+        message = "Password changed. Other browsers are signed out, and API tokens are revoked."
         with transaction.atomic():
             response = super().form_valid(form)
-            message = "Password changed. Other browsers are signed out."
-            if form.cleaned_data["revokes"]:
-                tokens.of_user(user.pk).delete()
-                message += " API tokens revoked."
-            tokens.record(user, message)
+            tokens.record(cast("User", self.request.user), message)
         messages.success(self.request, message)
         return response

@@ -1,25 +1,44 @@
-"""Password sign-in for pages and the admin, with rate limits."""
+"""Sign-in for pages and the admin: by password and second factor, or by single sign-on."""
 
+import time
 from hashlib import sha256
 from typing import Any
 
 import structlog
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import login
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, resolve_url
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.generic import RedirectView, View
 
+from config.platform.http import second_factor, single_sign_on
 from config.platform.http.addresses import counted_as
 from config.platform.http.audit import NOTHING
+from config.platform.http.error_handling import respond_page
+from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
+from config.platform.ui.base import redirect_page
 from config.platform.ui.templatetags.pages import duration
 
 log = structlog.get_logger(__name__)
 
 BY_NAME = 30
 WAIT = "sign_in_wait"  # request attribute: seconds until the next attempt is allowed
+# Keys of the session
+PENDING = "sign_in_pending"  # a correct password that waits for the second factor
+CONFIRMED = "password_confirmed_at"  # Unix time
+NEXT = "sign_in_next"
+PENDING_SECONDS, PENDING_ATTEMPTS = 300, 5
+BEFORE_SETUP = ("/app/sign-in", "/app/sign-out", "/app/account/second-factors", "/admin/login/", "/admin/logout/")
 
 
 class Backend(ModelBackend):
@@ -37,6 +56,11 @@ class Backend(ModelBackend):
             log.warning("sign_in_refused", seconds=seconds)
             raise PermissionDenied  # stops Django from trying other backends
         return super().authenticate(request, **words)
+
+    def get_user(self, user_id: int) -> User | None:
+        """Return the user of a session, if the user is active. Raises ProviderUnavailable."""
+        user = single_sign_on.users().filter(pk=user_id).first()
+        return user if user and single_sign_on.is_current(user) else None
 
 
 def seconds_to_wait(request: HttpRequest, name: str) -> int:
@@ -60,14 +84,121 @@ class SignInForm(AuthenticationForm):
 
 
 class SignIn(LoginView):
+    """The page with the password, which is also there with single sign-on, for local accounts."""
+
     audited = NOTHING
     template_name = "config/sign_in.html"
     authentication_form = SignInForm
 
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(single_sign_on=single_sign_on.is_on(), **context)
+
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        user = form.get_user()
+        if second_factor.is_enabled(user):
+            self.request.session[PENDING] = {
+                "user": user.pk,
+                "hash": user.get_session_auth_hash(),
+                "next": self.get_success_url(),
+                "until": time.time() + PENDING_SECONDS,
+                "attempts": 0,
+            }
+            return redirect("sign-in-second-factor")
         log.info("signed_in")
-        return super().form_valid(form)
+        response = super().form_valid(form)
+        self.request.session[CONFIRMED] = time.time()
+        return response
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         log.warning("sign_in_failed")
         return super().form_invalid(form)
+
+
+def pending_user(request: HttpRequest) -> User | None:
+    """Return the user whose password was correct in this session, or None if that was too long ago."""
+    pending = request.session.get(PENDING)
+    if not pending or pending["until"] < time.time() or pending["attempts"] >= PENDING_ATTEMPTS:
+        request.session.pop(PENDING, None)
+        return None
+    user = User.objects.filter(pk=pending["user"], is_active=True).first()
+    return user if user and user.get_session_auth_hash() == pending["hash"] else None
+
+
+def complete(request: HttpRequest, user: User) -> HttpResponse:
+    """Sign the user in after the second factor."""
+    next_url = request.session.pop(PENDING)["next"]
+    login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
+    request.session[second_factor.VERIFIED] = True
+    request.session[CONFIRMED] = time.time()
+    log.info("signed_in")
+    return redirect(next_url)
+
+
+class Authentication(AuthenticationMiddleware):
+    """Django's middleware, which also leads users who need a second factor to the page that sets it up."""
+
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:  # type: ignore[override]
+        super().process_request(request)
+        path = request.path_info
+        if (
+            settings.SLUICE.require_mfa == "off"
+            or not path.startswith(settings.PAGE_PREFIXES)
+            or path.startswith(BEFORE_SETUP)
+        ):
+            return None
+        try:
+            is_missing = request.user.is_authenticated and second_factor.is_missing(request)
+        except Problem as problem:
+            return respond_page(problem, request)
+        return redirect_page(request, reverse("second-factors")) if is_missing else None
+
+
+class AdminSignIn(RedirectView):
+    """The admin's sign-in page, which is the one of all pages."""
+
+    audited = NOTHING
+    pattern_name = "sign-in"
+    query_string = True
+
+
+# ---- Single sign-on -------------------------------------------------------------------------------------------------
+
+
+class SingleSignOn(View):
+    """Redirect to the identity provider. `next` is the page to return to."""
+
+    audited = NOTHING
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        if not single_sign_on.is_on():
+            return redirect("sign-in")
+        request.session[NEXT] = request.GET.get("next", "")
+        try:
+            return single_sign_on.begin(request, request.build_absolute_uri(reverse("single-sign-on-callback")))
+        except single_sign_on.SignInRefused as refused:
+            return refuse(request, refused)
+
+
+class Callback(View):
+    """The redirect of the identity provider."""
+
+    audited = NOTHING
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        if not single_sign_on.is_on():
+            return redirect("sign-in")
+        next_url = request.session.pop(NEXT, "")
+        try:
+            user = single_sign_on.finish(request)
+        except single_sign_on.SignInRefused as refused:
+            return refuse(request, refused)
+        login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
+        request.session[second_factor.EXTERNAL] = True
+        log.info("signed_in")
+        is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())
+        return redirect(next_url if is_safe else resolve_url(settings.LOGIN_REDIRECT_URL))
+
+
+def refuse(request: HttpRequest, refused: single_sign_on.SignInRefused) -> HttpResponse:
+    messages.error(request, str(refused))
+    return redirect("sign-in")

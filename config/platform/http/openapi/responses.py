@@ -26,6 +26,8 @@ from config.platform.http.problems import (
     of_status,
 )
 from config.platform.http.scopes import InsufficientScope
+from config.platform.http.second_factor import SecondFactorRequired
+from config.platform.http.single_sign_on import ProviderUnavailable
 from config.platform.http.throttling import RateLimited
 
 REQUEST_ID = "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10"
@@ -106,15 +108,15 @@ def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
 SHARED: dict[str, dict[int, dict[str, str]]] = {
     "BadRequest": by_status(BadInput),
     "Unauthorized": by_status(NotAuthenticated, AuthenticationFailed),
-    "InsufficientScope": by_status(InsufficientScope),
-    "InsufficientScopeOrCsrfFailed": by_status(InsufficientScope, CSRFFailed),
+    "InsufficientScope": by_status(InsufficientScope, SecondFactorRequired),
+    "InsufficientScopeOrCsrfFailed": by_status(InsufficientScope, SecondFactorRequired, CSRFFailed),
     "NotAcceptable": by_status(of_status(406)),
     "BodyTooLarge": by_status(BodyTooLarge),
     "UnsupportedMediaType": by_status(of_status(415)),
     "RateLimited": by_status(RateLimited),
     "InternalError": by_status(of_status(500)),
-    "Unavailable": by_status(DatabaseUnavailable),
-    "UnavailableToWrites": by_status(DatabaseUnavailable, DiskFull),
+    "Unavailable": by_status(DatabaseUnavailable, ProviderUnavailable),
+    "UnavailableToWrites": by_status(DatabaseUnavailable, DiskFull, ProviderUnavailable),
 }
 
 

@@ -1,0 +1,27 @@
+"""`python manage.py reset_second_factors USERNAME`."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+
+from config.platform.http import second_factor
+
+
+class Command(BaseCommand):
+    help = (
+        "Removes all second factors and recovery codes of a user who lost them. The user then signs in by password, "
+        "and sets up a new one if REQUIRE_MFA demands it."
+    )
+    requires_system_checks = ()  # a warning of an unrelated part must not block it
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("username")
+
+    def handle(self, *, username: str, **_options: Any) -> None:
+        user = User.objects.filter(username=username).first()
+        if user is None:
+            raise CommandError("User not found.")
+        removed = second_factor.reset(user)
+        self.stdout.write(f"Removed {removed} second factor{'' if removed == 1 else 's'}.")

@@ -1,0 +1,266 @@
+"""Second factors of local users: authenticator apps (TOTP, RFC 6238), security keys (WebAuthn), and recovery codes.
+
+REQUIRE_MFA decides who must have one. Bearer tokens need none, and single sign-on leaves it to the provider.
+"""
+
+import base64
+import secrets
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.twofactor.totp import TOTP
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
+from fido2.server import Fido2Server
+from fido2.webauthn import (
+    AttestedCredentialData,
+    AuthenticationResponse,
+    PublicKeyCredentialRpEntity,
+    PublicKeyCredentialUserEntity,
+    UserVerificationRequirement,
+)
+
+from config.platform.http import staff, tokens
+from config.platform.http.problems import NotFound, Problem, require_first
+from config.platform.models import RecoveryCode, SecondFactor
+from config.platform.observability import logs
+
+log = structlog.get_logger(__name__)
+
+# Keys of the session
+VERIFIED = "second_factor"  # true after a second factor
+EXTERNAL = "single_sign_on"  # true after single sign-on
+
+PERIOD, DIGITS = 30, 6  # the only values that all apps support
+DRIFT = 1  # periods that a clock may be wrong
+MAX_FACTORS = 10
+CODES, CODE_BYTES = 10, 10
+FORGED = (ValueError, KeyError, TypeError, AttributeError)  # of fido2, for a response that it cannot parse or verify
+
+
+class SecondFactorRequired(Problem):
+    status = 403
+    code = "second_factor_required"
+    detail = "Your account needs a second factor. Set it up on the page /app/account/second-factors."
+
+
+class TooManyFactors(Problem):
+    status = 409
+    code = "too_many_second_factors"
+    detail = f"You have {MAX_FACTORS} second factors, which is the limit. Remove one to add another."
+
+
+class LastFactor(Problem):
+    status = 409
+    code = "last_second_factor"
+    detail = "Your account needs a second factor. Add another one before you remove this one."
+
+
+class NoSuchFactor(NotFound):
+    detail = "Second factor not found."
+
+
+# ---- Requirement ----------------------------------------------------------------------------------------------------
+
+
+def is_required(user: User) -> bool:
+    match settings.SLUICE.require_mfa:
+        case "all":
+            return True
+        case "staff":
+            return user.is_staff or user.is_superuser
+    return False
+
+
+def is_missing(request: HttpRequest) -> bool:
+    """Return whether the session must not be used before its user has set up a second factor."""
+    session = request.session
+    return not session.get(VERIFIED) and not session.get(EXTERNAL) and is_required(request.user)  # type: ignore[arg-type]
+
+
+def is_enabled(user: User) -> bool:
+    return SecondFactor.objects.filter(user=user).exists()
+
+
+# ---- Authenticator apps ---------------------------------------------------------------------------------------------
+
+
+def new_secret() -> str:
+    """Return a random secret of 160 bits in base32, as apps expect it."""
+    return base64.b32encode(secrets.token_bytes(20)).decode()
+
+
+def totp(secret: bytes) -> TOTP:
+    return TOTP(secret, DIGITS, SHA1(), PERIOD)  # noqa: S303 - HMAC-SHA1 of RFC 6238
+
+
+def uri_of(user: User, secret: str) -> str:
+    """Return the otpauth URI that apps read from a QR code."""
+    return totp(base64.b32decode(secret)).get_provisioning_uri(user.get_username(), "Sluice")
+
+
+def step_of(secret: bytes, code: str) -> int | None:
+    """Return the time step of a code, or None for a wrong code."""
+    generator, now = totp(secret), int(time.time()) // PERIOD
+    for step in range(now - DRIFT, now + DRIFT + 1):
+        if constant_time_compare(generator.generate(step * PERIOD).decode(), code):
+            return step
+    return None
+
+
+def add_app(user: User, secret: str, code: str, name: str) -> bool:
+    """Add an authenticator app, and return whether the code proves that it has the secret. Raises TooManyFactors."""
+    raw = base64.b32decode(secret)
+    step = step_of(raw, code)
+    if step is None:
+        return False
+    add(user, SecondFactor(kind=SecondFactor.Kind.TOTP, name=name, secret=raw, counter=step))
+    return True
+
+
+def use_code(user: User, text: str) -> bool:
+    """Use a code of an authenticator app, or a recovery code. Each is accepted once."""
+    code = "".join(character for character in text.upper() if character.isalnum())
+    if len(code) == DIGITS:
+        return any(use_step(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
+    deleted, _ = RecoveryCode.objects.filter(user=user, digest=digest_of(code)).delete()
+    if deleted:
+        tokens.record(user, "Used a recovery code.")
+    return bool(deleted)
+
+
+def use_step(factor: SecondFactor, code: str) -> bool:
+    step = step_of(bytes(factor.secret), code)
+    if step is None:
+        return False
+    later = SecondFactor.objects.filter(pk=factor.pk, counter__lt=step)
+    return later.update(counter=step, last_used_at=timezone.now()) == 1
+
+
+# ---- Security keys --------------------------------------------------------------------------------------------------
+
+
+def server(request: HttpRequest) -> Fido2Server:
+    """Return the relying party of this host. Keys of one host do not work on another."""
+    return Fido2Server(PublicKeyCredentialRpEntity(id=urlsplit(f"//{request.get_host()}").hostname, name="Sluice"))
+
+
+def credentials_of(user: User) -> dict[int, AttestedCredentialData]:
+    keys = user.second_factors.filter(kind=SecondFactor.Kind.WEBAUTHN)
+    return {key.pk: AttestedCredentialData(bytes(key.secret)) for key in keys}
+
+
+def creation_options(request: HttpRequest, user: User) -> tuple[dict[str, Any], Any]:
+    """Return the browser's options for a new key, and the state to verify its response."""
+    entity = PublicKeyCredentialUserEntity(
+        id=str(user.pk).encode(), name=user.get_username(), display_name=user.get_username()
+    )
+    options, state = server(request).register_begin(
+        entity, list(credentials_of(user).values()), user_verification=UserVerificationRequirement.DISCOURAGED
+    )
+    return dict(options)["publicKey"], state
+
+
+def add_key(request: HttpRequest, user: User, state: Any, response: Mapping[str, Any], name: str) -> bool:
+    """Add a security key, and return whether its response is valid. Raises TooManyFactors."""
+    try:
+        data = server(request).register_complete(state, response)
+    except FORGED as error:
+        log.warning("security_key_refused", error=logs.describe(error))
+        return False
+    if data.credential_data is None:
+        return False
+    add(
+        user,
+        SecondFactor(
+            kind=SecondFactor.Kind.WEBAUTHN, name=name, secret=bytes(data.credential_data), counter=data.counter
+        ),
+    )
+    return True
+
+
+def request_options(request: HttpRequest, user: User) -> tuple[dict[str, Any], Any] | None:
+    """Return the browser's options to use a key, and the state to verify its response; None without keys."""
+    if not (keys := credentials_of(user)):
+        return None
+    options, state = server(request).authenticate_begin(
+        list(keys.values()), user_verification=UserVerificationRequirement.DISCOURAGED
+    )
+    return dict(options)["publicKey"], state
+
+
+def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str, Any]) -> bool:
+    """Verify the response of a security key. A signature counter that does not grow shows a copied key."""
+    keys = credentials_of(user)
+    try:
+        used = server(request).authenticate_complete(state, list(keys.values()), response)
+        counter = AuthenticationResponse.from_dict(response).response.authenticator_data.counter
+    except FORGED as error:
+        log.warning("security_key_refused", error=logs.describe(error))
+        return False
+    key = next(pk for pk, each in keys.items() if each.credential_id == used.credential_id)
+    known = SecondFactor.objects.filter(pk=key)
+    grows = known.filter(counter__lt=counter) if counter else known.filter(counter=0)  # keys without a counter send 0
+    return grows.update(counter=counter, last_used_at=timezone.now()) == 1
+
+
+# ---- Changes --------------------------------------------------------------------------------------------------------
+
+
+def add(user: User, factor: SecondFactor) -> None:
+    """Save a new factor. Raises TooManyFactors."""
+    with transaction.atomic():
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # parallel requests must not exceed the limit
+        if user.second_factors.count() >= MAX_FACTORS:
+            raise TooManyFactors
+        factor.user = user
+        factor.save()
+        tokens.record(user, f"Added a second factor: {factor.get_kind_display()} {factor.name}.")
+
+
+def remove(user: User, factor_id: int) -> SecondFactor:
+    """Remove a second factor, and the recovery codes with the last one. Raises NoSuchFactor or LastFactor."""
+    with transaction.atomic():
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # parallel requests must not remove the last two
+        factor = require_first(user.second_factors.filter(pk=factor_id), NoSuchFactor)
+        is_last = user.second_factors.count() == 1
+        if is_last and is_required(user):
+            raise LastFactor
+        if is_last:
+            RecoveryCode.objects.filter(user=user).delete()
+        SecondFactor.objects.filter(pk=factor_id).delete()
+        tokens.record(user, f"Removed a second factor: {factor.get_kind_display()} {factor.name}.")
+    return factor
+
+
+def new_recovery_codes(user: User) -> list[str]:
+    """Replace the user's recovery codes, and return the new ones, which are stored nowhere."""
+    codes = [base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode() for _ in range(CODES)]
+    with transaction.atomic():
+        RecoveryCode.objects.filter(user=user).delete()
+        RecoveryCode.objects.bulk_create([RecoveryCode(user=user, digest=digest_of(code)) for code in codes])
+        tokens.record(user, "Created recovery codes.")
+    return ["-".join(code[start : start + 4] for start in range(0, len(code), 4)) for code in codes]
+
+
+def digest_of(code: str) -> str:
+    """Return the digest of a code. It has 80 random bits, so that a fast hash is enough."""
+    return sha256(code.encode()).hexdigest()
+
+
+def reset(user: User) -> int:
+    """Remove all second factors and recovery codes. Return the number of factors."""
+    with transaction.atomic():
+        removed, _ = SecondFactor.objects.filter(user=user).delete()
+        RecoveryCode.objects.filter(user=user).delete()
+        staff.record_command(user, "Removed all second factors.")
+    return removed

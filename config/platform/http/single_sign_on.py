@@ -1,0 +1,375 @@
+"""Single sign-on by OpenID Connect: the sign-in, and regular checks that the provider still confirms the user.
+
+The provider decides about its users: it creates them, sets their groups, and ends them. A user with an Identity is
+checked again at the first request that comes RECHECK after the last check, with any session or token.
+"""
+
+import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.base_client import OAuthError
+from authlib.integrations.django_client import DjangoIntegration, DjangoOAuth2App
+from django.conf import settings
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from joserfc.errors import JoseError
+from knox.models import AuthToken
+from requests import HTTPError, RequestException
+
+from config.platform.http import tokens
+from config.platform.http.problems import Problem
+from config.platform.models import Identity
+from config.platform.observability import logs
+from config.platform.observability.counters import counter
+
+log = structlog.get_logger(__name__)
+
+RECHECK = timedelta(seconds=30)
+LIMIT = timedelta(minutes=1)  # then a request waits for the check of another one
+RETRY = timedelta(seconds=15)  # also the longest time that one check takes
+PATIENCE = timedelta(minutes=15)  # without any answer of the provider
+TIMEOUT = 5  # seconds to connect, and for each response
+SCOPES = ("openid", "profile", "email")
+OPTIONAL_SCOPES = ("groups", "offline_access")  # requested if the provider lists them
+# A client must not accept tokens that are unsigned, or signed with a secret that it shares.
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+STATE = ("checked_at", "attempted_at", "failed_at", "ended_at")
+MAX_GROUPS = 500
+MAX_NAME = 150  # characters, of Django's users and groups
+KEPT = ("access_token", "refresh_token", "expires_at", "token_type")
+FAILURES = (AuthlibBaseError, JoseError, RequestException, ValueError)  # of a response; ValueError: no JSON
+
+CHECKS = counter(
+    "sluice_identity_checks_total", "Checks of users at the OpenID provider.", outcome=["confirmed", "ended", "failed"]
+)
+
+
+class SignInRefused(Exception):
+    """The provider or Sluice refused a sign-in. The text is for the user."""
+
+
+class Ended(Exception):
+    """The provider no longer confirms a user. The text is for the audit log. `revoke`: the user's tokens, too.
+
+    A refused refresh token may only be too old: then tokens are suspended until the next sign-in.
+    """
+
+    revoke = False
+
+
+class NotAdmitted(Ended):
+    revoke = True
+
+    def __init__(self) -> None:
+        super().__init__("not in a group that may use Sluice")
+
+
+class ProviderUnavailable(Problem):
+    status = 503
+    code = "identity_provider_unavailable"
+    detail = "The identity provider does not respond, so your sign-in cannot be checked. Try again later."
+    retry_after = 15
+
+
+# ---- The provider ---------------------------------------------------------------------------------------------------
+
+
+def is_on() -> bool:
+    return settings.SLUICE.oidc_issuer is not None
+
+
+def provider() -> DjangoOAuth2App:
+    """Return the client of the provider. Raises one of FAILURES if its metadata cannot be read."""
+    env = settings.SLUICE
+    secret = env.oidc_client_secret.get_secret_value() if env.oidc_client_secret else ""
+    return provider_of(env.oidc_issuer or "", env.oidc_client_id or "", secret)
+
+
+@cache
+def provider_of(issuer: str, client_id: str, secret: str) -> DjangoOAuth2App:
+    """Return a client with the provider's metadata, which are read once by each process.
+
+    Its keys are read again when a token names an unknown one.
+    """
+    app = DjangoOAuth2App(
+        DjangoIntegration("oidc"),
+        name="oidc",
+        client_id=client_id,
+        client_secret=secret,
+        server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",
+        client_kwargs={"code_challenge_method": "S256", "default_timeout": TIMEOUT},
+    )
+    metadata = app.load_server_metadata()
+    if str(metadata.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
+        raise ValueError("The provider's metadata have another issuer.")
+    supported = metadata.get("scopes_supported") or ()
+    app.client_kwargs["scope"] = " ".join([*SCOPES, *(scope for scope in OPTIONAL_SCOPES if scope in supported)])
+    offered = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+    metadata["id_token_signing_alg_values_supported"] = [each for each in offered if each in ALGORITHMS]
+    return app
+
+
+def claims_options(app: DjangoOAuth2App) -> dict[str, Any]:
+    return {
+        "iss": {"essential": True, "value": app.server_metadata["issuer"]},
+        "aud": {"essential": True, "value": app.client_id},
+        "sub": {"essential": True},
+    }
+
+
+def userinfo(app: DjangoOAuth2App, token: dict[str, Any], subject: str) -> dict[str, Any]:
+    """Return the provider's current claims about a user. Raises Ended if it refuses the token."""
+    if "userinfo_endpoint" not in app.server_metadata:
+        return {}
+    try:
+        claims = dict(app.userinfo(token=token))
+    except HTTPError as error:
+        if error.response is not None and error.response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise Ended("the provider refused the access token") from None
+        raise
+    if claims.get("sub") != subject:
+        raise Ended("the provider returned another user")
+    return claims
+
+
+# ---- Sign-in --------------------------------------------------------------------------------------------------------
+
+
+def begin(request: HttpRequest, callback: str) -> HttpResponse:
+    """Redirect the browser to the provider, with state, nonce, and PKCE. Raises SignInRefused."""
+    try:
+        response: HttpResponse = provider().authorize_redirect(request, callback)
+    except FAILURES as error:
+        raise refusal(error) from None
+    return response
+
+
+def finish(request: HttpRequest) -> User:
+    """Return the user whom the provider's redirect names, created or updated. Raises SignInRefused."""
+    try:
+        app = provider()
+        token = app.authorize_access_token(request, claims_options=claims_options(app))
+        if "userinfo" not in token:
+            raise ValueError("The response has no ID token.")
+        claims = dict(token["userinfo"])
+        claims |= userinfo(app, token, claims["sub"])
+    except (*FAILURES, Ended) as error:
+        raise refusal(error) from None
+    return signed_in(app.server_metadata["issuer"], claims, kept(token))
+
+
+def kept(token: dict[str, Any]) -> dict[str, Any]:
+    return {name: token[name] for name in KEPT if name in token}
+
+
+def refusal(error: Exception) -> SignInRefused:
+    log.warning("single_sign_on_failed", error=logs.describe(error))
+    if isinstance(error, OAuthError) and error.error == "access_denied":
+        return SignInRefused("The sign-in was cancelled.")
+    if isinstance(error, RequestException):
+        return SignInRefused("The identity provider does not respond. Try again later.")
+    return SignInRefused("The identity provider's response is invalid. Sign in again.")
+
+
+def signed_in(issuer: str, claims: dict[str, Any], provider_tokens: dict[str, Any]) -> User:
+    """Create or update the user of verified claims. Raises SignInRefused."""
+    now, names = timezone.now(), groups_of(claims)
+    with transaction.atomic():
+        locked = Identity.objects.select_for_update(of=("self",)).select_related("user")
+        identity = locked.filter(issuer=issuer, subject=claims["sub"]).first()
+        if identity and not is_admitted(names):
+            end(identity, NotAdmitted())
+        elif identity and not identity.user.is_active and identity.ended_at is None:
+            raise SignInRefused("This account is disabled.")
+        elif is_admitted(names):
+            identity = identity or new_identity(issuer, claims, now)
+            user = identity.user
+            user.is_active = True
+            user.email = str(claims.get("email") or "")[:254]
+            user.save(update_fields=["is_active", "email"])
+            confirm(identity, names, now)
+            Identity.objects.filter(pk=user.pk).update(tokens=provider_tokens, attempted_at=now, ended_at=None)
+            return user
+    raise SignInRefused("Your account is not in a group that may use Sluice. Ask an administrator.")
+
+
+def new_identity(issuer: str, claims: dict[str, Any], now: datetime) -> Identity:
+    """Create a user with the name in the claims. A name that exists is never taken over."""
+    user = User(username=str(claims.get("preferred_username") or claims.get("email") or claims["sub"]))
+    user.set_unusable_password()
+    try:
+        user.clean_fields()
+        with transaction.atomic():
+            user.save()
+            return Identity.objects.create(
+                user=user, issuer=issuer, subject=claims["sub"], checked_at=now, attempted_at=now
+            )
+    except ValidationError:
+        raise SignInRefused("The identity provider sent an invalid username. Ask an administrator.") from None
+    except IntegrityError:
+        raise SignInRefused("Another account has your username. Ask an administrator to rename it.") from None
+
+
+# ---- Groups ---------------------------------------------------------------------------------------------------------
+
+
+def groups_of(claims: dict[str, Any]) -> set[str]:
+    """Return the names of the groups in the claims."""
+    value = claims.get(settings.SLUICE.oidc_groups_claim) or []
+    names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return {
+        name for name in names[:MAX_GROUPS] if isinstance(name, str) and 0 < len(name) <= MAX_NAME and "\0" not in name
+    }
+
+
+def is_admitted(names: set[str]) -> bool:
+    env = settings.SLUICE
+    every = {*env.oidc_user_groups, *env.oidc_staff_groups, *env.oidc_admin_groups}
+    return not env.oidc_user_groups or bool(names & every)
+
+
+def confirm(identity: Identity, names: set[str], now: datetime) -> None:
+    """Set the user's groups and rights. Whoever loses some is signed out, and loses tokens with the rights of staff."""
+    user, env = identity.user, settings.SLUICE
+    is_admin = bool(names & set(env.oidc_admin_groups))
+    is_staff = is_admin or bool(names & set(env.oidc_staff_groups))
+    known = set(user.groups.values_list("name", flat=True))
+    if lost := known - names:
+        user.set_unusable_password()  # another random value: sessions of the old one end
+    if (user.is_staff and not is_staff) or (user.is_superuser and not is_admin):
+        AuthToken.objects.filter(user=user).delete()
+    if (known, user.is_staff, user.is_superuser) != (names, is_staff, is_admin):
+        user.is_staff, user.is_superuser = is_staff, is_admin
+        user.save(update_fields=["is_staff", "is_superuser", "password"])
+        Group.objects.bulk_create([Group(name=name) for name in sorted(names - known)], ignore_conflicts=True)
+        user.groups.set(Group.objects.filter(name__in=names))
+        tokens.record(user, f"Groups changed by single sign-on: {described(names - known, lost)}.")
+    Identity.objects.filter(pk=user.pk).update(checked_at=now)
+    identity.checked_at = now
+
+
+def described(added: Iterable[str], removed: Iterable[str]) -> str:
+    return (
+        ", ".join([*(f"+{name}" for name in sorted(added)), *(f"-{name}" for name in sorted(removed))])[:1000] or "none"
+    )
+
+
+def end(identity: Identity, reason: Ended) -> None:
+    """Deactivate a user until the next sign-in, which ends all sessions and suspends or revokes all tokens."""
+    user = identity.user
+    user.is_active = False
+    user.set_unusable_password()  # another random value: sessions do not come back with the next sign-in
+    user.save(update_fields=["is_active", "password"])
+    Identity.objects.filter(pk=user.pk).update(ended_at=timezone.now(), tokens={})
+    if reason.revoke:
+        AuthToken.objects.filter(user=user).delete()
+    tokens.record(user, f"Ended by single sign-on: {reason}.")
+    log.info("identity_ended", reason=str(reason))
+
+
+def users() -> QuerySet[User]:
+    """Return all users, with what is_current() needs of them."""
+    return User.objects.select_related("identity").defer("identity__tokens")
+
+
+# ---- Checks ---------------------------------------------------------------------------------------------------------
+
+
+def is_current(user: User) -> bool:
+    """Return whether the user is active, and check at the provider if the last check is older than RECHECK.
+
+    Local users are not checked. While the provider does not respond, users stay confirmed for PATIENCE; then this
+    raises ProviderUnavailable. When single sign-on is off, its users are refused.
+    """
+    identity: Identity | None = getattr(user, "identity", None)
+    if identity is None or not user.is_active:
+        return user.is_active
+    if not is_on():
+        return False
+    now = timezone.now()
+    if now - identity.checked_at >= RECHECK:
+        if claim(identity, now):
+            check(identity, now)
+        elif now - identity.checked_at >= LIMIT:
+            wait_for_check(user, identity)
+        if now - identity.checked_at >= PATIENCE and user.is_active:
+            raise ProviderUnavailable
+    return user.is_active
+
+
+def claim(identity: Identity, now: datetime) -> bool:
+    """Return whether this process is the one to check: a refresh token may be used only once."""
+    due = Identity.objects.filter(pk=identity.pk, attempted_at__lte=now - RETRY, ended_at=None)
+    return due.update(attempted_at=now) == 1
+
+
+def check(identity: Identity, now: datetime) -> None:
+    """Ask the provider, and confirm or end the user. A failure changes nothing."""
+    outcome: set[str] | Ended
+    try:
+        outcome = groups_of(current_claims(identity, now))
+        if not is_admitted(outcome):
+            outcome = NotAdmitted()
+    except Ended as reason:
+        outcome = reason
+    except FAILURES as error:
+        CHECKS.labels("failed").inc()
+        log.warning("identity_check_failed", error=logs.describe(error))
+        Identity.objects.filter(pk=identity.pk, attempted_at=now).update(failed_at=now)
+        return
+    CHECKS.labels("ended" if isinstance(outcome, Ended) else "confirmed").inc()
+    with transaction.atomic():
+        # Another sign-in has later claims.
+        if not Identity.objects.select_for_update().filter(pk=identity.pk, attempted_at=now, ended_at=None):
+            return
+        if isinstance(outcome, Ended):
+            end(identity, outcome)
+        else:
+            confirm(identity, outcome, now)
+
+
+def current_claims(identity: Identity, now: datetime) -> dict[str, Any]:
+    """Return the provider's current claims about a user. Raises Ended, or one of FAILURES."""
+    # Reading the deferred field from `identity` would replace its user, whom the caller holds, by another object.
+    held = Identity.objects.values_list("tokens", flat=True).get(pk=identity.pk)
+    app, claims = provider(), {}
+    if refresh_token := held.get("refresh_token"):
+        new = refreshed(app, refresh_token)
+        held |= kept(new)
+        # Before anything else can fail: many providers accept a refresh token only once.
+        Identity.objects.filter(pk=identity.pk, attempted_at=now).update(tokens=held)
+        claims = dict(app.parse_id_token(new, nonce=None, claims_options=claims_options(app)) or {})
+        if claims.get("sub", identity.subject) != identity.subject:
+            raise Ended("the provider returned another user")
+    elif held.get("expires_at", now.timestamp() + 1) <= now.timestamp():
+        raise Ended("the access token expired, and the provider issued no refresh token")
+    return claims | userinfo(app, held, identity.subject)
+
+
+def refreshed(app: DjangoOAuth2App, refresh_token: str) -> dict[str, Any]:
+    try:
+        return dict(app.fetch_access_token(grant_type="refresh_token", refresh_token=refresh_token))
+    except OAuthError as error:
+        if error.error == "invalid_grant":
+            raise Ended("the provider refused the refresh token") from None
+        raise
+
+
+def wait_for_check(user: User, identity: Identity) -> None:
+    """Wait until another request has checked the user, and read the outcome."""
+    deadline = time.monotonic() + RETRY.total_seconds()
+    identity.refresh_from_db(fields=STATE)
+    while identity.is_being_checked and time.monotonic() < deadline:
+        time.sleep(0.1)
+        identity.refresh_from_db(fields=STATE)
+    user.refresh_from_db(fields=["is_active", "is_staff", "is_superuser", "password"])

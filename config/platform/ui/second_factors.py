@@ -1,0 +1,267 @@
+"""Pages of second factors: the second step of a sign-in, and the user's own factors."""
+
+import time
+from typing import Any
+
+import segno
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.signals import user_login_failed
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.views.generic import FormView
+
+from config.platform.http import second_factor
+from config.platform.http.audit import CHANGES, NOTHING
+from config.platform.http.problems import Problem, require_first
+from config.platform.http.throttling import limiter, rate
+from config.platform.models import Identity
+from config.platform.ui import sign_in
+from config.platform.ui.base import Action, Page, problem_text
+
+CONFIRMED_FOR = 600  # seconds
+# Keys of the session
+NEW_SECRET = "new_authenticator_app"
+KEY_STATE = "security_key"
+
+
+class CodeForm(forms.Form):
+    code = forms.CharField(
+        max_length=40,
+        label="Code",
+        help_text="The 6 digits of your authenticator app, or a recovery code.",
+        widget=forms.TextInput({"autocomplete": "one-time-code", "autocapitalize": "characters", "autofocus": True}),
+    )
+
+
+class KeyForm(forms.Form):
+    credential = forms.JSONField(widget=forms.HiddenInput)
+
+
+class NewAppForm(forms.Form):
+    name = forms.CharField(max_length=100, initial="Authenticator app", help_text="What you call it.")
+    code = forms.CharField(
+        max_length=10,
+        help_text="The 6 digits that the app shows.",
+        widget=forms.TextInput({"autocomplete": "one-time-code", "inputmode": "numeric"}),
+    )
+
+    def clean_code(self) -> str:
+        return "".join(str(self.cleaned_data["code"]).split())
+
+
+class NewKeyForm(KeyForm):
+    name = forms.CharField(max_length=100, initial="Security key", help_text="What you call it.")
+
+
+class PasswordForm(forms.Form):
+    password = forms.CharField(widget=forms.PasswordInput({"autocomplete": "current-password", "autofocus": True}))
+
+
+# ---- Sign-in --------------------------------------------------------------------------------------------------------
+
+
+class Step(FormView):
+    """The second step of a sign-in: a code, or a security key."""
+
+    audited = NOTHING
+    template_name = "config/second_factor.html"
+    form_class = CodeForm
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        user = sign_in.pending_user(request)
+        if user is None:
+            messages.info(request, "Sign in again.")
+            return redirect("sign-in")
+        self.user = user
+        return super().dispatch(request, *args, **kwargs)
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        found = second_factor.request_options(self.request, self.user)
+        if found:
+            self.request.session[KEY_STATE] = found[1]
+        return super().get_context_data(options=found and found[0], key_form=KeyForm(), **context)
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if seconds := limiter().wait(rate("sign_in_rate"), f"second-factor:{self.user.pk}"):
+            messages.error(request, f"Too many attempts. Try again in {seconds} s.")
+            return redirect("sign-in-second-factor")
+        request.session[sign_in.PENDING]["attempts"] += 1
+        request.session.modified = True
+        if self.is_correct(request):
+            return sign_in.complete(request, self.user)
+        sign_in.log.warning("second_factor_failed")
+        user_login_failed.send(__name__, credentials={"username": self.user.get_username()}, request=request)
+        messages.error(request, "Incorrect code or security key. A code is accepted once.")
+        return redirect("sign-in-second-factor")
+
+    def is_correct(self, request: HttpRequest) -> bool:
+        key, code = KeyForm(request.POST), CodeForm(request.POST)
+        if key.is_valid():
+            state = request.session.pop(KEY_STATE, None)
+            return state is not None and second_factor.use_key(
+                request, self.user, state, key.cleaned_data["credential"]
+            )
+        return code.is_valid() and second_factor.use_code(self.user, code.cleaned_data["code"])
+
+
+# ---- The user's own factors -----------------------------------------------------------------------------------------
+
+
+class Confirmed(Page):
+    """A page for local users who entered their password within CONFIRMED_FOR, because a session may be stolen."""
+
+    audited = CHANGES
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return self.handle_no_permission()
+        if Identity.objects.filter(user_id=request.user.pk).exists():
+            return redirect("second-factors")
+        if not is_confirmed(request):
+            return redirect(f"{reverse('confirm-password')}?{urlencode({'next': request.path})}")
+        return super().dispatch(request, *args, **kwargs)
+
+    def added(self, request: HttpRequest) -> HttpResponse:
+        """Show new recovery codes after the first factor, and the list after each other one."""
+        request.session[second_factor.VERIFIED] = True
+        if self.user.recovery_codes.exists():
+            messages.success(request, "Second factor added.")
+            return redirect("second-factors")
+        return show_codes(self)
+
+
+def is_confirmed(request: HttpRequest) -> bool:
+    return bool(time.time() - request.session.get(sign_in.CONFIRMED, 0) < CONFIRMED_FOR)
+
+
+def show_codes(page: Page) -> HttpResponse:
+    page.template_name = "config/recovery_codes.html"
+    page.title = "Recovery codes"
+    codes = second_factor.new_recovery_codes(page.user)
+    return page.render_to_response(page.get_context_data(codes=codes))
+
+
+class SecondFactors(Page):
+    audited = NOTHING
+    template_name = "config/second_factors.html"
+    title = "Second factors"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            is_external=Identity.objects.filter(user_id=self.user.pk).exists(),
+            is_missing=second_factor.is_missing(self.request),
+            factors=self.user.second_factors.order_by("pk"),
+            codes=self.user.recovery_codes.count(),
+            **context,
+        )
+
+
+class Confirm(Page):
+    """Ask for the password, rate-limited like the sign-in."""
+
+    audited = CHANGES
+    template_name = "config/confirm_password.html"
+    title = "Confirm your password"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**{"form": PasswordForm(), "next": self.request.GET.get("next", ""), **context})
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form, next_url = PasswordForm(request.POST), request.POST.get("next", "")
+        if seconds := limiter().wait(rate("sign_in_rate"), f"password:{self.user.pk}"):
+            form.add_error(None, f"Too many attempts. Try again in {seconds} s.")
+        elif form.is_valid() and self.user.check_password(form.cleaned_data["password"]):
+            request.session[sign_in.CONFIRMED] = time.time()
+            is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())
+            return redirect(next_url if is_safe else "second-factors")
+        else:
+            form.add_error(None, "Incorrect password.")
+        return self.render_to_response(self.get_context_data(form=form, next=next_url))
+
+
+class AddApp(Confirmed):
+    """Add an authenticator app. The secret stays in the session until a code proves that the app has it."""
+
+    template_name = "config/add_app.html"
+    title = "Add an authenticator app"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        if "codes" in context:
+            return super().get_context_data(**context)
+        secret = self.request.session.setdefault(NEW_SECRET, second_factor.new_secret())
+        image = segno.make(second_factor.uri_of(self.user, secret), error="m").svg_data_uri(
+            scale=5, border=4, light="white"
+        )
+        return super().get_context_data(**{"form": NewAppForm(), "image": image, "secret": secret, **context})
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form, secret = NewAppForm(request.POST), request.session.get(NEW_SECRET)
+        if secret and form.is_valid():
+            try:
+                if second_factor.add_app(self.user, secret, form.cleaned_data["code"], form.cleaned_data["name"]):
+                    del request.session[NEW_SECRET]
+                    return self.added(request)
+                form.add_error("code", "Incorrect code. Check the clock of the device.")
+            except Problem as problem:
+                form.add_error(None, problem_text(problem))
+        return self.render_to_response(self.get_context_data(form=form))
+
+
+class AddKey(Confirmed):
+    """Add a security key, or a passkey of the device. Needs JavaScript."""
+
+    template_name = "config/add_key.html"
+    title = "Add a security key"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        if "codes" in context:
+            return super().get_context_data(**context)
+        options, state = second_factor.creation_options(self.request, self.user)
+        self.request.session[KEY_STATE] = state
+        return super().get_context_data(**{"form": NewKeyForm(), "options": options, **context})
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form, state = NewKeyForm(request.POST), request.session.pop(KEY_STATE, None)
+        if state and form.is_valid():
+            wanted = form.cleaned_data
+            try:
+                if second_factor.add_key(request, self.user, state, wanted["credential"], wanted["name"]):
+                    return self.added(request)
+                form.add_error(None, "The response of the security key is invalid. Try again.")
+            except Problem as problem:
+                form.add_error(None, problem_text(problem))
+        return self.render_to_response(self.get_context_data(form=form))
+
+
+class Codes(Confirmed):
+    """Replace the recovery codes, which are shown once."""
+
+    http_method_names = ("post",)
+    title = "Recovery codes"
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        if not second_factor.is_enabled(self.user):
+            messages.error(request, "Recovery codes need a second factor. Add one first.")
+            return redirect("second-factors")
+        return show_codes(self)
+
+
+class Remove(Action):
+    """Remove a second factor. The last one stays while the user must have one."""
+
+    audited = CHANGES
+
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        require_first(self.user.second_factors.filter(pk=kwargs["factor_id"]), second_factor.NoSuchFactor)
+        if not is_confirmed(request):
+            return redirect(f"{reverse('confirm-password')}?{urlencode({'next': reverse('second-factors')})}")
+        return super().post(request, **kwargs)
+
+    def act(self, *, factor_id: int) -> str:
+        return f"{second_factor.remove(self.user, factor_id).name} removed."
+
+    def next_url(self, **_: Any) -> str:
+        return "second-factors"

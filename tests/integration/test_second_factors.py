@@ -1,0 +1,295 @@
+"""Second factors of local accounts, and who must have one. C10."""
+
+import base64
+import re
+import time
+from io import StringIO
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from config.platform.http import second_factor
+from config.platform.models import Identity, RecoveryCode, SecondFactor
+from tests.broker import valkey
+from tests.conftest import client_of
+
+PASSWORD = "only for tests, 1"
+STEP = "/app/sign-in/second-factor"
+PAGE = "/app/account/second-factors"
+
+
+@pytest.fixture(autouse=True)
+def windows() -> None:
+    """No test's attempts count in the next one's."""
+    valkey().flushdb()
+
+
+@pytest.fixture
+def carol(transactional_db: None) -> User:
+    return User.objects.create_user("carol", password=PASSWORD)
+
+
+def require(settings: LazySettings, who: str) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"require_mfa": who})
+
+
+def enter_password(client: Client, *, page: str = "") -> Any:
+    return client.post("/app/sign-in", {"username": "carol", "password": PASSWORD, "next": page})
+
+
+def enter_code(client: Client, code: str) -> Any:
+    return client.post(STEP, {"code": code})
+
+
+def is_in(client: Client) -> bool:
+    return bool(client.get("/app/account").status_code == 200)
+
+
+def code_of(factor: SecondFactor, *, drift: int = 0) -> str:
+    now = time.time() + drift * second_factor.PERIOD
+    return second_factor.totp(bytes(factor.secret)).generate(int(now)).decode()
+
+
+def add_app(client: Client) -> list[str]:
+    """Add an authenticator app as a person does, and return the recovery codes that the page shows."""
+    page = client.get(f"{PAGE}/app").content.decode()
+    secret = re.search(r'<code id="key">(\w{32})</code>', page)
+    assert secret
+    assert 'src="data:image/svg+xml' in page
+    factor = SecondFactor(secret=base64.b32decode(secret[1]))
+    answer = client.post(f"{PAGE}/app", {"name": "Phone", "code": code_of(factor, drift=-1)})
+    return re.findall(r"\b(?:[A-Z2-7]{4}-){3}[A-Z2-7]{4}\b", answer.content.decode())
+
+
+@pytest.fixture
+def enrolled(carol: User) -> list[str]:
+    """Carol has an authenticator app. Her recovery codes."""
+    client = Client()
+    enter_password(client)
+    return add_app(client)
+
+
+# ---- Sign-in --------------------------------------------------------------------------------------------------------
+def test_sign_in_asks_for_a_code_after_the_password(enrolled: list[str], client: Client) -> None:
+    """C10."""
+    answer = enter_password(client, page="/app/documents")
+    assert answer["Location"] == STEP
+    assert not is_in(client)
+    code = code_of(SecondFactor.objects.get())
+    wrong = f"{(int(code) + 1) % 10**6:06}"
+    assert enter_code(client, wrong)["Location"] == STEP
+    assert "Incorrect code" in client.get(STEP).content.decode()
+    assert not is_in(client)
+    assert enter_code(client, f" {code[:3]} {code[3:]}")["Location"] == "/app/documents"
+    assert is_in(client)
+
+
+def test_a_code_is_accepted_once(enrolled: list[str]) -> None:
+    code = code_of(SecondFactor.objects.get())
+    for expected in (True, False):
+        client = Client()
+        enter_password(client)
+        enter_code(client, code)
+        assert is_in(client) is expected
+
+
+def test_an_old_code_is_refused(enrolled: list[str], client: Client) -> None:
+    enter_password(client)
+    for drift in (-2, 2):
+        enter_code(client, code_of(SecondFactor.objects.get(), drift=drift))
+        assert not is_in(client)
+
+
+def test_a_recovery_code_works_once(enrolled: list[str]) -> None:
+    assert len(enrolled) == 10
+    for expected in (True, False):
+        client = Client()
+        enter_password(client)
+        enter_code(client, enrolled[0].lower())
+        assert is_in(client) is expected
+    assert RecoveryCode.objects.count() == 9
+    assert not RecoveryCode.objects.filter(digest__contains=enrolled[1]).exists()
+
+
+def test_five_wrong_codes_need_the_password_again(enrolled: list[str], client: Client) -> None:
+    enter_password(client)
+    for _ in range(5):
+        enter_code(client, "000000")
+    assert enter_code(client, code_of(SecondFactor.objects.get()))["Location"] == "/app/sign-in"
+    assert not is_in(client)
+
+
+def test_codes_are_limited_for_each_user(enrolled: list[str], settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    browsers = [Client() for _ in range(2)]
+    for client in browsers:
+        enter_password(client)
+        enter_code(client, "000000")
+    enter_code(browsers[0], code_of(SecondFactor.objects.get()))
+    assert re.search(r"Too many attempts\. Try again in \d+ s\.", browsers[0].get(STEP).content.decode())
+    assert not is_in(browsers[0])
+
+
+@pytest.mark.parametrize("lost", ["password", "active", "late"])
+def test_a_correct_password_does_not_last(enrolled: list[str], client: Client, carol: User, lost: str) -> None:
+    enter_password(client)
+    if lost == "password":
+        carol.set_password("another one, 2")
+        carol.save()
+    elif lost == "active":
+        User.objects.update(is_active=False)
+    else:
+        session = client.session
+        session["sign_in_pending"]["until"] = time.time() - 1
+        session.save()
+    assert enter_code(client, code_of(SecondFactor.objects.get()))["Location"] == "/app/sign-in"
+    assert not is_in(client)
+
+
+@pytest.mark.parametrize("credential", ["{}", "[]", "null", '"x"', '{"id": "x", "rawId": "eA", "response": {}}', "{"])
+def test_an_invalid_security_key_is_refused(enrolled: list[str], client: Client, carol: User, credential: str) -> None:
+    enter_password(client)
+    client.get(STEP)
+    assert client.post(STEP, {"credential": credential})["Location"] == STEP
+    assert not is_in(client)
+
+
+def test_the_admin_has_no_sign_in_of_its_own(enrolled: list[str], client: Client) -> None:
+    User.objects.update(is_staff=True, is_superuser=True)
+    assert client.get("/admin/login/?next=/admin/")["Location"] == "/app/sign-in?next=/admin/"
+    client.post("/admin/login/?next=/admin/", {"username": "carol", "password": PASSWORD})
+    assert client.get("/admin/").status_code == 302
+    enter_password(client, page="/admin/")
+    assert client.get("/admin/").status_code == 302
+    assert enter_code(client, code_of(SecondFactor.objects.get()))["Location"] == "/admin/"
+    assert client.get("/admin/").status_code == 200
+
+
+# ---- Changes --------------------------------------------------------------------------------------------------------
+def test_changes_need_the_password_again(carol: User, client: Client) -> None:
+    client.force_login(carol)
+    confirm = f"{PAGE}/confirm?next={PAGE}/app"
+    assert unquote(client.get(f"{PAGE}/app")["Location"]) == confirm
+    assert "Incorrect password" in client.post(f"{PAGE}/confirm", {"password": "wrong"}).content.decode()
+    assert client.post(f"{PAGE}/confirm", {"password": PASSWORD, "next": f"{PAGE}/app"})["Location"] == f"{PAGE}/app"
+    assert len(add_app(client)) == 10
+
+
+def test_confirmation_never_redirects_to_another_host(carol: User, client: Client) -> None:
+    client.force_login(carol)
+    answer = client.post(f"{PAGE}/confirm", {"password": PASSWORD, "next": "https://elsewhere.example/"})
+    assert answer["Location"] == PAGE
+
+
+def test_an_app_is_added_with_a_code_that_it_shows(carol: User, client: Client) -> None:
+    enter_password(client)
+    client.get(f"{PAGE}/app")
+    assert "Incorrect code" in client.post(f"{PAGE}/app", {"name": "Phone", "code": "1"}).content.decode()
+    assert not SecondFactor.objects.exists()
+
+
+def test_a_user_has_a_limited_number_of_factors(enrolled: list[str], carol: User, client: Client) -> None:
+    SecondFactor.objects.bulk_create(
+        [SecondFactor(user=carol, kind="totp", name="App", secret=b"0") for _ in range(second_factor.MAX_FACTORS - 1)]
+    )
+    enter_password(client)
+    enter_code(client, enrolled[0])
+    assert add_app(client) == []
+    assert SecondFactor.objects.count() == second_factor.MAX_FACTORS
+
+
+def test_removing_the_last_factor_removes_recovery_codes(
+    enrolled: list[str], client: Client, settings: LazySettings
+) -> None:
+    enter_password(client)
+    enter_code(client, enrolled[0])
+    path = f"{PAGE}/{SecondFactor.objects.get().pk}/remove"
+    require(settings, "all")
+    client.post(path)
+    assert "Add another one before you remove this one" in client.get(PAGE).content.decode()
+    require(settings, "off")
+    client.post(path)
+    assert "Phone removed." in client.get(PAGE).content.decode()
+    assert not SecondFactor.objects.exists()
+    assert not RecoveryCode.objects.exists()
+
+
+def test_new_recovery_codes_replace_the_old_ones(enrolled: list[str], client: Client, carol: User) -> None:
+    enter_password(client)
+    enter_code(client, enrolled[0])
+    client.post(f"{PAGE}/codes")
+    assert RecoveryCode.objects.count() == 10
+    assert not second_factor.use_code(carol, enrolled[1])
+
+
+def test_users_of_single_sign_on_have_none_here(carol: User, client: Client, settings: LazySettings) -> None:
+    now = carol.date_joined
+    Identity.objects.create(user=carol, issuer="i", subject="s", checked_at=now, attempted_at=now)
+    settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": "http://127.0.0.1:9"})
+    client.force_login(carol)
+    assert "Your identity provider manages" in client.get(PAGE).content.decode()
+    assert client.get(f"{PAGE}/app")["Location"] == PAGE
+
+
+def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: Client) -> None:
+    call_command("reset_second_factors", "carol", stdout=(out := StringIO()))
+    assert "1 second factor" in out.getvalue()
+    enter_password(client)
+    assert is_in(client)
+    with pytest.raises(CommandError, match="User not found"):
+        call_command("reset_second_factors", "nobody")
+
+
+# ---- REQUIRE_MFA ----------------------------------------------------------------------------------------------------
+def test_pages_lead_to_the_setup_until_there_is_a_factor(carol: User, client: Client, settings: LazySettings) -> None:
+    """C10."""
+    require(settings, "all")
+    enter_password(client)
+    for path in ("/app/account", "/app/exports", "/app/documents", "/admin/"):
+        assert client.get(path)["Location"] == PAGE, path
+    assert client.post("/app/account/password")["Location"] == PAGE
+    assert "needs a second factor" in client.get(PAGE).content.decode()
+    assert len(add_app(client)) == 10
+    assert is_in(client)
+
+
+def test_the_api_refuses_a_session_without_a_factor(carol: User, client: Client, settings: LazySettings) -> None:
+    require(settings, "all")
+    enter_password(client)
+    answer = client.get("/exports/limits")
+    assert (answer.status_code, answer.json()["code"]) == (403, "second_factor_required")
+    assert client_of(carol).get("/exports/limits").status_code == 200  # tokens need none
+    add_app(client)
+    assert client.get("/exports/limits").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("who", "right", "expected"),
+    [
+        ("off", "is_superuser", 200),
+        ("staff", "email", 200),
+        ("staff", "is_staff", 302),
+        ("staff", "is_superuser", 302),
+        ("all", "email", 302),
+    ],
+)
+def test_the_setting_decides_who_needs_one(
+    *, carol: User, client: Client, settings: LazySettings, who: str, right: str, expected: int
+) -> None:
+    require(settings, who)
+    User.objects.update(**{right: "1"})
+    enter_password(client)
+    assert client.get("/app/account").status_code == expected
+
+
+def test_a_password_change_revokes_tokens_however_it_is_made(carol: User, pages: Client) -> None:
+    """C10: in the admin, too."""
+    with_token = client_of(carol)
+    new = {"password1": "another one, 2", "password2": "another one, 2", "usable_password": "true"}
+    assert pages.post(f"/admin/auth/user/{carol.pk}/password/", new).status_code == 302
+    assert with_token.get("/exports/limits").status_code == 401

@@ -1,0 +1,338 @@
+"""Single sign-on with a real OpenID provider in a process of its own. C10."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from config.dev.stack.openid_provider import USERS, OpenIDProvider
+from config.ops.checks.deployment import check_single_sign_on
+from config.ops.doctor import peers
+from config.ops.doctor.findings import Level
+from config.platform.http import single_sign_on
+from config.platform.models import Identity
+from tests.conftest import client_of
+from tests.openid import callback_of, change, path_of, providing, set_groups, sign_in, use
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvider]:
+    with providing(tmp_path_factory.mktemp("provider")) as provider:
+        yield provider
+
+
+@pytest.fixture
+def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
+    """The provider with its users as they are at first."""
+    use(settings, running, sign_in_rate="1000/min")
+    for name, groups in USERS.items():
+        set_groups(running, name, *groups)
+    change(running, "UPDATE auth_user SET is_active = 1")
+    return running
+
+
+def due(name: str, *, minutes: float = 1) -> None:
+    """Make the user's last check that old."""
+    then = timezone.now() - timedelta(minutes=minutes)
+    Identity.objects.filter(user__username=name).update(checked_at=then, attempted_at=then)
+
+
+def is_in(client: Client) -> bool:
+    return bool(client.get("/app/account").status_code == 200)
+
+
+def text_of(client: Client, answer: Any) -> str:
+    assert answer.status_code == 302
+    return client.get(answer["Location"]).content.decode()
+
+
+# ---- Sign-in --------------------------------------------------------------------------------------------------------
+def test_a_user_of_the_provider_signs_in(client: Client, provider: OpenIDProvider) -> None:
+    """C10."""
+    assert "/app/sign-in/sso?next=/app/account" in client.get("/app/sign-in?next=/app/account").content.decode()
+    start: Any = client.get("/app/sign-in/sso", {"next": "/app/account"})
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(start["Location"]).query).items()}
+    assert asked["code_challenge_method"] == "S256"
+    assert asked["nonce"]
+    assert set(asked["scope"].split()) == {"openid", "profile", "email", "groups", "offline_access"}
+
+    answer = path_of(client, callback_of(start["Location"], "ada"))
+
+    assert answer["Location"] == "/app/account"
+    assert is_in(client)
+    user = User.objects.get()
+    assert (user.username, user.email, user.is_staff, user.is_superuser) == ("ada", "ada@example.org", True, True)
+    assert {group.name for group in user.groups.all()} == {"sluice-admins", "finance"}
+    assert not user.has_usable_password()
+    assert client.get("/admin/").status_code == 200
+
+
+def test_groups_decide_about_rights(client: Client, provider: OpenIDProvider) -> None:
+    finance = Group.objects.create(name="finance")
+    for name, rights in (("grace", (True, False)), ("joan", (False, False))):
+        sign_in(Client(), name)
+        user = User.objects.get(username=name)
+        assert (user.is_staff, user.is_superuser) == rights
+    assert list(finance.user_set.values_list("username", flat=True)) == ["joan"]
+
+
+def test_a_second_sign_in_finds_the_same_user(provider: OpenIDProvider) -> None:
+    for _ in range(2):
+        sign_in(Client(), "joan")
+    assert User.objects.count() == 1
+
+
+def test_an_existing_account_is_never_taken_over(client: Client, provider: OpenIDProvider) -> None:
+    local = User.objects.create_superuser("ada", password="only for tests, 1")
+    assert "Another account has your username" in text_of(client, sign_in(client, "ada"))
+    assert not is_in(client)
+    assert list(User.objects.all()) == [local]
+
+
+def test_only_the_given_groups_may_sign_in(client: Client, provider: OpenIDProvider, settings: LazySettings) -> None:
+    use(settings, provider, oidc_user_groups=["marketing"])
+    assert "not in a group that may use Sluice" in text_of(client, sign_in(client, "joan"))
+    assert not User.objects.exists()
+    sign_in(client, "ada")  # as an administrator
+    assert is_in(client)
+
+
+def test_it_never_redirects_to_another_host(client: Client, provider: OpenIDProvider) -> None:
+    assert sign_in(client, "joan", page="https://elsewhere.example/")["Location"] == "/app/exports"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("code=1&state=forged", "response is invalid"),
+        ("error=access_denied&state=x", "was cancelled"),
+        ("", "response is invalid"),
+    ],
+)
+def test_a_forged_redirect_signs_nobody_in(client: Client, provider: OpenIDProvider, query: str, message: str) -> None:
+    assert message in text_of(client, client.get(f"/app/sign-in/sso/callback?{query}"))
+    assert not is_in(client)
+
+
+def test_a_redirect_for_another_browser_signs_nobody_in(client: Client, provider: OpenIDProvider) -> None:
+    start: Any = client.get("/app/sign-in/sso")
+    victim = Client()
+    assert "response is invalid" in text_of(victim, path_of(victim, callback_of(start["Location"], "ada")))
+    assert not User.objects.exists()
+
+
+@pytest.mark.parametrize("change_claims", ["aud", "nonce", "key"])
+def test_it_refuses_an_id_token_that_is_not_for_it(
+    client: Client, provider: OpenIDProvider, monkeypatch: pytest.MonkeyPatch, change_claims: str
+) -> None:
+    """The provider's signed response is real; what Sluice expects of it is another value."""
+    start: Any = client.get("/app/sign-in/sso")
+    callback = callback_of(start["Location"], "ada")
+    app = single_sign_on.provider()
+    if change_claims == "aud":
+        expected = {"aud": {"essential": True, "value": "another client"}}
+        monkeypatch.setattr(single_sign_on, "claims_options", lambda _: expected)
+    elif change_claims == "nonce":
+        session = client.session
+        state = next(key for key in session.keys() if key.startswith("_state_"))  # noqa: SIM118 - no dict
+        session[state]["data"]["nonce"] = "another"
+        session.save()
+    else:
+        keys = app.fetch_jwk_set()
+        other = {"keys": [{**keys["keys"][0], "n": keys["keys"][0]["n"][:-4] + "AAAA"}]}
+        monkeypatch.setitem(app.server_metadata, "jwks", other)
+    assert "response is invalid" in text_of(client, path_of(client, callback))
+    assert not User.objects.exists()
+
+
+def test_it_is_off_without_its_settings(client: Client) -> None:
+    assert "single sign-on" not in client.get("/app/sign-in").content.decode()
+    for path in ("/app/sign-in/sso", "/app/sign-in/sso/callback?code=1&state=1"):
+        assert client.get(path)["Location"] == "/app/sign-in"
+
+
+def test_a_local_superuser_signs_in_while_the_provider_is_away(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
+    use(settings, provider, oidc_issuer="http://127.0.0.1:9")
+    User.objects.create_superuser("operator", password="only for tests, 1")
+    assert "does not respond" in text_of(client, client.get("/app/sign-in/sso"))
+    client.post("/app/sign-in", {"username": "operator", "password": "only for tests, 1"})
+    assert client.get("/admin/").status_code == 200
+
+
+# ---- Within a minute ------------------------------------------------------------------------------------------------
+def test_a_check_confirms_a_user_once_for_all_requests(client: Client, provider: OpenIDProvider) -> None:
+    sign_in(client, "joan")
+    before = Identity.objects.get()
+    due("joan")
+    assert is_in(client)
+    after = Identity.objects.get()
+    assert after.checked_at > before.checked_at
+    assert after.tokens["refresh_token"] != before.tokens["refresh_token"]  # each is used once
+    assert is_in(client)
+    assert Identity.objects.get().checked_at == after.checked_at
+
+
+def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
+    """Otherwise the second one would send a refresh token that was used, and end the user."""
+    browser = Client()
+    sign_in(browser, "joan")
+    due("joan", minutes=60)
+
+    def ask(_: int) -> bool:
+        try:
+            other = Client()
+            other.cookies = browser.cookies
+            return is_in(other)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(ask, range(4)))
+    assert User.objects.get().is_active
+
+
+def test_a_removed_group_ends_sessions_and_rights(client: Client, provider: OpenIDProvider) -> None:
+    """C10."""
+    sign_in(client, "grace")
+    user = User.objects.get()
+    with_token = client_of(user)
+    assert with_token.get("/exports/limits").status_code == 200
+    set_groups(provider, "grace")
+    assert is_in(client)  # for a minute at most
+    due("grace")
+
+    assert not is_in(client)
+    user.refresh_from_db()
+    assert not user.is_staff
+    assert with_token.get("/exports/limits").status_code == 401  # it could do what staff may
+    sign_in(client, "grace")
+    assert is_in(client)
+    assert client.get("/admin/").status_code == 302
+
+
+def test_a_removed_group_of_no_staff_keeps_tokens(client: Client, provider: OpenIDProvider) -> None:
+    sign_in(client, "joan")
+    with_token = client_of(User.objects.get())
+    set_groups(provider, "joan")
+    due("joan")
+    assert with_token.get("/exports/limits").status_code == 200
+    assert not User.objects.get().groups.exists()
+    assert not is_in(client)
+
+
+@pytest.mark.parametrize("how", ["session", "token"])
+def test_a_user_whom_the_provider_deactivated_is_ended(client: Client, provider: OpenIDProvider, how: str) -> None:
+    """C10."""
+    sign_in(client, "joan")
+    with_token = client_of(User.objects.get())
+    change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
+    due("joan")
+
+    assert not (is_in(client) if how == "session" else with_token.get("/exports/limits").status_code == 200)
+    assert not is_in(client)
+    assert with_token.get("/exports/limits").status_code == 401
+    assert not User.objects.get().is_active
+    change(provider, "UPDATE auth_user SET is_active = 1 WHERE username = 'joan'")
+    assert not is_in(client)
+    again = Client()
+    sign_in(again, "joan")
+    assert is_in(again)
+    assert not is_in(client)  # an ended session stays ended
+    assert with_token.get("/exports/limits").status_code == 200
+
+
+def test_a_user_of_no_admitted_group_loses_all_tokens(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
+    use(settings, provider, oidc_user_groups=["finance"])
+    sign_in(client, "joan")
+    with_token = client_of(User.objects.get())
+    set_groups(provider, "joan", "marketing")
+    due("joan")
+    assert with_token.get("/exports/limits").status_code == 401
+    set_groups(provider, "joan", "finance")
+    sign_in(client, "joan")
+    assert with_token.get("/exports/limits").status_code == 401
+
+
+def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider: OpenIDProvider) -> None:
+    sign_in(client, "joan")
+    User.objects.update(is_active=False)
+    assert "This account is disabled" in text_of(client, sign_in(client, "joan"))
+    assert not User.objects.get().is_active
+
+
+def test_users_stay_confirmed_while_the_provider_is_away_for_a_while(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
+    sign_in(client, "joan")
+    with_token = client_of(User.objects.get())
+    use(settings, provider, oidc_issuer="http://127.0.0.1:9")
+    due("joan", minutes=14)
+    assert is_in(client)
+    assert with_token.get("/exports/limits").status_code == 200
+    due("joan", minutes=15)
+    answer = with_token.get("/exports/limits")
+    assert (answer.status_code, answer.json()["code"]) == (503, "identity_provider_unavailable")
+    assert client.get("/app/account").status_code == 503
+
+    use(settings, provider)
+    due("joan", minutes=16)
+    assert is_in(client)
+    assert with_token.get("/exports/limits").status_code == 200
+
+
+def test_without_a_refresh_token_the_access_token_is_the_limit(client: Client, provider: OpenIDProvider) -> None:
+    sign_in(client, "joan")
+    held = Identity.objects.get().tokens
+    held.pop("refresh_token")
+    Identity.objects.update(tokens=held)
+    due("joan")
+    assert is_in(client)
+    Identity.objects.update(tokens={**held, "expires_at": 1})
+    due("joan")
+    assert not is_in(client)
+
+
+def test_users_are_refused_when_single_sign_on_is_turned_off(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
+    sign_in(client, "joan")
+    with_token: APIClient = client_of(User.objects.get())
+    settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": None})
+    assert not is_in(client)
+    assert with_token.get("/exports/limits").status_code == 401
+
+
+# ---- Operation ------------------------------------------------------------------------------------------------------
+def test_the_doctor_reads_the_metadata(provider: OpenIDProvider, settings: LazySettings) -> None:
+    assert peers.check_identity_provider(settings.SLUICE).level is Level.OK
+    use(settings, provider, oidc_issuer=f"{provider.url}/elsewhere")
+    assert peers.check_identity_provider(settings.SLUICE).level is Level.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("values", "ids"),
+    [
+        ({}, []),
+        ({"oidc_staff_groups": ["ops"]}, ["ops.W008"]),
+        ({"oidc_issuer": "http://sso.example.org"}, ["ops.W009"]),
+        ({"oidc_issuer": "https://sso.example.org"}, []),
+    ],
+)
+def test_checks_warn_of_unsafe_settings(settings: LazySettings, values: dict[str, Any], ids: list[str]) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+    assert [found.id for found in check_single_sign_on()] == ids
