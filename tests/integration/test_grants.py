@@ -175,7 +175,7 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
     browser = Client()
     browser.force_login(alice)
     shown = text_of(browser.post(reverse("preview-export"), form))
-    assert "You may export keys that match <code>J.*</code>" in shown
+    assert "Keys look like <code>JABCD</code>. Your groups have access to some keys only." in shown
 
 
 # ---- Files of others ------------------------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ OTHERS = {
 SOMETIMES = {"app/documents/<int:task_id>", "api/v1/etl/tasks/<int:task_id>", "api/v1/etl/tasks/<int:task_id>/events"}
 # They change nothing.
 UNCHANGING = {
-    "app/exports/new/preview", "app/exports/schedules/preview", "exports/preview", "app/rules/check", "app/sign-in",
+    "app/exports/new/preview", "app/exports/schedules/preview", "exports/preview", "app/rules/check", "app/rules/fields",
+    "app/sign-in",
     "app/sign-in/second-factor",
 }  # fmt: skip
 
