@@ -206,6 +206,8 @@ SCENES = [
     scene("jobs-empty", list_of(Job), nothing),
     *(scene(f"{model._meta.model_name}-list", list_of(model)) for model in LISTS),
     scene("chunks-failed", list_of(Chunk, "?status__exact=failed")),
+    scene("audit-log", lambda _: "/admin/platform/auditentry/"),
+    scene("audit-export", lambda _: "/admin/platform/auditentry/export/"),
     scene("job-running", page_of(Job, status="running")),
     scene("job-failed", page_of(Job, status="failed")),
     scene("job-retry", page_of(Job, "retry", status="failed")),
