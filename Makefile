@@ -29,7 +29,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test test-all chaos growth soak mutants screenshots mineru model operations check audit fuzz schema docs bench extract-bench read-bench einvoice-bench lock clean
+.PHONY: help setup up demo test test-all clients chaos growth soak mutants screenshots mineru model operations check audit fuzz schema docs bench extract-bench read-bench einvoice-bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -59,7 +59,19 @@ test: setup browser ## run the main tests against real servers, workers, OCR, an
 	@$(PYTHON) -m pytest -n $(TESTERS) -m 'not slow'
 
 test-all: setup browser ## run these and the slow ones (fifteen minutes)
+	@if command -v npm >/dev/null; then $(MAKE) generators; fi
 	@$(PYTHON) -m pytest -n $(TESTERS)
+
+# Of npm, only for tests of generated clients. No package runs a script when it is installed.
+GENERATORS := .local/generators
+.PHONY: generators
+generators:
+	@if ! cmp -s tests/contract/generators/package-lock.json $(GENERATORS)/package-lock.json; then \
+	  rm -rf $(GENERATORS); mkdir -p $(GENERATORS); cp tests/contract/generators/package*.json $(GENERATORS)/; \
+	  npm ci --prefix $(GENERATORS) --ignore-scripts --no-audit --no-fund --loglevel=error || { rm -rf $(GENERATORS); exit 1; }; fi
+
+clients: setup generators ## generate clients from the API schema, compile them, and use them (needs Node.js 20 and npm)
+	@GENERATORS=all $(PYTHON) -m pytest tests/contract/test_typescript.py tests/contract/test_client.py
 
 # SEED repeats a run that printed it.
 chaos: setup faketime ## inject faults into real servers and workers and check every guarantee (some minutes)

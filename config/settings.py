@@ -37,7 +37,6 @@ INSTALLED_APPS = [
     "rest_framework",
     "knox",
     "drf_spectacular",
-    "drf_spectacular_sidecar",
     "django_htmx",
     "csp",
     "config.platform",
@@ -307,7 +306,6 @@ SPECTACULAR_SETTINGS = {
     "CONTACT": {"name": "The operator of this server"},
     "LICENSE": {"name": "All rights reserved", "identifier": "LicenseRef-All-Rights-Reserved"},
     "SERVERS": [{"url": "/", "description": "This server."}],
-    "SWAGGER_UI_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "SORT_OPERATION_PARAMETERS": False,  # path parameters in the order of the path
     "TAGS": [

@@ -2,11 +2,11 @@
 
 from django.contrib import admin
 from django.urls import include, path
-from drf_spectacular.views import SpectacularSwaggerView
 
 from config.platform.http import health, metrics, token_views
 from config.platform.http.openapi.document import SchemaView
 from config.platform.ui import home
+from config.platform.ui.reference import ApiReference
 
 admin.autodiscover()
 
@@ -20,14 +20,10 @@ urlpatterns = [
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
-    path("tokens", token_views.TokenListView.as_view(), name="tokens"),
-    path("tokens/<uuid:token_id>", token_views.TokenView.as_view(), name="token"),
+    path("tokens", token_views.TokenListView.as_view()),
+    path("tokens/<uuid:token_id>", token_views.TokenView.as_view()),
     path("api/schema", SchemaView.as_view(), name="schema"),
-    path(
-        "api/docs",
-        SpectacularSwaggerView.as_view(url_name="schema", template_name="docs.html", throttle_classes=()),
-        name="docs",
-    ),
+    path("api/docs", ApiReference.as_view(), name="docs"),
     path("admin/", admin.site.urls),
     path("", include("exports.urls")),
     path("", include("etl.urls")),

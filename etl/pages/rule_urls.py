@@ -6,6 +6,7 @@ from etl.pages import evaluations, trial
 
 urlpatterns = [
     path("app/rules/try", trial.RuleTrialPage.as_view(), name="try-rule"),
+    path("app/rules/suggest", trial.SuggestionPage.as_view(), name="suggest-schema"),
     path("app/rules/documents", trial.RuleDocumentsFragment.as_view(), name="rule-documents"),
     path("app/rules/markdown", trial.SampleMarkdownFragment.as_view(), name="rule-markdown"),
     path("app/rules/<int:rule_id>/evaluations", evaluations.EvaluationsPage.as_view(), name="rule-evaluations"),

@@ -12,24 +12,25 @@ from config.platform.http import large_bodies
 from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import whole_number
 from config.platform.http.problems import NotFound, Problem
-from config.platform.ui.base import problem_text, validated
+from config.platform.ui.base import is_htmx, problem_text, validated
 from etl.api import lookup
 from etl.api.serializers import MAX_MARKDOWN, TrialSerializer
 from etl.core.states import ENDED
 from etl.ingest import acceptance
 from etl.models import Task
 from etl.pages import explanations
-from etl.pipeline import actions, engines, trial
+from etl.pipeline import actions, engines, suggestions, trial
 from etl.runstate import RunState
 from rules.library import access, catalog
 from rules.library.content import RuleContent
 from rules.models import Rule
-from rules.pages import forms
+from rules.pages import fields, forms
 from rules.pages.base import RulesPage
 from rules.pages.editor import Editor
 from rules.pages.forms import RuleForm
 
 NEWEST = 50
+NO_TEXT = "Paste Markdown or choose a document first."
 
 
 class NoMarkdownYet(Problem):
@@ -75,7 +76,7 @@ class RuleTrialPage(Editor):
             if values is None:
                 return {"refused": form.flaws}
             if not (text := self.text(markdown)).strip():
-                return {"blocker": "Paste Markdown or choose a document first."}
+                return {"blocker": NO_TEXT}
             end_turn = partial(large_bodies.end_turn, self.request)
             rule_content = content(rule, values)
             document = self.document() if engines.reads_images(rule_content) else None
@@ -97,6 +98,40 @@ class RuleTrialPage(Editor):
         if markdown.strip():
             validated(TrialSerializer, {"markdown": markdown})
         return markdown
+
+
+class SuggestionPage(RuleTrialPage):
+    """Suggest a schema for the text. Returns it for htmx, else the editor with the suggestion in its form."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        number = whole_number(request.POST.get("rule", ""))
+        rule = access.visible(self.user, number) if number else None
+        form = RuleForm(request.POST, rule=rule)
+        markdown = request.POST.get("markdown", "")
+        outcome = self.suggest(form, rule, markdown=normalize_newlines(markdown))
+        form.read()
+        around = self.standing(rule) if rule else {}
+        return self.show(
+            form=form, rule=rule, markdown=markdown, is_edited=True, is_fragment=is_htmx(request), **outcome, **around
+        )
+
+    def suggest(self, form: RuleForm, rule: Rule | None, *, markdown: str) -> dict[str, Any]:
+        """Replace the form's schema. Return the number of fields, or the reason why there are none."""
+        try:
+            self.count()
+            if not (text := self.text(markdown)).strip():
+                return {"blocker": NO_TEXT}
+            end_turn = partial(large_bodies.end_turn, self.request)
+            found = suggestions.run(text, rule_id=rule.pk if rule else 0, user=self.user, before_wait=end_turn)
+        except Problem as problem:
+            return {"blocker": problem_text(problem)}
+        if not found["ok"]:
+            return {"blocker": f"No schema was suggested. {found['error']['detail']}"}
+        schema = fields.suggested(found["result"]["data"]["fields"])
+        if not schema["properties"]:
+            return {"blocker": "No schema was suggested: the model found no fields in the text."}
+        form.replace_schema(schema)
+        return {"suggested": len(schema["properties"])}
 
 
 def content(rule: Rule | None, values: dict[str, Any]) -> RuleContent:

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from re import _constants, _parser
+from itertools import cycle
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 MANY = 10  # more repetitions than these count as any number of them
 REPETITIONS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT}
+SAMPLES = ("ABCDEFGHIJ", "1234567890", "abcdefghij", "_-. ")
+LENGTH = 4  # of a part that repeats
 CHOICES = {_constants.BRANCH, _constants.GROUPREF, _constants.GROUPREF_EXISTS}
 
 
@@ -46,3 +49,36 @@ def inside(value: Any) -> Iterator[Any]:
     elif isinstance(value, tuple | list):
         for each in value:
             yield from inside(each)
+
+
+# ---- Examples -------------------------------------------------------------------------------------------------------
+def example_of(pattern: str) -> str:
+    """Return a short key that matches a pattern, or "" if none was found: for people, who cannot read patterns."""
+    text = sample(_parser.parse(pattern), cycle(range(10)))
+    return text if re.fullmatch(pattern, text) else ""
+
+
+def sample(parts: Iterable[tuple[Any, Any]], turn: Iterator[int]) -> str:
+    """Return a text that matches these parts, except for conditions such as look-ahead."""
+    return "".join(sample_of(kind, value, turn) for kind, value in parts)
+
+
+def sample_of(kind: Any, value: Any, turn: Iterator[int]) -> str:
+    if kind is _constants.LITERAL:
+        return chr(value)
+    if kind in (_constants.IN, _constants.ANY, _constants.NOT_LITERAL):
+        start = next(turn)
+        usual = (char for chars in SAMPLES for char in chars[start:] + chars[:start] if has(kind, value, char))
+        return next(usual, chr(value[0][1]) if kind is _constants.IN and isinstance(value[0][1], int) else "")
+    if kind in REPETITIONS:
+        least, most, inner = value
+        return "".join(sample(inner, turn) for _ in range(max(least, min(most, LENGTH))))
+    if kind is _constants.SUBPATTERN:
+        return sample(value[-1], turn)
+    return sample(value[1][0], turn) if kind is _constants.BRANCH else ""
+
+
+def has(kind: Any, value: Any, char: str) -> bool:
+    """Return whether a part that matches one character matches this one."""
+    part = _parser.SubPattern(_parser.State(), [(kind, value)])
+    return bool(_compiler.compile(part).fullmatch(char))

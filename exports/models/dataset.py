@@ -12,6 +12,7 @@ from django.db.models import Case, Exists, OuterRef, Value, When
 
 from config.platform import built_in_datasets
 from config.platform.built_in_datasets import BuiltInDataset
+from exports.core import key_patterns
 from exports.models.grant import Grant, check_key_pattern
 from exports.models.slot import Slot
 
@@ -175,6 +176,11 @@ class Dataset(models.Model):
         """Return a function that returns whether a key matches the dataset's pattern and is granted."""
         fits, is_granted = re.compile(self.key_pattern).fullmatch, self.grant_check()
         return lambda key: bool(fits(key)) and is_granted(key)
+
+    def key_examples(self) -> list[str]:
+        """Return keys that the user may export, one for each pattern of which an example was found."""
+        patterns = [self.key_pattern] if self.granted_patterns is None else self.granted_patterns
+        return list(filter(self.key_check(), filter(None, map(key_patterns.example_of, patterns))))
 
     def grant_check(self) -> Callable[[str], bool]:
         """Return a function that returns whether the user that `granted_to` was asked for may export a key."""

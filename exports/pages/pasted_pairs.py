@@ -95,7 +95,7 @@ def explanation(name: str | None, line: PastedLine) -> str:
             return f"{given} is not a calendar date."
         return f"{given} is not a date. Write it as 2024-02-29."
     if name == KEY:
-        return f"{quoted(line.cells[0])} does not match the key pattern of this dataset."
+        return f"{quoted(line.cells[0])} is not a key of this dataset."
     return "too many columns. Write KEY 2024-02-29."
 
 

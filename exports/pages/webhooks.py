@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from config.platform.http.audit import CHANGES
 from config.platform.http.problems import Problem
 from config.platform.ui.base import Listing, is_htmx, show_in, validated
-from config.platform.webhooks import representation, subscriptions
+from config.platform.webhooks import representation, subscriptions, url_guard
 from config.platform.webhooks.models import EventType
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 from exports.models import Delivery, Webhook
@@ -29,7 +29,6 @@ class WebhookForm(forms.Form):
 
     url = forms.CharField(
         label="URL", required=False, widget=forms.URLInput({"placeholder": "https://example.com/hooks", "size": 48}),
-        help_text="Receives a signed JSON POST request per event. Must be a public https URL.",
     )  # fmt: skip
     events = forms.MultipleChoiceField(
         label="Events", required=False, choices=EVENTS, widget=forms.CheckboxSelectMultiple
@@ -37,6 +36,7 @@ class WebhookForm(forms.Form):
 
     def __init__(self, data: QueryDict | None = None, **options: Any) -> None:
         super().__init__(data, **options)
+        self.fields["url"].help_text = f"Receives a signed JSON POST request per event. {allowed_urls()}"
         self.sent = data or QueryDict()
 
     def body(self) -> dict[str, Any]:
@@ -45,6 +45,14 @@ class WebhookForm(forms.Form):
     def refuse(self, problem: Problem) -> None:
         self.is_valid()  # Django requires it before add_error
         show_in(self, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
+
+
+def allowed_urls() -> str:
+    """Return which URLs the settings allow, as a sentence."""
+    networks = url_guard.configured().allowed
+    if not networks:
+        return "Must be an https URL with a public address."
+    return f"Must be an https URL with a public address, or any URL with an address in {', '.join(map(str, networks))}."
 
 
 def empty() -> WebhookForm:

@@ -15,7 +15,7 @@ from config.platform.http.problems import Problem
 from config.platform.ui.base import problem_text, redirect_page
 from rules.library import access, catalog, editing, requirements
 from rules.models import Rule
-from rules.pages import comparison, explanations, forms
+from rules.pages import comparison, explanations, fields, forms
 from rules.pages.base import RulesPage
 from rules.pages.forms import SCHEMA, RuleForm
 
@@ -30,13 +30,15 @@ class Editor(RulesPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         form: RuleForm = context["form"]
         rule: Rule | None = context.get("rule")
+        is_shown_only = bool(rule) and not context.get("is_changeable") and not context.get("gone")
         return super().get_context_data(
             title=f"Rule {rule.pk}: {rule.name}" if rule else "New rule",
+            field_types=explanations.field_types(), has_model=requirements.has_model(),
             modes=explanations.modes(), strategies=explanations.strategies(),
             typed={name: form.typed(name) for name in editing.FIELDS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
-            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")),
+            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_shown_only=is_shown_only,
             **context,
         )  # fmt: skip
 
@@ -65,6 +67,7 @@ class New(Editor):
         source = whole_number(request.GET.get("from", ""))
         form = forms.copy_of(access.visible(self.user, source)) if source else forms.empty()
         form.read()
+        form.forgive_missing_name()
         return self.show(form=form, samples=catalog.visible_to(self.user).filter(owner=None).order_by("name"))
 
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -125,15 +128,40 @@ class OneRule(Editor):
 
 
 class Check(RulesPage):
-    """Validate the rule while the user types. With `format`, also return the indented schema."""
+    """Validate the rule while the user types. With `format`, or if the table was edited, also return the schema."""
 
     audited = NOTHING
-    template_name = "rules/_check.html"
+    template_name = "rules/_checked.html"
     http_method_names = ("post",)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         self.count()
         form = RuleForm(request.POST)
-        form.read()
-        formatted = form.formatted() if "format" in request.POST else None
-        return self.render_to_response(self.get_context_data(form=form, formatted=formatted))
+        return self.render_to_response(self.get_context_data(form=form, **checked(form, request)))
+
+
+class Fields(Editor):
+    """Add or remove a field of the table. Returns the check for htmx, else the editor with the changed schema."""
+
+    audited = NOTHING
+    fragment_name = "rules/_checked.html"
+    http_method_names = ("post",)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        self.count()
+        number = whole_number(request.POST.get("rule", ""))
+        gone = access.deleted(self.user, number) if number else None
+        rule = access.visible(self.user, number) if number and not gone else None
+        form = RuleForm(request.POST, rule=rule)
+        context = checked(form, request) | (self.standing(rule) if rule else {})
+        return self.show(form=form, rule=rule, gone=gone, is_edited=True, **context)
+
+
+def checked(form: RuleForm, request: HttpRequest) -> dict[str, Any]:
+    """Validate the form. Return the schema's text if the browser has another, and whether its table is another."""
+    form.read()
+    if not request.POST.get("rule"):
+        form.forgive_missing_name()
+    is_wanted = form.table.is_applied or "format" in request.POST
+    has_table = fields.SHOWN in request.POST
+    return {"formatted": form.formatted() if is_wanted else None, "has_table": has_table}

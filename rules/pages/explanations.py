@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from django.conf import settings
 
 from rules.library import requirements
+from rules.pages import fields
 
 MODES = {
     "llm": ("Extract with a language model", "The model reads the Markdown and returns JSON that matches the schema."),
@@ -45,6 +46,11 @@ class Choice:
     label: str
     about: str
     lacks: str = ""  # the unmet requirement
+
+
+def field_types() -> dict[str, str]:
+    """Return the types of fields that can be chosen, with their labels."""
+    return {name: label for name, label in fields.TYPES.items() if name != fields.OTHER}
 
 
 def modes() -> list[Choice]:

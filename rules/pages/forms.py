@@ -4,7 +4,7 @@ Nothing is validated twice. The API's errors are shown at their place in the tex
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django import forms
@@ -16,7 +16,8 @@ from config.platform.ui.base import show_in
 from rules.library.editing import FIELDS
 from rules.library.serializers import RuleSerializer
 from rules.models import Rule, RuleVersion
-from rules.pages import schema_text
+from rules.pages import fields, schema_text
+from rules.pages.fields import Row
 from rules.pages.schema_text import Place, SchemaSize
 from rules.schema.json_schema import PLACE
 
@@ -24,6 +25,7 @@ SCHEMA = "json_schema"
 # The checkbox, and what a browser sends for it.
 COMPLETE, CHECKED = "require_complete", "on"
 MOST_SHOWN = 20
+UNREADABLE = "The table was not applied, because the schema's text is not valid JSON. Fix the text first."
 NEW_SCHEMA = {
     "type": "object",
     "properties": {"title": {"type": ["string", "null"], "description": "As printed in the document."}},
@@ -42,9 +44,62 @@ class FormError:
     pointer: str = ""
     place: Place | None = None
 
+    @property
+    def target(self) -> str:
+        """The id of the input."""
+        return f"id_{self.field}" if self.field in FIELDS else self.field
+
+
+@dataclass(slots=True, kw_only=True)
+class FieldTable:
+    """The table of the schema's fields. `shown` and `typed`: the rows that the browser has; `rows`: those to show.
+
+    They stay as typed while an edit is refused, or the text cannot be read: `is_kept`.
+    """
+
+    shown: list[Row] = field(default_factory=list)
+    typed: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    is_edited: bool = False
+    is_applied: bool = False  # the edits are in the text
+    is_kept: bool = False
+    has_group: bool = True  # the schema is an object or a list of objects, or there is none yet
+    added: str = ""  # the pointer of a new field
+    flaw: FormError | None = None
+    refused_row: int | None = None
+
+    @classmethod
+    def of(cls, data: Any) -> "FieldTable":
+        shown = fields.shown_in(data)
+        typed = fields.typed_in(data, shown)
+        return cls(shown=shown, typed=typed, is_edited=typed != shown or fields.ADD in data or fields.REMOVE in data)
+
+    def show(self, text: str) -> None:
+        """Set the rows of a text; those of a refused edit stay as they were typed."""
+        try:
+            schema = schema_text.read(text)
+        except BadInput:
+            self.is_kept = True
+        else:
+            self.has_group = not schema or fields.group_in(schema, "")[0] is not None
+            self.is_kept = bool(self.flaw)
+        self.rows = self.typed if self.is_kept else fields.rows_of(schema)
+
+    @property
+    def value(self) -> str:
+        return fields.as_shown(self.shown if self.is_kept else self.rows)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the browser has the rows: replacing them would interrupt the user."""
+        return self.is_kept or fields.same_table(self.rows, self.typed, self.shown)
+
 
 class RuleForm(forms.Form):
-    """A rule as typed; the template renders its fields. `since`: the version that the editing started from."""
+    """A rule as typed; the template renders its fields. `since`: the version that the editing started from.
+
+    `table` has the fields of the schema. Edits of the table are in the schema's text from the start.
+    """
 
     name = forms.CharField(required=False, strip=False)
     description = forms.CharField(required=False, strip=False)
@@ -59,6 +114,33 @@ class RuleForm(forms.Form):
         self.rule = rule
         self.flaws: list[FormError] = []
         self.schema_size: SchemaSize | None = None
+        self.lacks_name = False
+        self.table = FieldTable()
+        if data is not None:
+            self.take_table(data)
+        self.table.show(self.typed(SCHEMA))
+
+    def take_table(self, data: Any) -> None:
+        """Apply the edits of the table to the schema's text. A text that cannot be read stays, and so do the edits."""
+        table = self.table = FieldTable.of(data)
+        if not table.is_edited:
+            return
+        try:
+            schema, table.added = fields.edited(schema_text.read(self.typed(SCHEMA)), data, table.shown)
+        except BadInput:
+            table.flaw = FormError(field=fields.SHOWN, label="Fields", detail=UNREADABLE)
+        except fields.FieldError as error:
+            at = fields.NAME.format(error.number, "name")
+            table.flaw = FormError(field=at, label="Fields", detail=error.detail)
+            table.refused_row = error.number
+        else:
+            self.table.is_applied = True
+            self.replace_schema(schema)
+
+    def replace_schema(self, schema: Any) -> None:
+        """Replace the text of a bound form, and with it the rows of the table."""
+        self.data = {**{name: self.data.get(name) for name in self.data}, SCHEMA: schema_text.write(schema)}
+        self.table.show(self.typed(SCHEMA))
 
     def typed(self, name: str) -> str:
         """Return a field as the browser shows it, with LF line ends."""
@@ -94,7 +176,14 @@ class RuleForm(forms.Form):
             errors += refused.errors
         if errors:
             self.show(errors)
-        return None if errors else values
+        if self.table.flaw:
+            self.flaws.append(self.table.flaw)
+        return None if self.flaws else values
+
+    def forgive_missing_name(self) -> None:
+        """Do not report the empty name of a new rule before the user saves it."""
+        left = [flaw for flaw in self.flaws if flaw.field != "name" or self.typed("name")]
+        self.lacks_name, self.flaws = len(left) < len(self.flaws), left
 
     def formatted(self) -> str | None:
         """Return the formatted schema, or None if it is not JSON or too large: indentation could make it gigabytes."""

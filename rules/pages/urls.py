@@ -6,6 +6,7 @@ urlpatterns = [
     path("app/rules", listing.Rules.as_view(), name="rules"),
     path("app/rules/new", editor.New.as_view(), name="new-rule"),
     path("app/rules/check", editor.Check.as_view(), name="check-rule"),
+    path("app/rules/fields", editor.Fields.as_view(), name="rule-fields"),
     path("app/rules/<int:rule_id>", editor.OneRule.as_view(), name="rule"),
     path("app/rules/<int:rule_id>/delete", actions.Delete.as_view(), name="delete-rule"),
     path("app/rules/<int:rule_id>/versions", versions.Versions.as_view(), name="rule-versions"),

@@ -13,8 +13,7 @@ from config.dev.stack.processes import Web
 from etl.models import Task
 from tests import rehearsal
 from tests.browser import scenes_documents as scenes
-from tests.browser.conftest import PageMonitor, download, fits_width, sign_in
-from tests.browser.scenes import Scene
+from tests.browser.conftest import PageMonitor, download, sign_in
 from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
@@ -513,18 +512,6 @@ def test_the_tree_opens_by_keyboard(page: Page, alice: User) -> None:
             summary.focus()
             page.keyboard.press("Enter")
     expect(page.locator("#json .value")).to_have_text("1")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.name)
-def test_every_page_is_accessible_and_fits_a_phone(
-    scene: Scene, page: Page, alice: User, accessible: Accessible
-) -> None:
-    scene.prepare(alice)
-    page.goto(scene.path(alice))
-    accessible(page)
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert fits_width(page)
 
 
 # ---- Batches --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from exports.jobs import actions
 from exports.jobs.columns import columns_of
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.browser import scenes_exports
-from tests.browser.conftest import HOST, PageMonitor, download, fits_width
+from tests.browser.conftest import HOST, PageMonitor, download
 from tests.e2e.conftest import Workers
 from tests.integration.factories import fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -445,23 +445,6 @@ def test_selected_exports_are_counted_and_cancelled(
     expect(page.get_by_role("status").first).to_contain_text("2 exports cancelled.")
     failed.refresh_from_db()
     assert failed.status == "failed"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scene", scenes_exports.SCENES, ids=lambda scene: scene.name)
-def test_each_state_is_accessible_and_fits_a_phone(scene: Any, alice: User, page: Page, accessible: Accessible) -> None:
-    scene.prepare(alice)
-    page.set_viewport_size({"width": 390, "height": 800})
-    many = "?limit=10" if scene.name == "exports-busy" else ""  # axe checks each row
-    page.goto(scene.path(alice) + many)
-    expect(heading(page)).to_be_visible()
-    accessible(page)
-    assert fits_width(page)
-    if "<details" in page.content():
-        for summary in page.locator("summary").all():
-            summary.click()
-        accessible(page)
-        assert fits_width(page)
 
 
 def test_the_job_of_another_user_is_not_found(

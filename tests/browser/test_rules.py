@@ -99,7 +99,7 @@ def test_the_empty_list_explains_rules_and_offers_copies(page: Page, alice: User
 
 def test_a_rule_can_be_created_from_scratch(page: Page, alice: User) -> None:
     page.goto("/app/rules/new")
-    page.get_by_label("Name").fill("Tickets")
+    page.get_by_label("Name", exact=True).fill("Tickets")
     page.get_by_label("Prompt", exact=True).fill("You read tickets.\nGive what is printed.")
     page.get_by_label("Piece by piece").check()
     save(page)
@@ -140,11 +140,11 @@ def test_schema_errors_appear_while_typing_and_link_to_their_location(editor: Pa
     page.get_by_role("button", name="JSON Schema, line 2").click()
     page.keyboard.press("ArrowLeft")
     page.keyboard.type('"')
-    page.get_by_label("Name").fill(" ")
+    page.get_by_label("Name", exact=True).fill(" ")
     expect(page.locator("#check")).to_contain_text("may not be blank")
     page.get_by_role("button", name="Name").click()
-    expect(page.get_by_label("Name")).to_be_focused()
-    page.get_by_label("Name").fill("Tickets")
+    expect(page.get_by_label("Name", exact=True)).to_be_focused()
+    page.get_by_label("Name", exact=True).fill("Tickets")
     type_schema(page, '{"type": "object"}')
     expect(page.locator("#check")).to_contain_text("can be saved")
 
@@ -192,13 +192,116 @@ def test_formatting_the_schema_can_be_undone(editor: Page) -> None:
     expect(area).to_have_value("{ oops")
 
 
+# ---- The table of fields, by keyboard -------------------------------------------------------------------------------
+
+
+def schema_of(page: Page) -> Any:
+    return json.loads(page.get_by_label("JSON Schema", exact=True).input_value())
+
+
+def wait_for_schema(page: Page, words: str) -> None:
+    page.wait_for_function("words => document.getElementById('id_json_schema').value.includes(words)", arg=words)
+
+
+@pytest.mark.slow
+def test_the_table_and_the_text_follow_each_other(editor: Page, accessible: Accessible) -> None:
+    page = editor
+    name = page.get_by_label("Name of field 1")
+    name.focus()
+    name.fill("registration")
+    wait_for_schema(page, '"registration"')
+    expect(name).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Description of plate", exact=True)).to_be_focused()
+    page.keyboard.type(" Without blanks")
+    wait_for_schema(page, "Without blanks")
+    assert schema_of(page)["required"] == ["registration", "amount"]
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    expect(page.locator("#check")).to_contain_text("can be saved")
+    page.wait_for_function("() => JSON.parse(document.getElementById('id_json_schema').value).required.length === 1")
+    expect(page.locator("#field-0-required")).to_be_focused()
+
+    page.locator("#fields > button").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name of field 3")).to_be_focused()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("lines")
+    page.get_by_label("Type of").nth(2).select_option("objects")
+    add = page.get_by_role("button", name="Add a field to lines")
+    add.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name of field 4")).to_be_focused()
+    accessible(page)
+    remove = page.locator("#field-3-remove")
+    remove.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name of field 4")).to_have_count(0)
+    assert page.evaluate("document.activeElement !== document.body")
+    type_schema(page, '{"type": "object", "properties": {"only": {"type": "boolean"}}}')
+    expect(page.get_by_label("Name of field 1")).to_have_value("only")
+    expect(page.get_by_label("Name of field 2")).to_have_count(0)
+    page.get_by_label("Name of field 1").fill("")
+    expect(page.locator("#check")).to_contain_text("Enter a name.")
+    expect(page.get_by_label("Name of field 1")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Name of field 1")).to_have_value("")
+
+
+@pytest.mark.slow
+def test_errors_stand_beside_their_line(editor: Page) -> None:
+    page = editor
+    type_schema(page, '{\n  "type": "object",\n  "properties": {"a": {"type": "text"}}\n}')
+    area = page.get_by_label("JSON Schema", exact=True)
+    note = page.locator(".beside span")
+    expect(note).to_contain_text("one of")
+    expect(area).to_have_attribute("aria-invalid", "true")
+    number, text = page.locator(".gutter .flawed").bounding_box(), note.bounding_box()
+    assert number
+    assert text
+    assert abs(number["y"] - text["y"]) < 2
+    type_schema(page, '{"type": "object"}')
+    expect(note).to_have_count(0)
+    expect(area).not_to_have_attribute("aria-invalid", "true")
+
+
+@pytest.mark.slow
+def test_the_trial_is_beside_the_editor_and_a_new_form_is_not_red(page: Page, alice: User) -> None:
+    page.goto("/app/rules/new")
+    expect(page.locator("#check")).to_contain_text("Enter a name to save the rule.")
+    assert page.locator(".wrong:visible, .flawed:visible, [aria-invalid=true]").count() == 0
+    form, trial = page.locator("#editor").bounding_box(), page.locator("#try").bounding_box()
+    assert form
+    assert trial
+    assert trial["x"] >= form["x"] + form["width"]
+    expect(page.get_by_role("button", name="Run test")).to_be_in_viewport()
+
+
+@pytest.mark.slow
+def test_a_suggested_schema_can_be_undone(editor: Page, models: ModelServer, rule: Rule) -> None:
+    page = editor
+    before = page.get_by_label("JSON Schema", exact=True).input_value()
+    field = {"name": "until", "kind": "date", "description": "Printed below.", "required": True, "fields": None}
+    models.always(gives({"fields": [field]}))
+    page.get_by_label("Markdown to test with").fill("Until 2026-03-01")
+    page.get_by_role("button", name="Suggest a schema").click()
+    expect(page.locator("#outcome")).to_contain_text("Schema suggested: 1 field.")
+    expect(page.get_by_label("Name of field 1")).to_have_value("until")
+    page.get_by_label("JSON Schema", exact=True).focus()
+    page.keyboard.press("ControlOrMeta+z")
+    expect(page.get_by_label("JSON Schema", exact=True)).to_have_value(before)
+    expect(page.get_by_label("Name of field 2")).to_have_value("amount")
+    rule.refresh_from_db()
+    assert rule.version == 1
+
+
 # ---- Saving ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_an_invalid_rule_stays_in_the_form(editor: Page, rule: Rule, accessible: Accessible) -> None:
     page = editor
-    page.get_by_label("Name").fill("")
+    page.get_by_label("Name", exact=True).fill("")
     type_schema(page, '{"type": "text"}')
     save(page)
     expect(page.get_by_role("alert").first).to_contain_text("Not saved")
@@ -207,7 +310,7 @@ def test_an_invalid_rule_stays_in_the_form(editor: Page, rule: Rule, accessible:
     page.get_by_role("button", name="JSON Schema, line 1").click()
     assert selected(page) == '"text"'
     page.keyboard.type('"object"')
-    page.get_by_label("Name").fill("Mended")
+    page.get_by_label("Name", exact=True).fill("Mended")
     save(page)
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
     rule.refresh_from_db()
@@ -291,11 +394,11 @@ def test_leaving_with_unsaved_changes_asks_for_confirmation(editor: Page, rule: 
         dialogs.append(dialog.type)
         dialog.dismiss()
 
-    page.get_by_label("Name").press("End")
+    page.get_by_label("Name", exact=True).press("End")
     page.keyboard.type(" 2")
     page.on("dialog", stay)
     page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
-    expect(page.get_by_label("Name")).to_have_value("Parking tickets of district 0 2")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("Parking tickets of district 0 2")
     assert dialogs == ["beforeunload"]
 
 

@@ -35,7 +35,7 @@ def key(anonymous: Page) -> None:
 
 @pytest.mark.slow
 def test_a_security_key_is_added_and_used(anonymous: Page, carol: User, key: None, accessible: Accessible) -> None:
-    """Adding it asks for the password only if that was long ago."""
+    """C10: adding it asks for the password only if that was long ago."""
     page = anonymous
     page.goto("/app/account/second-factors")
     enter(page, "carol", PASSWORD)

@@ -58,6 +58,12 @@ def test_the_downloaded_file_matches_the_receipt(
     assert sluice("export", "download", done.pk, "-o", "-").out == content
 
 
+def test_a_missing_folder_is_created(done: Job, content: bytes, sluice: Cli) -> None:
+    assert sluice("export", "wait", done.pk, "--download", "a/new/").text == "a/new/all.csv\n"
+    assert (sluice.folder / "a" / "new" / "all.csv").read_bytes() == content
+    assert "does not exist" in sluice("export", "submit", "things", "JFK:2024-02-29", "-d", "b/all.csv", code=2).err
+
+
 def test_the_token_is_sent_to_the_server_only(
     done: Job, content: bytes, sluice: Cli, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:

@@ -26,7 +26,7 @@ def test_the_wheel_requires_what_the_extra_lists(tmp_path: Path) -> None:
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         (scripts,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
         declared = message_from_bytes(wheel.read(metadata))
-        assert "sluice=sluice.app:main" in wheel.read(scripts).decode()
+        assert "sluice=sluice.cli.app:main" in wheel.read(scripts).decode()
     requirements = [
         requirement.replace(" (", "").replace(")", "") for requirement in declared.get_all("Requires-Dist") or []
     ]

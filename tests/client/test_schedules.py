@@ -23,7 +23,7 @@ def test_a_schedule_is_created_with_its_options(dataset: Dataset, sluice: Cli) -
     """A33: and it is the same one over the API."""
     made = create(
         sluice, "--from-day", "-7", "--to-day", "-1", "--misfire", "catch_up", "--format", "parquet", "--delivery",
-        "single", "--reuse", "never", "--delivery-ttl", "3600",
+        "single", "--reuse", "never", "--delivery-ttl", "3600", "--since-last-success",
     )  # fmt: skip
     schedule = Schedule.objects.get(pk=made)
     assert schedule.request == {
@@ -32,6 +32,7 @@ def test_a_schedule_is_created_with_its_options(dataset: Dataset, sluice: Cli) -
     }  # fmt: skip
     assert (schedule.cron, schedule.timezone, schedule.misfire) == ("0 6 * * *", "Europe/Berlin", "catch_up")
     assert (schedule.window_from, schedule.window_to, schedule.enabled) == (-7, -1, True)
+    assert schedule.since_last_success
 
 
 def test_a_schedule_is_shown_paused_and_resumed(dataset: Dataset, sluice: Cli) -> None:

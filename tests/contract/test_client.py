@@ -1,14 +1,17 @@
 """A client that a generator makes from the OpenAPI document works, against real processes. C4."""
 
+import hashlib
 import importlib
 import io
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import date
+from http import HTTPStatus
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.auth.models import User
@@ -52,7 +55,9 @@ class Sluice:
 
     def __init__(self, web: Web, token: str) -> None:
         make: Any = part("client").AuthenticatedClient
-        self.client = make(base_url=web.url, token=token, raise_on_unexpected_status=True, timeout=30)
+        self.client = make(
+            base_url=web.url, token=token, raise_on_unexpected_status=True, timeout=30, follow_redirects=True
+        )
 
     def call(self, operation: str, *arguments: Any, **named: Any) -> Any:
         return self.detailed(operation, *arguments, **named).parsed
@@ -120,6 +125,9 @@ def test_it_runs_an_export(sluice: Sluice, models: Any, dataset: Dataset, worker
 
     wait_until(has_ended, every=0.1)
     assert job.receipt.files == 1
+    (secret,) = parse_qs(urlsplit(job.receipt.signed_url).query)["token"]
+    file = sluice.call("downloads.download", accepted.job_id, token=secret)
+    assert f"sha256:{hashlib.sha256(file.payload.read()).hexdigest()}" == job.receipt.checksum
     (chunk,) = sluice.call("exports.list_chunks", accepted.job_id).results
     assert (chunk.status, chunk.rows, chunk.effective_date) == (models.ChunkStatus.DONE, 3, date(2024, 2, 29))
     link = sluice.call("downloads.create_link", accepted.job_id)
@@ -145,6 +153,16 @@ def test_it_processes_a_document(sluice: Sluice, models: Any, workers: Workers, 
     assert task.status == models.TaskStatus.COMPLETED
     assert task.result.markdown_s3_key == task.metadata.artifact_mineru_markdown_key
     assert "Total: 118.50" in sluice.call("documents.get_markdown", accepted.task_id)
+
+
+def test_it_creates_and_deletes_a_webhook(sluice: Sluice, models: Any) -> None:
+    event = models.WebhookEvent.EXPORT_SUCCEEDED
+    hook = sluice.call(
+        "webhooks.create_webhook", body=models.NewWebhookRequest(url="http://127.0.0.1:9/", events=[event])
+    )
+    assert hook.secret.startswith("whsec_")
+    assert [each.id for each in sluice.call("webhooks.list_webhooks").results] == [hook.id]
+    assert sluice.detailed("webhooks.delete_webhook", hook.id).status_code == HTTPStatus.NO_CONTENT
 
 
 def test_errors_are_typed(sluice: Sluice, models: Any, dataset: Dataset) -> None:

@@ -67,7 +67,7 @@ def prepare_folder(folder: Path, stack: Path) -> None:
     (folder / ".local").mkdir()
     (folder / ".bin").mkdir()
     sluice = folder / ".bin" / "sluice"
-    sluice.write_text(f'#!/bin/sh\nPYTHONPATH={CLIENT} exec {sys.executable} -m sluice "$@"\n')
+    sluice.write_text(f'#!/bin/sh\nexec {sys.executable} -m sluice "$@"\n')
     sluice.chmod(0o755)
     (folder / ".local" / FILE).symlink_to(stack / FILE)
 
@@ -79,6 +79,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {
         "PATH": f"{folder / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
+        "PYTHONPATH": str(CLIENT),
         "TMPDIR": str(folder),
         "LANG": "C.UTF-8",
         "HOOK_PORT": str(ports.free(1)[0]),

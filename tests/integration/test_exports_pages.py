@@ -296,7 +296,7 @@ def test_an_uploaded_file_becomes_the_job_and_is_kept_after_errors(dataset: Data
     [
         ("JFK 2024-02-29\n" * 16 + "JFK 29.02.2024", "Line 17: “29.02.2024” is not a date. Write it as 2024-02-29."),
         ("\n# x\nJFK", "Line 3: the date is missing. Write KEY 2024-02-29."),
-        ("J/K 2024-02-29", "Line 1: “J/K” does not match the key pattern"),
+        ("J/K 2024-02-29", "Line 1: “J/K” is not a key of this dataset."),
         ("JFK,2024-02-29,more", "Line 1: too many columns"),
         ("key,date\nJFK,2024-02-30", "Line 2: “2024-02-30” is not a calendar date"),
         ("", "Enter at least one key and date"),

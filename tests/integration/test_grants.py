@@ -175,7 +175,7 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
     browser = Client()
     browser.force_login(alice)
     shown = text_of(browser.post(reverse("preview-export"), form))
-    assert "You may export keys that match <code>J.*</code>" in shown
+    assert "Keys look like <code>JABCD</code>. Your groups have access to some keys only." in shown
 
 
 # ---- Files of others ------------------------------------------------------------------------------------------------
@@ -333,7 +333,10 @@ def test_the_command_grants_changes_and_removes(dataset: Dataset, team: Group) -
     ("arguments", "reason"),
     [
         (("nothing", "team"), "Dataset nothing not found"),
-        (("things", "missing"), "Group missing not found. Existing groups: team."),
+        (
+            ("things", "missing"),
+            "Group missing not found. Existing groups: Sluice administrators, Sluice auditors, Sluice operators, team.",
+        ),
         (("things", "team", "--key-pattern", "[a-"), "Not a regular expression"),
         (("things", "team", "--key-pattern", "(a+)+"), "must not contain another repetition"),
         (("things", "team", "--remove"), "things is not granted to team"),

@@ -178,6 +178,14 @@ def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None
     assert of_user(carol.pk).count() == 0
 
 
+def test_error_pages_keep_the_navigation_of_signed_in_users(carol: User) -> None:
+    for path in ("/app/nowhere", f"/app/exports/{uuid4()}", "/app/exports?cursor=x"):
+        page = signed_in(carol).get(path).content.decode()
+        assert 'aria-label="Main"' in page, path
+        assert "Sign out" in page, path
+        assert 'aria-label="Main"' not in Client().get(path, follow=False).content.decode(), path
+
+
 # ---- Words ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("value", "words"),

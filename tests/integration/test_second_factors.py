@@ -76,6 +76,7 @@ def enrolled(carol: User) -> list[str]:
 
 # ---- Sign-in --------------------------------------------------------------------------------------------------------
 def test_sign_in_asks_for_a_code_after_the_password(enrolled: list[str], client: Client) -> None:
+    """C10."""
     answer = enter_password(client, page="/app/documents")
     assert answer["Location"] == STEP
     assert not is_in(client)
@@ -246,6 +247,7 @@ def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: 
 
 # ---- REQUIRE_MFA ----------------------------------------------------------------------------------------------------
 def test_pages_lead_to_the_setup_until_there_is_a_factor(carol: User, client: Client, settings: LazySettings) -> None:
+    """C10."""
     require(settings, "all")
     enter_password(client)
     for path in ("/app/account", "/app/exports", "/app/documents", "/admin/"):

@@ -59,6 +59,7 @@ def text_of(client: Client, answer: Any) -> str:
 
 # ---- Sign-in --------------------------------------------------------------------------------------------------------
 def test_a_user_of_the_provider_signs_in(client: Client, provider: OpenIDProvider) -> None:
+    """C10."""
     assert "/app/sign-in/sso?next=/app/account" in client.get("/app/sign-in?next=/app/account").content.decode()
     start: Any = client.get("/app/sign-in/sso", {"next": "/app/account"})
     asked = {name: values[0] for name, values in parse_qs(urlsplit(start["Location"]).query).items()}
@@ -204,6 +205,7 @@ def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
 
 
 def test_a_removed_group_ends_sessions_and_rights(client: Client, provider: OpenIDProvider) -> None:
+    """C10."""
     sign_in(client, "grace")
     user = User.objects.get()
     with_token = client_of(user)
@@ -233,6 +235,7 @@ def test_a_removed_group_of_no_staff_keeps_tokens(client: Client, provider: Open
 
 @pytest.mark.parametrize("how", ["session", "token"])
 def test_a_user_whom_the_provider_deactivated_is_ended(client: Client, provider: OpenIDProvider, how: str) -> None:
+    """C10."""
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")

@@ -170,7 +170,7 @@ def opened(response: Any) -> int:
 def test_opening_the_content_of_another_users_document_is_recorded_once_an_hour(
     document: Task, alice: User, message: str
 ) -> None:
-    user = staff_with("view_task")
+    user = staff_with("view_task", "open_data")
     doors = (client_of, browser)
     door = doors["web page" in message]
     for _ in range(2):
@@ -182,14 +182,14 @@ def test_opening_the_content_of_another_users_document_is_recorded_once_an_hour(
 
 def test_the_status_of_a_document_is_not_content(alice: User) -> None:
     task = make_task(alice)
-    user = staff_with("view_task")
+    user = staff_with("view_task", "open_data")
     assert client_of(user).get(f"{DOCUMENTS}/{task.pk}").status_code == 200
     assert browser(user).get(f"/app/documents/{task.pk}").status_code == 200
     assert not LogEntry.objects.exists()
 
 
 def test_parts_of_a_page_are_content(document: Task) -> None:
-    user = staff_with("view_task")
+    user = staff_with("view_task", "open_data")
     assert browser(user).get(f"/app/documents/{document.pk}/pages").status_code == 200
     assert records(document) == ["On the web page: opened the document."]
 
@@ -217,7 +217,7 @@ def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, set
 def test_markdown_that_staff_open_in_the_rule_editor_is_recorded(alice: User) -> None:
     document = make_task(alice, rule=make_rule(alice))
     run(document)
-    page = browser(staff_with(*VIEW)).get(f"/app/rules/markdown?document={document.pk}")
+    page = browser(staff_with(*VIEW, "open_data")).get(f"/app/rules/markdown?document={document.pk}")
     assert page.status_code == 200
     assert "Hello." in page.content.decode()
     assert LogEntry.objects.filter(object_id=document.pk).exists()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import knox.admin  # noqa: F401 - registers AuthToken, which is replaced here
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User

@@ -52,19 +52,24 @@ def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
     """Return an HTML page."""
-    page = page_of(problem, request_id(request))
+    page = page_of(problem, request_id(request), request=request)
     return HttpResponse(page, status=problem.status, headers=problem.all_headers())
 
 
-def page_of(problem: Problem, request_id: str) -> bytes:
-    """Return the HTML of a problem. It makes no database queries, because the database may be unavailable."""
+def page_of(problem: Problem, request_id: str, *, request: HttpRequest | None = None) -> bytes:
+    """Return the HTML of a problem. It makes no database queries, because the database may be unavailable.
+
+    The navigation is that of the user if the request has loaded one already.
+    """
     words = {
         "title": problem.title or phrase(problem.status),
         "detail": problem.detail,
         "retry_after": problem.all_headers().get("Retry-After"),
         "request_id": request_id,
+        "user": getattr(request, "_cached_user", None),
+        "is_read_only": False,  # the user's roles may be a query
     }
-    return loader.render_to_string("problem.html", words).encode()
+    return loader.render_to_string("problem.html", words, request if words["user"] else None).encode()
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:

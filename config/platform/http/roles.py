@@ -28,12 +28,16 @@ OPERATED = (
     *("change_job", "change_chunk", "change_slot", "change_schedule", "change_webhook", "change_delivery"),
     *("change_task", "change_documentbatch"),
 )
-# Where every user changes only what is theirs: sign-in, password, tokens.
-OWN_ACCOUNT = {
-    *("sign-in", "sign-out", "account", "revoke-token", "password", "tokens", "token"),
-    *("sign-in-second-factor", "confirm-password", "add-authenticator-app", "add-security-key", "recovery-codes"),
-    *("remove-second-factor", "login", "logout", "password_change"),
-}
+# Beginnings of routes where all users change only what is theirs: password, second factors, tokens.
+OWN_ACCOUNT = (
+    "app/account",
+    "app/sign-in",
+    "app/sign-out",
+    "tokens",
+    "admin/login",
+    "admin/logout",
+    "admin/password_change",
+)
 
 
 # ---- Permissions ----------------------------------------------------------------------------------------------------
@@ -64,7 +68,7 @@ def assign(user: User, role: str) -> None:
 
 # ---- Auditors -------------------------------------------------------------------------------------------------------
 class AuditorsChangeNothing(NotPermitted):
-    detail = "Auditors can read everything, and change nothing but their own password and tokens."
+    detail = "Auditors can read everything, and change nothing but their own account."
 
 
 def is_auditor(user: Any) -> bool:
@@ -79,7 +83,7 @@ def is_auditor(user: Any) -> bool:
 
 def is_refused(user: Any, method: str | None, match: ResolverMatch | None) -> bool:
     """Return whether a request is a change by an auditor."""
-    if method in SAFE_METHODS or match is None or match.url_name in OWN_ACCOUNT:
+    if method in SAFE_METHODS or match is None or match.route.startswith(OWN_ACCOUNT):
         return False
     return audit.declared(match).writes and is_auditor(user)
 

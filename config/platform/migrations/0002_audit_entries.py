@@ -40,10 +40,11 @@ COULD_OPEN_DATA = (("etl", "view_task"), ("etl", "view_documentbatch"), ("export
 
 def keep_access(apps, schema_editor):
     """Give the new permission to all who could open data of other users before it existed."""
-    content_type, _ = apps.get_model("contenttypes", "ContentType").objects.get_or_create(
+    alias = schema_editor.connection.alias
+    content_type, _ = apps.get_model("contenttypes", "ContentType").objects.using(alias).get_or_create(
         app_label="platform", model="auditentry"
     )
-    permissions = apps.get_model("auth", "Permission").objects
+    permissions = apps.get_model("auth", "Permission").objects.using(alias)
     permission, _ = permissions.get_or_create(
         content_type=content_type,
         codename="open_data",

@@ -27,6 +27,7 @@ from config.platform.http.error_handling import respond_page
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
 from config.platform.ui.base import redirect_page
+from config.platform.ui.templatetags.pages import duration
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +79,7 @@ class SignInForm(AuthenticationForm):
 
     def get_invalid_login_error(self) -> ValidationError:
         if seconds := getattr(self.request, WAIT, 0):
-            return ValidationError(f"Too many attempts. Try again in {seconds} s.", code="rate_limited")
+            return ValidationError(f"Too many attempts. Try again in {duration(seconds)}.", code="rate_limited")
         return super().get_invalid_login_error()
 
 

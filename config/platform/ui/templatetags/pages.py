@@ -18,7 +18,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # Colors of the status badges of pages and admin. The text is always shown too, for users who cannot distinguish colors.
 TONES = {
     "good": ("success", "done", "completed", "active", "open", "enabled", "delivered", "redeemed"),
-    "bad": ("failed", "completed_with_errors", "disabled", "expired", "revoked", "dead"),
+    "bad": ("failed", "completed_with_errors", "disabled", "expired", "revoked", "dead", "failing"),
     "busy": ("running", "retrying", "mineru_parsing", "llm_processing", "sending", "held"),
 }
 LABELS = {"mineru_parsing": "MinerU parsing", "llm_processing": "LLM processing"}
@@ -74,6 +74,12 @@ def precise(span: timedelta) -> str:
     if span < timedelta(seconds=1):
         return f"{span / timedelta(milliseconds=1):.0f} ms"
     return f"{span.total_seconds():.1f} s" if span < timedelta(seconds=10) else duration(span)
+
+
+@register.filter
+def milliseconds(value: float | None) -> str:
+    """Format milliseconds as `precise` does, and None as a dash."""
+    return "–" if value is None else precise(timedelta(milliseconds=value))
 
 
 @register.filter

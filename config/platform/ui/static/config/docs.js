@@ -1,46 +1,64 @@
 "use strict";
+// "Try it out" in the API reference: requests with a token or with the user's session, and links to operations.
 
-// Follow the color scheme of the system, also when it changes.
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
-dark.addEventListener("change", follow);
-follow();
+for (const each of document.querySelectorAll("[data-script-only]")) each.hidden = false;
 
-const api = document.getElementById("api");
-const safe = ["GET", "HEAD", "OPTIONS"];
+const SAFE = ["GET", "HEAD", "OPTIONS"];
 
-// "Try it out" works with a token or with the user's session. The session needs the CSRF token, which is sent to this
-// host only.
-function signed(request) {
-    const isOurs = new URL(request.url, document.baseURI).origin === window.location.origin;
-    if (isOurs && !safe.includes((request.method || "GET").toUpperCase())) {
-        request.headers["X-CSRFToken"] = api.dataset.csrf;
-    }
-    return request;
-}
-
-// Offer only tokens in the dialog: the session needs no input, and scripts cannot set its cookie.
-function tokensAlone() {
-    const only = (original) => (...given) => {
-        const definitions = original(...given);
-        return definitions && definitions.filter((definition) => definition.has("bearer"));
-    };
-    return { statePlugins: { auth: { wrapSelectors: { definitionsToAuthorize: only } } } };
-}
-
-SwaggerUIBundle({
-    url: api.dataset.schema,
-    domNode: api,
-    presets: [SwaggerUIBundle.presets.apis],
-    layout: "BaseLayout",
-    deepLinking: true,
-    displayRequestDuration: true,
-    docExpansion: "list",
-    defaultModelsExpandDepth: 0,
-    filter: true,
-    persistAuthorization: false,
-    plugins: [tokensAlone],
-    requestInterceptor: signed,
-    tryItOutEnabled: true,
-    validatorUrl: null,
+document.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (event.target.matches("form.try")) send(event.target);
 });
+
+// The session needs the CSRF token. With a token, the session is not sent.
+function headersFor(method) {
+  const token = document.getElementById("token").value.trim();
+  if (token) return { Authorization: `Bearer ${token}` };
+  return SAFE.includes(method) ? {} : { "X-CSRFToken": document.getElementById("api").dataset.csrf };
+}
+
+async function send(form) {
+  const { method, path } = form.dataset;
+  const headers = headersFor(method);
+  const url = new URL(path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(form.elements[name].value)), window.location.origin);
+  for (const input of form.querySelectorAll("input[data-in]")) {
+    if (!input.value) continue;
+    if (input.dataset.in === "query") url.searchParams.set(input.name, input.value);
+    if (input.dataset.in === "header") headers[input.name] = input.value;
+  }
+  const body = form.querySelector("textarea[data-in=body]")?.value;
+  if (body) headers["Content-Type"] = "application/json";
+  const credentials = headers.Authorization ? "omit" : "same-origin";
+  const answer = form.querySelector(".answer");
+  answer.textContent = "Sending …";
+  try {
+    show(answer, await fetch(url, { method, headers, body: body || undefined, credentials, redirect: "manual" }));
+  } catch {
+    answer.textContent = "Could not reach the server.";
+  }
+}
+
+async function show(place, response) {
+  const text = response.type === "opaqueredirect" ? "A redirect to the file." : await response.text();
+  const code = document.createElement("pre");
+  code.tabIndex = 0;
+  code.setAttribute("aria-label", "Response");
+  code.textContent = pretty(text);
+  place.replaceChildren(Object.assign(document.createElement("p"), { textContent: `Status ${response.status || "3xx"}` }), code);
+}
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text.slice(0, 100000);
+  }
+}
+
+// A link to an operation opens it.
+function open() {
+  const place = window.location.hash && document.getElementById(decodeURIComponent(window.location.hash.slice(1)));
+  if (place instanceof HTMLDetailsElement) place.open = true;
+}
+window.addEventListener("hashchange", open);
+open();

@@ -17,6 +17,7 @@ class Upload {
     this.item = queue.template.content.firstElementChild.cloneNode(true);
     this.bar = this.item.querySelector("progress");
     this.message = this.item.querySelector(".upload-message");
+    this.share = this.item.querySelector(".upload-share"); // not in the message, which screen readers read
     this.item.querySelector(".upload-name").textContent = file.name;
     this.bar.setAttribute("aria-label", file.name);
     this.button("cancel").addEventListener("click", () => this.cancel());
@@ -33,7 +34,7 @@ class Upload {
     this.message.textContent = text;
     this.button("cancel").hidden = ended;
     this.button("again").hidden = !again;
-    this.bar.hidden = ended;
+    this.bar.hidden = this.share.hidden = ended;
     this.item.classList.toggle("wrong", ended);
   }
 
@@ -55,7 +56,8 @@ class Upload {
   progress(event) {
     if (!event.lengthComputable) return;
     this.bar.value = (100 * event.loaded) / event.total;
-    this.message.textContent = event.loaded === event.total ? "Processing …" : `${Math.floor(this.bar.value)} %`;
+    this.share.textContent = `${Math.floor(this.bar.value)} %`;
+    if (event.loaded === event.total) this.show("Processing …");
   }
 
   answered() {
@@ -73,7 +75,7 @@ class Upload {
     }
     const errors = (answer.errors ?? []).map((error) => error.detail).join(" ");
     const wait = this.request.getResponseHeader("Retry-After");
-    const later = wait ? ` Try again in ${wait} s.` : "";
+    const later = wait ? ` Try again in ${duration(Number(wait))}.` : "";
     const isOut = [401, 403].includes(this.request.status);
     const message = isOut ? "You are signed out. Reload the page to sign in." : errors || answer.detail || "Unknown error.";
     this.show(`Upload failed: ${message}${later}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
@@ -335,18 +337,6 @@ document.addEventListener("htmx:afterSwap", () => {
 
 // ---- Elapsed time ---------------------------------------------------------------------------------------------------
 // The server renders the seconds of a running attempt; they go on here until the next update.
-const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-
-function duration(seconds) {
-  let left = seconds;
-  const parts = [];
-  for (const [length, unit] of UNITS) {
-    if (left >= length) parts.push(`${Math.floor(left / length)} ${unit}`);
-    left %= length;
-  }
-  return parts.slice(0, 2).join(" ") || "0 s";
-}
-
 window.setInterval(() => {
   for (const each of document.querySelectorAll("[data-elapsed]")) {
     each.started ??= performance.now() - 1000 * Number(each.dataset.elapsed);

@@ -92,21 +92,11 @@ document.addEventListener("click", (event) => {
 // Counts down the seconds from the server, so that a wrong local clock does not matter.
 const ends = new WeakMap();
 
-function words(seconds) {
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  const parts = [];
-  for (const [length, unit] of units) {
-    if (seconds >= length) parts.push(`${Math.floor(seconds / length)} ${unit}`);
-    seconds %= length;
-  }
-  return parts.slice(0, 2).join(" ") || "0 s";
-}
-
 window.setInterval(() => {
   for (const place of document.querySelectorAll("[data-countdown]")) {
     if (!ends.has(place)) ends.set(place, performance.now() + Number(place.dataset.countdown) * 1000);
     const left = Math.ceil((ends.get(place) - performance.now()) / 1000);
-    place.textContent = words(Math.max(0, left));
+    place.textContent = duration(Math.max(0, left));
     if (left === 0) refresh("receipt");
   }
 }, 1000);

@@ -1,7 +1,18 @@
 "use strict";
 // Shared behavior of pages beyond HTML and htmx: confirmations, copy buttons, error messages and live updates.
 
-// ---- Confirmations and copies---------------------------------------------------------------------------------------
+// ---- Confirmations and copies ---------------------------------------------------------------------------------------
+// Buttons that wait for a response are `aria-disabled`, because `disabled` would move the keyboard's focus to the page.
+// Ignore a second click: the server would refuse it and show an error.
+for (const kind of ["submit", "click"]) {
+  document.addEventListener(kind, (event) => {
+    const button = kind === "submit" ? event.submitter : event.target.closest?.("button");
+    if (button?.dataset.sent === undefined) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, true);
+}
+
 document.addEventListener("submit", (event) => {
   // The question of the button, or of the form. Not a property: field names shadow those of the form.
   const question = event.submitter?.getAttribute("data-confirm") ?? event.target.getAttribute("data-confirm");
@@ -9,21 +20,30 @@ document.addEventListener("submit", (event) => {
     event.preventDefault();
     return;
   }
-  // Ignore a second click: the server would refuse it and show an error.
   const button = event.submitter;
   if (button && event.target.method === "post") {
-    window.setTimeout(() => { button.disabled = true; button.dataset.sent = ""; }, 0);
+    hold(button);
     // A download keeps the page, so the button must become usable again.
     if (button.matches("[data-download]")) window.setTimeout(() => giveBack(event.target), 3000);
   }
 });
 
-function giveBack(form) {
-  for (const button of form.querySelectorAll("[data-sent]")) {
-    button.disabled = false;
+function hold(button) {
+  button.dataset.sent = "";
+  button.setAttribute("aria-disabled", "true");
+}
+
+function giveBack(place) {
+  for (const button of [place, ...(place.elements ?? [])]) {
+    if (button.dataset.sent === undefined) continue;
+    button.removeAttribute("aria-disabled");
     delete button.dataset.sent;
   }
 }
+
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (event.target instanceof HTMLButtonElement) hold(event.target);
+});
 
 // Enable the buttons of a page restored from the back/forward cache.
 window.addEventListener("pageshow", (event) => {
@@ -37,6 +57,20 @@ document.addEventListener("click", async (event) => {
   button.textContent = "Copied";
 });
 
+// ---- Durations ------------------------------------------------------------------------------------------------------
+// Formats seconds as the server does: with the two largest units, `2 h 5 min`.
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+function duration(seconds) {
+  let left = seconds;
+  const parts = [];
+  for (const [length, unit] of UNITS) {
+    if (left >= length) parts.push(`${Math.floor(left / length)} ${unit}`);
+    left %= length;
+  }
+  return parts.slice(0, 2).join(" ") || "0 s";
+}
+
 // ---- Failures -------------------------------------------------------------------------------------------------------
 // If an htmx request fails, the page keeps its content and input, and shows an error until the next success.
 function explain(xhr) {
@@ -45,7 +79,7 @@ function explain(xhr) {
 }
 
 document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.target instanceof HTMLFormElement) giveBack(event.target);
+  if (event.target.matches("form, button")) giveBack(event.target);
   document.getElementById("trouble")?.remove();
   if (event.detail.successful || event.detail.xhr?.readyState === 0) return; // 0: aborted by the page
   const note = document.createElement("p");
@@ -75,6 +109,52 @@ document.addEventListener("htmx:afterSwap", () => {
   }
   begun.clear();
 });
+
+// ---- Focus ----------------------------------------------------------------------------------------------------------
+// htmx restores the focus by id. If the update has no such element, its twin gets the focus: the same link or button
+// without an id. If that is gone too, the part around it gets the focus, so that Tab continues there.
+let focused = null;
+let around = [];
+
+document.addEventListener("htmx:beforeSwap", () => {
+  focused = document.activeElement;
+  around = [];
+  for (let part = focused; part && part !== document.body; part = part.parentElement) if (part.id) around.push(part.id);
+});
+
+document.addEventListener("htmx:afterSettle", () => {
+  if (!focused || document.contains(focused) || document.activeElement !== document.body) return;
+  const part = around.map((id) => document.getElementById(id)).find(Boolean) ?? document.getElementById("main");
+  const place = twin(focused, part) ?? part;
+  if (place === part && !place.matches("a[href], button, input, select, textarea, summary, [tabindex]")) place.tabIndex = -1;
+  place.focus({ preventScroll: true });
+});
+
+function twin(lost, part) {
+  const likeness = (each) => [each.getAttribute("href"), each.getAttribute("name"), each.value, each.textContent].join("\n");
+  return [...part.querySelectorAll(lost.localName)].find((each) => likeness(each) === likeness(lost));
+}
+
+// ---- Progress for screen readers -------------------------------------------------------------------------------------
+// Progress is not a live region, because screen readers would read it continuously. When the text of an element with
+// data-progress has changed, #announcement has it: at most every ten seconds, and immediately at the end.
+const SPOKEN_MS = 10000;
+let spoken = "";
+let lastSpoken = -SPOKEN_MS;
+
+const progressOf = (place) => place?.textContent.replace(/\s+/g, " ").trim() ?? "";
+
+document.addEventListener("htmx:afterSettle", () => {
+  const place = document.querySelector("[data-progress]");
+  const text = progressOf(place);
+  const isEarly = place?.dataset.progress !== "end" && performance.now() < lastSpoken + SPOKEN_MS;
+  const announcement = document.getElementById("announcement");
+  if (!text || !announcement || text === spoken || isEarly) return;
+  announcement.textContent = spoken = text;
+  lastSpoken = performance.now();
+});
+
+document.addEventListener("DOMContentLoaded", () => { spoken = progressOf(document.querySelector("[data-progress]")); });
 
 // ---- Live updates ---------------------------------------------------------------------------------------------------
 // An element with data-events="/…/events" receives the event "refresh" when the stream has an event; its hx-trigger fetches

@@ -9,10 +9,11 @@ class Code {
   constructor(area) {
     this.area = area;
     this.gutter = area.parentElement.querySelector(".gutter");
+    this.beside = area.parentElement.querySelector(".beside");
     this.mayLeave = false;
     area.addEventListener("keydown", (event) => this.press(event));
     area.addEventListener("input", () => this.number());
-    area.addEventListener("scroll", () => { this.gutter.scrollTop = area.scrollTop; });
+    area.addEventListener("scroll", () => this.follow());
     area.addEventListener("blur", () => { this.mayLeave = false; });
     this.number();
   }
@@ -67,6 +68,12 @@ class Code {
     this.area.setSelectionRange(start, start + changed.length);
   }
 
+  // The user edits the table, so the focus stays there.
+  replaceQuietly(text) {
+    this.area.value = text;
+    this.number();
+  }
+
   replace(text) {
     if (text === this.area.value) return;
     this.area.focus();
@@ -77,7 +84,9 @@ class Code {
   }
 
   number() {
-    const flawed = new Set([...document.querySelectorAll("#check [data-line]")].map((each) => Number(each.dataset.line)));
+    const found = [...document.querySelectorAll("#check [data-line]")];
+    const flawed = new Set(found.map((each) => Number(each.dataset.line)));
+    this.annotate(found);
     const lines = this.area.value.split("\n").length;
     const drawn = `${lines}: ${[...flawed]}`;
     if (drawn === this.drawn) return;
@@ -88,7 +97,25 @@ class Code {
       if (flawed.has(index + 1)) number.className = "flawed";
       return number;
     }));
+    this.follow();
+  }
+
+  // Show each error after the end of its line. Screen readers have the list below.
+  annotate(errors) {
+    const lines = this.area.value.split("\n");
+    const first = new Map(errors.map((each) => [Number(each.dataset.line), each]).reverse());
+    this.beside.replaceChildren(...[...first].map(([line, error]) => {
+      const note = document.createElement("span");
+      note.textContent = error.parentElement.querySelector(".detail").textContent;
+      note.style.setProperty("--line", line - 1);
+      note.style.setProperty("--column", (lines[line - 1] ?? "").length);
+      return note;
+    }));
+  }
+
+  follow() {
     this.gutter.scrollTop = this.area.scrollTop;
+    this.beside.style.transform = `translate(${-this.area.scrollLeft}px, ${-this.area.scrollTop}px)`;
   }
 
   seek(start, end) {
@@ -102,6 +129,16 @@ class Code {
 
 let code = null;
 
+// Mark the fields that have errors, for screen readers and in red.
+function markInvalid() {
+  const wrong = new Set([...document.querySelectorAll("#check [data-seek]")].map((each) => each.dataset.seek));
+  for (const field of document.querySelectorAll("#editor :is(input, select, textarea)")) {
+    if (!field.id || field.type === "hidden" || field.type === "checkbox") continue;
+    if (wrong.has(field.id)) field.setAttribute("aria-invalid", "true");
+    else field.removeAttribute("aria-invalid");
+  }
+}
+
 function begin() {
   const area = document.querySelector("[data-code]");
   if (area && area !== code?.area) code = new Code(area);
@@ -114,7 +151,7 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   const field = document.getElementById(button.dataset.seek);
   if (field === code?.area && button.dataset.start) code.seek(Number(button.dataset.start), Number(button.dataset.end));
-  else (field.querySelector("input:checked, input") ?? field).focus();
+  else (field?.querySelector("input:checked, input") ?? field)?.focus();
 });
 
 // ---- Unsaved input -------------------------------------------------------------------------------------------------
@@ -152,13 +189,28 @@ document.addEventListener("htmx:beforeOnLoad", (event) => {
   if (event.detail.xhr?.getResponseHeader("HX-Redirect")) isChanged = false;
 });
 
+// A schema that was changed by the table does not replace what the user has typed in the meantime: the next check applies
+// the table to that.
+let sent = "";
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (event.detail.target.id === "check") sent = code?.area.value;
+});
+
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.target.id !== "check" || !code || code.area.value === sent) return;
+  event.detail.shouldSwap = false;
+  htmx.trigger("#check", "checkAgain");
+});
+
 document.addEventListener("htmx:afterSettle", () => {
   const formatted = document.getElementById("formatted");
   if (formatted) {
-    code?.replace(formatted.value);
+    if (formatted.matches("[data-from-table]")) code?.replaceQuietly(formatted.value);
+    else code?.replace(formatted.value);
     formatted.remove();
   }
   begin();
+  markInvalid();
 });
 
 document.addEventListener("DOMContentLoaded", begin);

@@ -1,3 +1,3 @@
-from sluice.app import main
+from sluice.cli.app import main
 
 main()

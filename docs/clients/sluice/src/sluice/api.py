@@ -1,31 +1,38 @@
 """HTTP requests to the server, with retries where they are safe."""
 
+import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from copy import copy
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Self
+from uuid import uuid4
 
 import httpx2
 
-from sluice import __version__, exact_json
-from sluice.errors import CliError, Exit, Problem, TimedOut, Unreachable
-from sluice.settings import SIGN_IN, Account, is_loopback
+from sluice import exact_json
+from sluice.account import Account, is_loopback
+from sluice.errors import InvalidResponse, Problem, TimedOut, Unreachable
+from sluice.network import Network
 
-AGENT = f"sluice-cli/{__version__}"
+__version__ = "0.1.0"
+AGENT = f"sluice-client/{__version__}"
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 60.0
 # How long to retry while the server does not respond, and while it asks to retry later.
 AWAY_SECONDS, BUSY_SECONDS = 5.0, 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 MOST_OF_AN_ERROR = 1_000_000  # bytes
+MOST_PER_PAGE = 200
 # The server has not processed the request: it is busy, or another request has the same idempotency key.
 BUSY = {429, 502, 503, 504}
 IN_FLIGHT = "idempotency_in_flight"
 
 Body = Callable[[], Mapping[str, Any]]  # arguments for httpx2, created for each attempt
 Params = Mapping[str, Any] | None
+log = logging.getLogger("sluice")
 
 
 class Api:
@@ -35,32 +42,40 @@ class Api:
     raised.
     """
 
-    def __init__(
-        self,
-        account: Account,
-        *,
-        info: Callable[[str], None],
-        debug: Callable[[str], None],
-        patience: float | None = None,
-    ) -> None:
-        self.account, self.info, self.debug, self.patience = account, info, debug, patience
-        self.deadline: float | None = None
+    def __init__(self, account: Account, network: Network, *, patience: float | None = None) -> None:
+        self.account, self.network, self.patience = account, network, patience
+        self.deadline = float("inf")
         headers = {"Authorization": f"Bearer {account.token}", "User-Agent": AGENT, "Accept": "application/json"}
         # Redirects are not followed: the token is for this server only.
-        self.client = httpx2.Client(headers=headers, follow_redirects=False, **reach(account.url))
+        self.http = network.client(headers=headers, follow_redirects=False, **reach(account.url))
+
+    def until(self, timeout: float | None) -> Self:
+        """Return the same server with a time limit in seconds, for one operation that takes several requests."""
+        limited = copy(self)
+        if timeout is not None:
+            limited.deadline = time.monotonic() + timeout
+        return limited
 
     # ---- Requests ---------------------------------------------------------------------------------------------------
 
-    def get(self, path: str, params: Params = None, *, away: float = AWAY_SECONDS) -> Any:
-        return checked_json(self.request("GET", path, params=params, repeatable=True, away=away))
+    async def get(self, path: str, params: Params = None, *, away: float = AWAY_SECONDS) -> Any:
+        return checked_json(await self.request("GET", path, params=params, repeatable=True, away=away))
 
-    def post(self, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
-        return checked_json(self.request("POST", path, body=lambda: {"json": body or {}}, repeatable=repeatable))
+    async def post(self, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
+        return checked_json(await self.request("POST", path, body=json_body(body or {}), repeatable=repeatable))
 
-    def delete(self, path: str, params: Params = None) -> None:
-        self.request("DELETE", path, params=params, repeatable=False)
+    async def create(self, path: str, body: Body, *, key: str | None = None) -> Any:
+        """POST, and again if the response is lost: the idempotency key prevents a second object. Default: a new key."""
+        headers = {"Idempotency-Key": key or str(uuid4())}
+        return checked_json(await self.request("POST", path, body=body, headers=headers, repeatable=True))
 
-    def request(
+    async def patch(self, path: str, body: Any) -> Any:
+        return checked_json(await self.request("PATCH", path, body=json_body(body), repeatable=True))
+
+    async def delete(self, path: str, params: Params = None) -> None:
+        await self.request("DELETE", path, params=params, repeatable=False)
+
+    async def request(
         self,
         method: str,
         path: str,
@@ -78,73 +93,94 @@ class Api:
         pauses = Pauses(self, away=away)
         while True:
             try:
-                response = self.send(method, path, params=params, headers=headers or {}, body=body())
+                response = await self.send(method, path, params=params, headers=headers or {}, body=body())
             except httpx2.TransportError as error:
                 if not (repeatable or was_never_sent(error)):
-                    raise lost(
-                        self.account.url, error, "It is not known whether the server processed the request."
-                    ) from None
-                pauses.after_no_response(error)
+                    unknown = "It is not known whether the server processed the request."
+                    raise Unreachable(f"{lost(self.account.url, error)}\n{unknown}") from None
+                await pauses.after_no_response(error)
                 continue
             if response.is_success:
                 return response
             problem = problem_of(response)
             if not may_repeat(problem, repeatable=repeatable):
                 raise problem
-            pauses.after_problem(problem)
+            await pauses.after_problem(problem)
 
-    def send(
+    async def send(
         self, method: str, path: str, *, params: Params, headers: Mapping[str, str], body: Mapping[str, Any]
     ) -> httpx2.Response:
         began = time.monotonic()
-        timeout = httpx2.Timeout(self.within(ANSWER_SECONDS), connect=self.within(CONNECT_SECONDS))
         options = {**body, "headers": {**headers, **body.get("headers", {})}, "params": params}
-        response = self.client.request(method, self.account.url + path, timeout=timeout, **options)
-        self.debug(f"{method} {path} {response.status_code} in {time.monotonic() - began:.2f} s {id_of(response)}")
+        request = self.http.build_request(method, self.account.url + path, timeout=self.timeout(), **options)
+        response = await self.network.send(self.http, request)
+        try:
+            await self.network.read(response)
+        finally:
+            await self.network.close(response)
+        log.debug(
+            "%s %s %d in %.2f s %s", method, path, response.status_code, time.monotonic() - began, id_of(response)
+        )
         return response
 
-    @contextmanager
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, path: str, *, read: float, params: Params = None, headers: Mapping[str, str] | None = None
-    ) -> Iterator[httpx2.Response]:
+    ) -> AsyncIterator[httpx2.Response]:
         """Stream a response, without retries. `read`: seconds that may pass without a byte.
 
         Raises httpx2.TransportError, and Problem for any status other than 200 and 204.
         """
-        timeout = httpx2.Timeout(self.within(read), connect=self.within(CONNECT_SECONDS))
-        url = self.account.url + path
         accepted = {"Accept": "*/*"} | dict(headers or {})
-        with self.client.stream("GET", url, params=params, headers=accepted, timeout=timeout) as response:
-            self.debug(f"GET {path} {response.status_code} {id_of(response)}")
+        request = self.http.build_request(
+            "GET", self.account.url + path, params=params, headers=accepted, timeout=self.timeout(read)
+        )
+        response = await self.network.send(self.http, request)
+        try:
+            log.debug("GET %s %d %s", path, response.status_code, id_of(response))
             if not response.is_success:
-                read_some(response)
+                await self.read_some(response)
                 raise problem_of(response)
             yield response
+        finally:
+            await self.network.close(response)
 
-    def pages(self, path: str, params: dict[str, Any], *, limit: int) -> Iterator[dict[str, Any]]:
+    async def read_some(self, response: httpx2.Response) -> None:
+        """Read the body of an error response to a stream, unless it is too large or endless."""
+        with suppress(httpx2.TransportError):
+            if int(response.headers.get("Content-Length", MOST_OF_AN_ERROR)) < MOST_OF_AN_ERROR:
+                await self.network.read(response)
+
+    async def pages(self, path: str, params: Params = None, *, limit: int | None = None) -> AsyncIterator[Any]:
         """Yield up to `limit` results of a list over its pages. Only the cursor of `next` is used, not its host."""
-        while limit > 0:
-            page = self.get(path, params)
-            yield from page["results"][:limit]
-            limit -= len(page["results"])
+        params = {"limit": min(limit or MOST_PER_PAGE, MOST_PER_PAGE), **given(**(params or {}))}
+        left = float("inf") if limit is None else limit
+        while left > 0:
+            page = await self.get(path, params)
+            for each in page["results"][: None if limit is None else int(left)]:
+                yield each
+            left -= len(page["results"])
             if not page["next"]:
                 return
             params = {**params, "cursor": httpx2.URL(page["next"]).params["cursor"]}
 
     # ---- Time -------------------------------------------------------------------------------------------------------
 
+    def timeout(self, read: float = ANSWER_SECONDS) -> httpx2.Timeout:
+        return httpx2.Timeout(self.within(read), connect=self.within(CONNECT_SECONDS))
+
     def left(self) -> float:
-        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+        return self.deadline - time.monotonic()
 
     def within(self, seconds: float) -> float:
         """Return the seconds, or the time until the deadline if that is shorter. Raises TimedOut."""
         if (left := self.left()) <= 0:
-            raise TimedOut
+            raise TimedOut("The time limit is exceeded.")
         return min(seconds, max(left, 0.1))
 
-    def pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Wait. Raises TimedOut if the deadline is earlier."""
-        time.sleep(self.within(seconds))
+        await self.network.sleep(self.within(seconds))
         self.within(1)
 
 
@@ -158,23 +194,34 @@ class Pauses:
         self.began = time.monotonic()
         self.next = FIRST_PAUSE_SECONDS
 
-    def after_no_response(self, error: httpx2.TransportError) -> None:
+    async def after_no_response(self, error: httpx2.TransportError) -> None:
         """Wait before the next attempt, with backoff. Raises Unreachable after too long a time."""
         if time.monotonic() - self.began + self.next > self.away:
             raise lost(self.api.account.url, error) from None
         if self.next == FIRST_PAUSE_SECONDS:
-            self.api.info(f"{self.api.account.url} does not respond ({reason(error)}). Retrying …")
-        self.api.pause(self.next)
+            log.info("%s does not respond (%s). Retrying …", self.api.account.url, reason(error))
+        await self.api.pause(self.next)
         self.next = min(2 * self.next, LONGEST_PAUSE_SECONDS)
 
-    def after_problem(self, problem: Problem) -> None:
+    async def after_problem(self, problem: Problem) -> None:
         """Wait as long as the server asks for. Raises the problem if that is too long."""
         seconds = self.next if problem.retry_after is None else max(problem.retry_after, FIRST_PAUSE_SECONDS)
         if time.monotonic() - self.began + seconds > self.busy:
             raise problem
-        self.api.info(f"Retrying in {seconds:.0f} s: {problem.detail} [{problem.name}]")
-        self.api.pause(seconds)
+        log.info("Retrying in %.0f s: %s [%s]", seconds, problem.detail, problem.code)
+        await self.api.pause(seconds)
         self.next = min(2 * self.next, LONGEST_PAUSE_SECONDS)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given; the server has defaults for the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def json_body(value: Any) -> Body:
+    """Return a JSON body that can be sent repeatedly. Numbers that `exact_json` read keep their digits."""
+    content = exact_json.dumps(value).encode()
+    return lambda: {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
 def reach(url: str) -> dict[str, Any]:
@@ -182,22 +229,28 @@ def reach(url: str) -> dict[str, Any]:
     return {"trust_env": not is_loopback(httpx2.URL(url).host)}
 
 
+def origin(url: str) -> str:
+    """Return the scheme and host of a URL; the rest is secret."""
+    parsed = httpx2.URL(url)
+    return f"{parsed.scheme}://{parsed.netloc.decode()}"
+
+
 # ---- Responses ------------------------------------------------------------------------------------------------------
 
 
 def may_repeat(problem: Problem, *, repeatable: bool) -> bool:
     """Rate limits apply before a request is processed; other errors of a busy server may occur midway."""
-    if problem.name == "quota_exceeded":
+    if problem.code == "quota_exceeded":
         return False
-    return problem.status == 429 or (repeatable and (problem.status in BUSY or problem.name == IN_FLIGHT))  # noqa: PLR2004
+    return problem.status == 429 or (repeatable and (problem.status in BUSY or problem.code == IN_FLIGHT))  # noqa: PLR2004
 
 
 def was_never_sent(error: httpx2.TransportError) -> bool:
     return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
 
 
-def lost(url: str, error: httpx2.TransportError, *more: str) -> Unreachable:
-    return Unreachable(f"{url} cannot be reached: {reason(error)}.", *more)
+def lost(url: str, error: httpx2.TransportError) -> Unreachable:
+    return Unreachable(f"{url} cannot be reached: {reason(error)}.")
 
 
 def reason(error: httpx2.TransportError) -> str:
@@ -220,22 +273,8 @@ def problem_of(response: httpx2.Response) -> Problem:
         document = response.json()
     if not isinstance(document, dict):
         document = {"status": response.status_code, "detail": f"The server returned status {response.status_code}."}
-    problem = Problem(document, status=response.status_code, retry_after=retry_after(response))
-    if response.is_redirect:
-        where = httpx2.URL(response.headers["Location"]).copy_with(query=None)
-        problem.advice = (f"The server redirects to {where}. The token is not sent there; sign in with the right URL.",)
-    elif problem.code == Exit.FORBIDDEN and response.status_code == 401:  # noqa: PLR2004
-        problem.advice = (SIGN_IN,)
-    elif problem.name == "quota_exceeded":
-        problem.advice = ("Show the quota and when it resets with: sluice limits",)
-    return problem
-
-
-def read_some(response: httpx2.Response) -> None:
-    """Read the body of an error response to a stream, unless it is too large or endless."""
-    with suppress(httpx2.TransportError):
-        if int(response.headers.get("Content-Length", MOST_OF_AN_ERROR)) < MOST_OF_AN_ERROR:
-            response.read()
+    where = str(httpx2.URL(response.headers["Location"]).copy_with(query=None)) if response.is_redirect else ""
+    return Problem(document, status=response.status_code, retry_after=retry_after(response), redirect=where)
 
 
 def retry_after(response: httpx2.Response) -> float | None:
@@ -258,4 +297,4 @@ def checked_json(response: httpx2.Response) -> Any:
     try:
         return exact_json.loads(response.content)
     except ValueError:
-        raise CliError("The response is not JSON: this is not the address of a Sluice server.") from None
+        raise InvalidResponse("The response is not JSON: this is not the address of a Sluice server.") from None

@@ -7,20 +7,28 @@ the storage nor to links.
 """
 
 import hashlib
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import httpx2
 
-from sluice.api import AGENT, Api, lost, problem_of, reach
-from sluice.errors import CliError, Exit, Problem, Unreachable
+from sluice.api import AGENT, Api, log, lost, origin, problem_of, reach
+from sluice.errors import (
+    ChecksumMismatch,
+    InvalidResponse,
+    NoFile,
+    Problem,
+    SluiceError,
+    TargetExists,
+    Unreachable,
+)
+from sluice.models import Export
+from sluice.network import BLOCK_BYTES, Network
 
-BLOCK_BYTES = 256 * 1024
 AWAY_SECONDS = 30.0  # without receiving a byte
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 8.0
 STALL_SECONDS = 30.0
@@ -29,60 +37,60 @@ FRESH_TRIES = 5  # consecutive links that did not lead to the object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The expected file of a receipt."""
+    """The expected file of a receipt. `link`: None if it is used or expired."""
 
-    job_id: str
+    export_id: str
     name: str
     size: int
     sha256: str
+    link: str | None = field(repr=False)
 
     @classmethod
-    def of(cls, job: dict[str, Any]) -> "Wanted":
-        """Read the receipt of a job. Raises CliError if there is nothing to download."""
-        receipt, job_id = job.get("receipt"), job["jobId"]
+    def of(cls, export: Export) -> "Wanted":
+        """Read the receipt of an export. Raises NoFile if there is nothing to download."""
+        receipt = export.receipt
         if not receipt:
-            raise CliError(*no_file(job), code=ENDS.get(job["status"], Exit.REFUSED), document=job)
-        if receipt["state"] == "expired":
-            again = f"Export again, with existing files, with: sluice export replay {job_id}"
-            raise CliError("The delivery has expired.", again, code=Exit.NOT_FOUND, document=job)
+            raise NoFile(export, NO_FILE.get(export.status, "The export is not finished."))
+        if receipt.state == "expired":
+            raise NoFile(export, "The delivery has expired.")
         # Remove folders and leading dots: hidden files may be read by shells and editors.
-        name = PurePath(str(receipt["fileName"]).replace("\\", "/")).name.lstrip(".")
+        name = PurePath(receipt.file_name.replace("\\", "/")).name.lstrip(".")
         return cls(
-            job_id=job_id,
-            name=name if name and name.isprintable() else f"{job_id}.download",
-            size=int(receipt["sizeBytes"]),
-            sha256=str(receipt["checksum"]).removeprefix("sha256:"),
+            export_id=export.id,
+            name=name if name and name.isprintable() else f"{export.id}.download",
+            size=receipt.size_bytes,
+            sha256=receipt.checksum.removeprefix("sha256:"),
+            link=receipt.signed_url,
         )
 
 
-ENDS = {"failed": Exit.FAILED, "cancelled": Exit.CANCELLED}
-
-
-def no_file(job: dict[str, Any]) -> tuple[str, ...]:
-    job_id = job["jobId"]
-    if job["status"] == "failed":
-        return "There is no file: the export failed.", f"Show the reason with: sluice export show {job_id}"
-    if job["status"] == "cancelled":
-        return ("There is no file: the export was cancelled.",)
-    return "The export is not finished.", f"Wait for it with: sluice export wait {job_id} --download ."
+NO_FILE = {
+    "failed": "There is no file: the export failed.",
+    "cancelled": "There is no file: the export was cancelled.",
+}
 
 
 # ---- Target ---------------------------------------------------------------------------------------------------------
 
 
-def target_of(output: str, wanted: Wanted) -> Path:
-    """Return the file to write: `output`, or a file in it named by the receipt if `output` is a folder."""
+def target_of(output: str | Path, wanted: Wanted) -> Path:
+    """Return the file to write: `output`, or a file in it named by the receipt if `output` is a folder.
+
+    A path that ends with a slash is a folder, which is created.
+    """
     path = Path(output)
+    if str(output).endswith("/"):
+        path.mkdir(parents=True, exist_ok=True)
     return path / wanted.name if path.is_dir() else path
 
 
-def already_downloaded(target: Path, wanted: Wanted, *, force: bool) -> bool:
-    """Return whether the same file exists. Raises CliError if a different file exists and `force` is off."""
-    if not target.exists() or force:
+def already_downloaded(target: Path, wanted: Wanted, *, overwrite: bool) -> bool:
+    """Return whether the same file exists. Raises TargetExists if a different file exists and `overwrite` is off."""
+    if not target.exists() or overwrite:
         return False
     if target.is_file() and target.stat().st_size == wanted.size and digest_of(target).hexdigest() == wanted.sha256:
         return True
-    raise CliError(f"{target} already exists with other content. Use --force to overwrite it.", code=Exit.USAGE)
+    raise TargetExists(f"{target} already exists with other content.")
 
 
 def digest_of(path: Path) -> "hashlib._Hash":
@@ -98,36 +106,34 @@ def digest_of(path: Path) -> "hashlib._Hash":
 
 @dataclass(kw_only=True)
 class Download:
-    """The download of one file. `moved` is called with the number of bytes received."""
+    """The download of one file. `moved` is called with the number of bytes received and the size."""
 
     api: Api
     wanted: Wanted
-    link: str | None
-    moved: Callable[[int], None]
-    may_restart: bool = True  # false for stdout, which cannot be truncated
+    moved: Callable[[int, int], None]
+    may_restart: bool = True  # false for a stream, which cannot be truncated
+    link: str | None = None
     url: str = ""  # of the object storage
     digest: Any = field(default_factory=hashlib.sha256)
     at: int = 0
     pause: float = FIRST_PAUSE_SECONDS
     received_at: float = field(default_factory=time.monotonic)  # when the last byte was received
 
-    def into(self, target: Path) -> None:
-        """Write the file. On CliError the existing file is unchanged."""
+    def __post_init__(self) -> None:
+        self.link = self.wanted.link
+
+    async def into(self, target: Path) -> None:
+        """Write the file. On an error the existing file is unchanged. Raises OSError if it cannot be written."""
         part = target.with_name(f"{target.name}.{self.wanted.sha256[:8]}.part")
-        try:
-            resumed = self.resume(part)
-            self.fill(part)
-            if resumed and not self.is_right:  # the partial file of an earlier run did not match
-                self.api.info("The partial download does not match the file. Restarting the download.")
-                part.unlink()
-                self.restart()
-                self.fill(part)
-            self.check(part)
-            part.replace(target)
-        except OSError as error:
-            raise CliError(
-                f"{error.filename or target} cannot be written: {error.strerror}.", code=Exit.USAGE
-            ) from None
+        resumed = await self.api.network.call(self.resume, part)
+        await self.fill(part)
+        if resumed and not self.is_right:  # the partial file of an earlier run did not match
+            log.info("The partial download does not match the file. Restarting the download.")
+            part.unlink()
+            self.restart()
+            await self.fill(part)
+        self.check(part)
+        part.replace(target)
 
     def resume(self, part: Path) -> bool:
         """Continue the partial file of an earlier run. Return whether there was one."""
@@ -137,49 +143,57 @@ class Download:
             part.unlink()
             return False
         self.digest, self.at = digest_of(part), part.stat().st_size
-        self.api.info(f"Resuming after {self.at:,} bytes.")
+        log.info("Resuming after %s bytes.", f"{self.at:,}")
         return self.at > 0
 
-    def fill(self, part: Path) -> None:
+    async def fill(self, part: Path) -> None:
         with part.open("ab") as file:
-            self.to(file)
+            await self.to(file)
 
-    def to(self, file: BinaryIO) -> None:
+    async def to(self, file: IO[bytes]) -> None:
+        self.moved(self.at, self.wanted.size)
         while self.at < self.wanted.size:
             before = self.at
             try:
-                self.read(file)
+                await self.read(file)
             except httpx2.TransportError as error:
-                self.back_off(lost(origin(self.url) if self.url else "The link", error), received=self.at > before)
+                failure = lost(origin(self.url) if self.url else "The link", error)
+                await self.back_off(failure, received=self.at > before)
             except StorageRefused as refusal:
                 self.url = ""
-                self.back_off(refusal, received=self.at > before)
+                await self.back_off(refusal, received=self.at > before)
 
-    def read(self, file: BinaryIO) -> None:
+    async def read(self, file: IO[bytes]) -> None:
         """Read from the current position until the response ends."""
-        before = self.at
-        with anonymous(self.url or self.fresh()) as client:
+        before, network = self.at, self.api.network
+        self.url = self.url or await self.fresh()
+        async with anonymous(network, self.url, follow_redirects=True) as http:
             headers = {"Range": f"bytes={self.at}-"} if self.at else {}
-            with client.stream("GET", self.url, headers=headers, follow_redirects=True) as response:
-                self.api.debug(f"GET {origin(self.url)}/… {response.status_code} from byte {self.at}")
+            response = await network.send(http, http.build_request("GET", self.url, headers=headers))
+            try:
+                log.debug("GET %s/… %d from byte %d", origin(self.url), response.status_code, self.at)
                 self.check_place(response, file)
-                for (
-                    block
-                ) in response.iter_raw():  # not in fixed-size blocks: a partial block would be lost on disconnect
-                    file.write(block)
-                    self.digest.update(block)
-                    self.at += len(block)
-                    self.moved(self.at)
+                # Not in blocks of a fixed size: a partial block would be lost on a disconnect.
+                async for block in network.blocks(response, raw=True):
+                    await network.call(self.write, file, block)
+                    self.moved(self.at, self.wanted.size)
                     if self.at > self.wanted.size:
                         return
+            finally:
+                await network.close(response)
         if self.at == before:
             raise StorageRefused("The object storage sent nothing.")
 
-    def check_place(self, response: httpx2.Response, file: BinaryIO) -> None:
+    def write(self, file: IO[bytes], block: bytes) -> None:
+        file.write(block)
+        self.digest.update(block)
+        self.at += len(block)
+
+    def check_place(self, response: httpx2.Response, file: IO[bytes]) -> None:
         """Check that the response starts at the current position. Without Range support the whole file is sent."""
         if response.status_code == 200 and self.at:  # noqa: PLR2004
             if not self.may_restart:
-                raise CliError("The object storage does not support resuming downloads.", code=Exit.UNREACHABLE)
+                raise Unreachable("The object storage does not support resuming downloads.")
             file.truncate(0)
             self.restart()
         elif response.status_code == 206:  # noqa: PLR2004
@@ -191,38 +205,35 @@ class Download:
     def restart(self) -> None:
         self.digest, self.at = hashlib.sha256(), 0
 
-    def back_off(self, error: CliError, *, received: bool) -> None:
+    async def back_off(self, error: SluiceError, *, received: bool) -> None:
         """Wait before the next attempt, with backoff. Raises the error if no byte was received for too long."""
         now, patience = time.monotonic(), self.api.patience
         if received:
             self.received_at, self.pause = now, FIRST_PAUSE_SECONDS
         if now - self.received_at + self.pause > (AWAY_SECONDS if patience is None else patience):
-            error.messages = [*error.messages, "Run the same command again to resume the download."]
             raise error
-        self.api.info(f"{error.lines[0]} Resuming at {self.at:,} of {self.wanted.size:,} bytes …")
-        time.sleep(self.pause)
+        log.info("%s Resuming at %s of %s bytes …", error, f"{self.at:,}", f"{self.wanted.size:,}")
+        await self.api.network.sleep(self.pause)
         self.pause = min(2 * self.pause, LONGEST_PAUSE_SECONDS)
 
     # ---- Links ------------------------------------------------------------------------------------------------------
 
-    def fresh(self) -> str:
+    async def fresh(self) -> str:
         """Return a URL of the object, from the receipt's link if it is still valid, otherwise from a new link."""
-        for _ in range(FRESH_TRIES):
-            link, self.link = self.link or self.mint(), None
+        tries = FRESH_TRIES
+        while True:
+            link, self.link = self.link or await self.mint(), None
             try:
-                self.url = redeem(link)
+                return await redeem(self.api.network, link)
             except Problem as problem:
-                if not problem.name.startswith("link_"):
+                tries -= 1
+                if not tries or not problem.code.startswith("link_"):
                     raise
-                self.api.info(f"The link is no longer valid [{problem.name}]. Creating another one.")
-            else:
-                return self.url
-        raise CliError(
-            f"{FRESH_TRIES} new links did not work. Contact the operator of the server.", code=Exit.FORBIDDEN
-        )
+                log.info("The link is no longer valid [%s]. Creating another one.", problem.code)
 
-    def mint(self) -> str:
-        return str(self.api.post(f"/exports/{self.wanted.job_id}/link", repeatable=True)["signedUrl"])
+    async def mint(self) -> str:
+        link = await self.api.post(f"/exports/{self.wanted.export_id}/link", repeatable=True)
+        return str(link["signedUrl"])
 
     # ---- The end ----------------------------------------------------------------------------------------------------
 
@@ -234,55 +245,42 @@ class Download:
         if not self.is_right:
             if part:
                 part.unlink()
-            raise self.mismatch()
-
-    def mismatch(self) -> CliError:
-        return CliError(
-            f"The download does not match the receipt: SHA-256 {self.digest.hexdigest()},",
-            f"expected {self.wanted.sha256}. It was deleted. Try again, or contact the operator of the server.",
-            code=Exit.CHECKSUM,
-        )
+            raise ChecksumMismatch(
+                f"The download does not match the receipt: SHA-256 {self.digest.hexdigest()},\n"
+                f"expected {self.wanted.sha256}. It was deleted. Try again, or contact the operator of the server."
+            )
 
 
 class StorageRefused(Unreachable):
     """The object storage responded, but not with the file."""
 
 
-def redeem(link: str) -> str:
+async def redeem(network: Network, link: str) -> str:
     """Redeem a link and return the URL that it redirects to. Raises Problem and httpx2.TransportError."""
-    with anonymous(link) as client:
-        response = client.get(link)
+    async with anonymous(network, link) as http:
+        response = await network.send(http, http.build_request("GET", link))
+        try:
+            await network.read(response)
+        finally:
+            await network.close(response)
     if not response.is_redirect:
         raise problem_of(response)
     place = httpx2.URL(link).join(response.headers["Location"])
     if httpx2.URL(link).scheme == "https" and place.scheme != "https":
-        raise CliError(
-            "The link redirects from https to http. Contact the operator of the server.", code=Exit.UNEXPECTED
-        )
+        raise InvalidResponse("The link redirects from https to http. Contact the operator of the server.")
     return str(place)
 
 
-@contextmanager
-def anonymous(url: str) -> Iterator[httpx2.Client]:
+@asynccontextmanager
+async def anonymous(
+    network: Network, url: str, *, timeout: float = STALL_SECONDS, follow_redirects: bool = False
+) -> AsyncIterator[Any]:
     """Open a client without the token. A link is bound to the User-Agent of the request that created it."""
-    timeout = httpx2.Timeout(STALL_SECONDS)
     headers = {"User-Agent": AGENT, "Accept-Encoding": "identity"}
-    with httpx2.Client(headers=headers, timeout=timeout, follow_redirects=False, **reach(url)) as client:
-        yield client
-
-
-def origin(url: str) -> str:
-    """Return the scheme and host of a URL; the rest is secret."""
-    parsed = httpx2.URL(url)
-    return f"{parsed.scheme}://{parsed.netloc.decode()}"
-
-
-# ---- Stdout ---------------------------------------------------------------------------------------------------------
-
-
-def to_stdout(download: Download) -> None:
-    """Write to stdout. A wrong checksum is detected only after the content is written, and sets the exit code."""
-    download.may_restart = False
-    download.to(sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    download.check()
+    http = network.client(
+        headers=headers, timeout=httpx2.Timeout(timeout), follow_redirects=follow_redirects, **reach(url)
+    )
+    try:
+        yield http
+    finally:
+        await network.close(http)

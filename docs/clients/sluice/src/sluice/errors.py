@@ -1,120 +1,128 @@
-"""Errors with messages for users and exit codes for scripts."""
+"""Errors of the client. All are subclasses of SluiceError."""
 
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from dataclasses import dataclass
 from typing import Any
 
-
-class Exit(IntEnum):
-    """Exit codes. `docs/command-line.md` and `sluice --help` list them."""
-
-    DONE = 0
-    UNEXPECTED = 1
-    USAGE = 2
-    FORBIDDEN = 3
-    NOT_FOUND = 4
-    REFUSED = 5
-    LIMITED = 6
-    FAILED = 7
-    CANCELLED = 8
-    TIMED_OUT = 9
-    UNREACHABLE = 10
-    CHECKSUM = 11
-    INTERRUPTED = 130
+from sluice.models import Export, Task
 
 
-MEANINGS = {
-    Exit.DONE: "done",
-    Exit.UNEXPECTED: "unexpected error; use --debug for details",
-    Exit.USAGE: "usage error: invalid option, unreadable file, or file that already exists",
-    Exit.FORBIDDEN: "not signed in, or permission denied",
-    Exit.NOT_FOUND: "not found, or gone",
-    Exit.REFUSED: "rejected by the server: invalid input, or not possible in the current state",
-    Exit.LIMITED: "daily quota or rate limit exceeded",
-    Exit.FAILED: "the export or document failed",
-    Exit.CANCELLED: "the export or document was cancelled",
-    Exit.TIMED_OUT: "--timeout exceeded; the export or document continues",
-    Exit.UNREACHABLE: "the server or the object storage cannot be reached",
-    Exit.CHECKSUM: "the download does not match the checksum of the receipt",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C; the export or document continues",
-}
-
-OF_STATUS = {
-    400: Exit.REFUSED,
-    401: Exit.FORBIDDEN,
-    403: Exit.FORBIDDEN,
-    404: Exit.NOT_FOUND,
-    409: Exit.REFUSED,
-    410: Exit.NOT_FOUND,
-    413: Exit.REFUSED,
-    415: Exit.REFUSED,
-    422: Exit.REFUSED,
-    429: Exit.LIMITED,
-    502: Exit.UNREACHABLE,
-    503: Exit.UNREACHABLE,
-    504: Exit.UNREACHABLE,
-}
+class SluiceError(Exception):
+    """The root of all errors of this package."""
 
 
-class CliError(Exception):
-    """An error that ends the command. The first of `lines` states the error, the others what to do."""
-
-    def __init__(self, *lines: str, code: Exit = Exit.UNEXPECTED, document: Any = None) -> None:
-        super().__init__(*lines)
-        self.messages: Sequence[str] = lines
-        self.code = code
-        self.document = document  # for --json: the response of the API
-
-    @property
-    def lines(self) -> Sequence[str]:
-        return self.messages
+class NotSignedIn(SluiceError):
+    """There is no token, or it cannot be sent."""
 
 
-class TimedOut(CliError):
-    """The time limit set with --timeout is exceeded."""
-
-    def __init__(self) -> None:
-        super().__init__("Timed out (--timeout).", code=Exit.TIMED_OUT)
+class InvalidUrl(SluiceError):
+    """This is not the URL of a server."""
 
 
-class Unreachable(CliError):
-    """The server did not respond."""
-
-    def __init__(self, *lines: str) -> None:
-        super().__init__(*lines, code=Exit.UNREACHABLE)
+class InsecureUrl(InvalidUrl):
+    """A token must not be sent to this URL, because the connection is not encrypted."""
 
 
-class Problem(CliError):
-    """An error response of the server: `application/problem+json`, or the body of a proxy's error."""
+class Unreachable(SluiceError):
+    """The server, or the object storage, did not respond."""
 
-    def __init__(self, document: dict[str, Any], *, status: int, retry_after: float | None = None) -> None:
-        super().__init__(code=OF_STATUS.get(status, Exit.UNEXPECTED), document=document)
-        self.status = status
-        self.retry_after = retry_after
-        self.advice: tuple[str, ...] = ()
-        self.wrong: list[str] = []
-        self.locate(lambda pointer: pointer)
 
-    def locate(self, place: Callable[[str], str]) -> None:
-        """Prefix each error with its place. `place` converts a JSON Pointer to an option or file."""
-        located = [
-            (place(str(each.get("pointer", ""))), each.get("detail")) for each in self.document.get("errors") or []
+class InvalidResponse(SluiceError):
+    """The response is not one of a Sluice server."""
+
+
+class TimedOut(SluiceError):
+    """A time limit is exceeded. The work on the server continues."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputError:
+    """An error at one place of a request. `pointer`: a JSON Pointer into its body, or `/name` of a parameter."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class Problem(SluiceError):
+    """An error response of the server: `application/problem+json`, or the body of a proxy's error.
+
+    `code` is stable. `retry_after`: the seconds that the server asks to wait. `redirect`: the place to which the server
+    redirects; the client follows no redirect.
+    """
+
+    def __init__(
+        self, document: dict[str, Any], *, status: int, retry_after: float | None = None, redirect: str = ""
+    ) -> None:
+        super().__init__(document, status)
+        self.document, self.status = document, status
+        self.retry_after, self.redirect = retry_after, redirect
+        self.code = str(document.get("code", ""))
+        self.request_id = str(document.get("requestId") or "")
+        self.errors = [
+            InputError(**{name: str(each.get(name, "")) for name in ("pointer", "code", "detail")})
+            for each in document.get("errors") or []
         ]
-        self.wrong = [f"{where}: {detail}" if where else str(detail) for where, detail in located]
-
-    @property
-    def name(self) -> str:
-        """The stable error code."""
-        return str(self.document.get("code", ""))
-
-    @property
-    def lines(self) -> Sequence[str]:
-        return [*(self.wrong or [f"{self.detail} [{self.name or self.status}]"]), *self.advice]
 
     @property
     def detail(self) -> str:
         text = str(
             self.document.get("detail") or self.document.get("title") or f"The server returned status {self.status}."
         )
-        request = self.document.get("requestId")
-        return f"{text} (request {request})" if self.status >= 500 and request else text  # noqa: PLR2004 - HTTP's 5xx
+        return f"{text} (request {self.request_id})" if self.status >= 500 and self.request_id else text  # noqa: PLR2004 - HTTP's 5xx
+
+    def __str__(self) -> str:
+        lines = [f"{each.pointer}: {each.detail}" if each.pointer else each.detail for each in self.errors]
+        return "\n".join(lines or [f"{self.detail} [{self.code or self.status}]"])
+
+
+# ---- Results --------------------------------------------------------------------------------------------------------
+
+
+class ExportFailed(SluiceError):
+    """The export failed, or was cancelled: `export.status`, `export.error`."""
+
+    def __init__(self, export: Export) -> None:
+        super().__init__(f"The export {export.id} {end_of(export.status, export.error)}")
+        self.export = export
+
+
+class DocumentFailed(SluiceError):
+    """The document failed, or was cancelled: `task.status`, `task.error`."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(f"The document {task.id}, {task.filename}, {end_of(task.status, task.error)}")
+        self.task = task
+
+
+def end_of(status: str, error: Any) -> str:
+    return f"{status}: {error.detail} [{error.code}]" if error else f"was {status}."
+
+
+# ---- Downloads ------------------------------------------------------------------------------------------------------
+
+
+class NoFile(SluiceError):
+    """The export has no file: it has not ended, it failed, or its delivery has expired."""
+
+    def __init__(self, export: Export, why: str) -> None:
+        super().__init__(why)
+        self.export = export
+
+
+class TargetExists(SluiceError):
+    """A file with other content exists at the target of a download."""
+
+
+class ChecksumMismatch(SluiceError):
+    """The download does not have the checksum of the receipt."""
+
+
+# ---- Rules ----------------------------------------------------------------------------------------------------------
+
+
+class RuleNotFound(SluiceError):
+    """No rule has the name, or several have it: `found`, their numbers."""
+
+    def __init__(self, name: str, found: list[int]) -> None:
+        super().__init__(f"Several rules are named {name!r}: {found}." if found else f"Rule {name!r} not found.")
+        self.name, self.found = name, found

@@ -1,6 +1,6 @@
 """Server-sent events of an export or document."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ NOTHING_MORE = 204
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. `number` is its id, to resume from after a disconnect."""
+    """One event. `number` is its id, to resume from after a disconnect. Accept unknown kinds."""
 
     number: str
     kind: str
@@ -31,32 +31,30 @@ class StreamLost(Exception):
         self.wait = wait
 
 
-def listen(api: Api, path: str, *, after: str = "") -> Iterator[Event | None]:
+async def listen(api: Api, path: str, *, after: str = "") -> AsyncGenerator[Event | None, None]:
     """Yield events until the stream ends, and None for each keep-alive comment. Raises StreamLost.
 
     `after`: the number of the last event received. Without it the stream begins with a `snapshot`.
     """
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
     try:
-        with api.stream(f"{path}/events", headers=headers, read=SILENCE_SECONDS) as response:
+        async with api.stream(f"{path}/events", headers=headers, read=SILENCE_SECONDS) as response:
             if response.status_code == NOTHING_MORE:
                 return
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 raise StreamLost
-            yield from parsed(response)
+            async for event in parsed(lines(api.network.blocks(response))):
+                yield event
     except (httpx2.TransportError, ValueError):  # disconnected, or not a stream of this server
         raise StreamLost from None
     except Problem as problem:
         raise StreamLost(wait=problem.retry_after or 0.0) from None
 
 
-def parsed(response: httpx2.Response) -> Iterator[Event | None]:
-    """Parse lines into events. An event that is cut off is dropped.
-
-    Lines end with LF only: httpx2 would also split them at U+2028, which JSON may contain unescaped.
-    """
+async def parsed(received: AsyncIterator[str]) -> AsyncGenerator[Event | None, None]:
+    """Parse lines into events. An event that is cut off is dropped."""
     fields: dict[str, str] = {}
-    for line in lines(response):
+    async for line in received:
         name, _, value = line.partition(": ")
         if line:
             fields[name] = value
@@ -68,9 +66,10 @@ def parsed(response: httpx2.Response) -> Iterator[Event | None]:
             fields = {}
 
 
-def lines(response: httpx2.Response) -> Iterator[str]:
+async def lines(blocks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Split at LF only: httpx2 would also split at U+2028, which JSON may contain unescaped."""
     rest = b""
-    for block in response.iter_bytes():
+    async for block in blocks:
         *whole, rest = (rest + block).split(b"\n")
         for line in whole:
             yield line.decode()

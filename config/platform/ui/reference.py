@@ -1,0 +1,26 @@
+"""The API reference at `/api/docs`, rendered on the server. Its content is the same for all, and made once."""
+
+from functools import cache
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+from django.views.generic import TemplateView
+
+from config.platform.http.audit import NOTHING
+from config.platform.http.openapi.reference import reference
+
+
+class ApiReference(TemplateView):
+    audited = NOTHING
+    template_name = "docs.html"
+    http_method_names = ("get", "head", "options")
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        found = reference()
+        return super().get_context_data(reference=found, operations=operations_html(), title="API", **context)
+
+
+@cache
+def operations_html() -> SafeString:
+    return render_to_string("docs/_operations.html", {"sections": reference().sections})

@@ -1,0 +1,6 @@
+"""`sluice document …`"""
+
+from sluice.cli.documents import batch, change, finish, look, review, submit
+from sluice.cli.documents.shared import app
+
+__all__ = ["app", "batch", "change", "finish", "look", "review", "submit"]

@@ -1,0 +1,85 @@
+"""Commands that correct and approve results."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice import exact_json
+from sluice.cli.documents.shared import Task, app
+from sluice.cli.errors import CliError, Exit, unreadable
+from sluice.cli.lists import Limit, print_list
+from sluice.cli.session import Session, command
+from sluice.cli.terminal import moment
+from sluice.documents import path_of
+
+
+@command(app, "correct")
+def correct(
+    session: Session,
+    task: Task,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE|-", help="Changes as JSON: a merge patch, where null removes a member."),
+    ],
+) -> None:
+    """Correct the data of a result. The original is kept."""
+    patch = text_of(file)
+    path = f"{path_of(task)}/result"
+    tag = session.client.request("GET", path, repeatable=True).headers["ETag"]
+    response = session.client.request(
+        "PATCH",
+        path,
+        repeatable=False,
+        headers={"If-Match": tag, "Content-Type": "application/json"},
+        body=lambda: {"content": b'{"data": %s}' % patch},
+    )
+    session.terminal.info("Corrected.")
+    session.terminal.json(exact_json.loads(response.content)["data"])
+
+
+def text_of(file: str) -> bytes:
+    """Return the JSON of a file or of stdin, with the digits of its numbers."""
+    with unreadable(file):
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        exact_json.loads(text)
+    except ValueError:
+        raise CliError(f"{file} is not JSON.", code=Exit.USAGE) from None
+    return text
+
+
+@command(app, "approve")
+def approve(
+    session: Session,
+    task: Task,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the approval.")] = False,
+) -> None:
+    """Approve the result of a document."""
+    if remove:
+        session.client.delete(f"{path_of(task)}/approve")
+        session.terminal.info("Approval removed.")
+        return
+    response = session.client.post(f"{path_of(task)}/approve", repeatable=True)
+    session.terminal.info(f"Approved by {response['approved_by']}.")
+    if session.terminal.as_json:
+        session.terminal.json(response)
+
+
+@command(app, "history")
+def history(session: Session, task: Task, *, limit: Limit = 50) -> None:
+    """List the corrections and approvals of a document, newest first. --json prints one line each."""
+    events = session.client.pages(f"{path_of(task)}/history", limit=limit)
+    print_list(session, ("WHEN", "WHO", "WHAT", "POINTER", "BEFORE", "AFTER"), events, row)
+
+
+def row(event: dict[str, Any]) -> tuple[str, ...]:
+    change = event["change"] or {}
+    before, after = (shown(change[name]) if name in change else "" for name in ("before", "after"))
+    return (moment(event["at"]), event["by"], event["kind"], event["pointer"] or "", before, after)
+
+
+def shown(value: Any) -> str:
+    return value if isinstance(value, str) else exact_json.dumps(value)

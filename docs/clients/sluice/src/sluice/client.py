@@ -1,0 +1,134 @@
+"""The clients: `Client`, and `AsyncClient` for asyncio."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import httpx2
+
+from sluice import account
+from sluice.account import Account
+from sluice.api import Api, Params, lost
+from sluice.blocking import Methods, iterator, method, run
+from sluice.documents import AsyncBatches, AsyncDocuments, Batches, Documents
+from sluice.exports import AsyncExports, Exports
+from sluice.network import Asynchronous, Blocking, Network
+from sluice.rules import AsyncRules, Rules
+from sluice.schedules import AsyncSchedules, Schedules
+from sluice.webhooks import AsyncWebhooks, Webhooks
+
+SILENCE_SECONDS = 300.0
+
+
+def account_of(url: str | None, token: str | None, *, insecure_http: bool) -> Account:
+    """Return the account of the arguments; without any, the one of the environment or of `sluice login`."""
+    if url is None and token is None:
+        return account.load()
+    checked = account.checked_url(url or "", insecure=insecure_http)
+    return Account(url=checked, token=account.checked_token(token or ""))
+
+
+class AsyncClient:
+    """A signed-in user of a Sluice server, for asyncio. It has the methods of `Client`, as coroutines.
+
+    Use it as a context manager, or close it. Several tasks can share it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        insecure_http: bool = False,
+        patience: float | None = None,
+        network: Network | None = None,
+    ) -> None:
+        signed_in = account_of(url, token, insecure_http=insecure_http)
+        self.api = Api(signed_in, network or Asynchronous(), patience=patience)
+        self.exports = AsyncExports(self.api)
+        self.schedules = AsyncSchedules(self.api)
+        self.webhooks = AsyncWebhooks(self.api)
+        self.rules = AsyncRules(self.api)
+        self.documents = AsyncDocuments(self.api, self.rules)
+        self.batches = AsyncBatches(self.api, self.rules)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.api.network.close(self.api.http)
+
+    # ---- Operations without a method of their own -------------------------------------------------------------------
+
+    async def get(self, path: str, params: Params = None) -> Any:
+        """Return the JSON of a path, with the digits of its numbers."""
+        return await self.api.get(path, params)
+
+    async def post(self, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
+        """`repeatable`: the request is idempotent, and is sent again if its response is lost."""
+        return await self.api.post(path, body, repeatable=repeatable)
+
+    async def delete(self, path: str) -> None:
+        await self.api.delete(path)
+
+    async def pages(self, path: str, params: Params = None, *, limit: int | None = None) -> AsyncIterator[Any]:
+        """Yield the results of a list over its pages."""
+        async for each in self.api.pages(path, params, limit=limit):
+            yield each
+
+    async def request(self, method: str, path: str, /, **options: Any) -> httpx2.Response:
+        """Return a successful response. `options`: those of `Api.request`."""
+        return await self.api.request(method, path, **options)
+
+    async def stream(self, path: str, params: Params = None) -> AsyncIterator[bytes]:
+        """Yield the body of a path as it arrives."""
+        try:
+            async with self.api.stream(path, params=params, read=SILENCE_SECONDS) as response:
+                async for block in self.api.network.blocks(response):
+                    yield block
+        except httpx2.TransportError as error:
+            raise lost(self.api.account.url, error) from None
+
+
+class Client(Methods):
+    """A signed-in user of a Sluice server.
+
+    Without `url` and `token`, it is the one of `SLUICE_URL` and `SLUICE_TOKEN`, or of `sluice login`. `patience`: for
+    how many seconds a request is retried while the server is unreachable or busy. `insecure_http`: allow http:// to
+    another machine, which sends the token unencrypted. Raises NotSignedIn and InvalidUrl. Every method raises Problem,
+    Unreachable and InvalidResponse. Use it as a context manager, or close it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        insecure_http: bool = False,
+        patience: float | None = None,
+    ) -> None:
+        inner = AsyncClient(url, token, insecure_http=insecure_http, patience=patience, network=Blocking())
+        super().__init__(inner)
+        self.account = inner.api.account
+        self.exports = Exports(inner.exports)
+        self.schedules = Schedules(inner.schedules)
+        self.webhooks = Webhooks(inner.webhooks)
+        self.rules = Rules(inner.rules)
+        self.documents = Documents(inner.documents)
+        self.batches = Batches(inner.batches)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run(self.coroutines.close())
+
+    close = method(AsyncClient.close)
+    get = method(AsyncClient.get)
+    post = method(AsyncClient.post)
+    delete = method(AsyncClient.delete)
+    pages = iterator(AsyncClient.pages)
+    request = method(AsyncClient.request)
+    stream = iterator(AsyncClient.stream)

@@ -1,0 +1,51 @@
+"""Suggestions of fields for a rule, which a language model makes from the text of a sample document.
+
+A suggestion is a trial of a rule that asks for fields instead of values. So quotas, budgets, limits, and the protection
+from prompt injection are those of trials.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from etl.pipeline import trial
+from etl.postprocessors.llm import AT_ONCE
+from rules.library.content import RuleContent
+from rules.models import LLM
+
+MOST_TEXT = 20_000  # characters: the beginning shows the kind of document
+MOST_FIELDS = 40
+PROMPT = """\
+The document is a sample of a kind of documents. Do not extract its values. List the fields that a program should \
+extract from each document of this kind, in the order of the page: what identifies it, parties, dates, amounts, and \
+tables.
+"name": a short name in English, in snake_case. "kind": "date" for dates, "number" for amounts without their \
+currency, "objects" for the rows of a table, whose columns are its "fields". "description": one short sentence that \
+says where the value stands and how it is written. "required": whether each document of this kind has it."""
+LEAVES = ["string", "number", "integer", "boolean", "date", "strings"]
+
+
+def field(kinds: list[str], **more: Any) -> dict[str, Any]:
+    properties = {
+        "name": {"type": "string"},
+        "kind": {"enum": kinds},
+        "description": {"type": "string"},
+        "required": {"type": "boolean"},
+        **more,
+    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+COLUMNS = {"type": ["array", "null"], "items": field(LEAVES), "maxItems": MOST_FIELDS}
+FIELDS = {"type": "array", "items": field([*LEAVES, "objects"], fields=COLUMNS), "maxItems": MOST_FIELDS}
+SCHEMA = {"type": "object", "properties": {"fields": FIELDS}, "required": ["fields"], "additionalProperties": False}
+
+
+def run(markdown: str, *, rule_id: int, user: User, before_wait: Callable[[], None]) -> dict[str, Any]:
+    """Return the outcome of the trial, whose data has `fields`: name, kind, description, required, and of tables
+    fields. Raises the errors of `trial.run`. `rule_id`: whose budget pays, 0 for none."""
+    asking = RuleContent(
+        rule_id=rule_id, version=0, name="", mode=LLM, strategy=AT_ONCE, json_schema=SCHEMA, system_prompt=PROMPT
+    )
+    return trial.run(asking, markdown=markdown[:MOST_TEXT], user=user, before_wait=before_wait)

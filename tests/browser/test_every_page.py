@@ -1,0 +1,138 @@
+"""Every page in every state, measured: WCAG 2.2 AA by axe, in light and dark, on a phone, and at 200 % zoom. C1.
+
+The pages of the admin are in `test_admin.py`: their theme belongs to another project.
+"""
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from playwright.sync_api import BrowserContext, Page, expect
+
+from exports.models import Receipt
+from tests.browser import scenes_exports, scenes_webhooks
+from tests.browser.conftest import PageMonitor, check_accessibility, fits_width
+from tests.browser.scenes import Scene
+from tests.browser.screenshots import SCENES
+
+pytestmark = pytest.mark.slow
+
+WIDE, ZOOMED, PHONE = 1280, 640, 360  # pixels; a wide window at 200 % has half of them
+HEIGHT = 900
+# Controls whose center belongs to an element that is neither inside nor around them.
+COVERED = """() => [...document.querySelectorAll("main :is(a[href], button, input, select, textarea, summary)")]
+  .filter((each) => each.checkVisibility({ visibilityProperty: true }) && !each.closest(".unseen"))
+  .slice(0, 150)
+  .filter((each) => {
+    each.scrollIntoView({ block: "center", inline: "center", behavior: "instant" });
+    const { x, y, width, height } = each.getClientRects()[0];
+    const found = document.elementFromPoint(x + width / 2, y + height / 2);
+    return found && !each.contains(found) && !found.contains(each);
+  })
+  .map((each) => each.outerHTML.slice(0, 120))"""
+# Text that is cut off, without an ellipsis or a scroll bar.
+CUT = """() => [...document.querySelectorAll("main *:not(.unseen, svg *, option)")]
+  .filter((each) => each.checkVisibility() && getComputedStyle(each).overflowX === "hidden"
+    && getComputedStyle(each).textOverflow !== "ellipsis" && each.scrollWidth > each.clientWidth + 1
+    && each.textContent.trim() && !each.closest("[aria-hidden], .unseen"))
+  .map((each) => each.outerHTML.slice(0, 120))"""
+# Submits are counted and lead nowhere, as if the response were slow.
+COUNT_AND_STAY = """() => {
+  window.sent = 0;
+  window.addEventListener("submit", (event) => { window.sent += 1; event.preventDefault(); });
+}"""
+MOVING = """() => document.getAnimations().filter((each) => each.playState === "running").length"""
+
+
+@pytest.mark.parametrize(
+    "scene", [each for each in SCENES if not each.name.startswith("admin-")], ids=lambda each: each.name
+)
+def test_it_is_accessible_in_every_look(
+    scene: Scene, alice: User, page: Page, context: BrowserContext, watch: PageMonitor
+) -> None:
+    watch.expect("409")  # images that are not drawn yet
+    watch.expect("404")  # the scene of the 404 page
+    if scene.anonymous:
+        context.clear_cookies()
+    scene.prepare(alice)
+    many = "?limit=10" if scene.name.endswith("-busy") else ""  # axe checks each row
+    page.emulate_media(reduced_motion="reduce", color_scheme="light")
+    answer = page.goto(scene.path(alice) + many)
+    assert answer
+    assert answer.status == scene.status
+    look(page, "light", WIDE)
+    check_accessibility(page)
+    look(page, "dark", ZOOMED)
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    look(page, "dark", PHONE)
+    check_accessibility(page)
+    assert page.evaluate(COVERED) == []
+    assert page.evaluate(MOVING) == 0
+
+
+def look(page: Page, scheme: str, width: int) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": width, "height": HEIGHT})
+    assert fits_width(page), width
+    assert page.evaluate(CUT) == [], width
+
+
+# ---- Focus ----------------------------------------------------------------------------------------------------------
+def focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 120)"))
+
+
+def refreshed(page: Page, part: str) -> None:
+    """Replace a part of the page, as its polling does when something has changed."""
+    page.evaluate("window.before = document.activeElement")
+    page.evaluate(
+        """part => htmx.ajax("GET", document.querySelector(part).getAttribute("hx-get").split("?")[0],
+        { target: part, swap: "outerHTML" })""",
+        part,
+    )
+    page.wait_for_function("() => !document.contains(window.before)")
+
+
+@pytest.mark.parametrize("stop", ["check-summary", "copy-checksum", "program-summary", "create-link"])
+def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, stop: str) -> None:
+    scenes_exports.ready(alice)
+    page.goto(scenes_exports.newest(alice))
+    page.locator("#program-summary").click()
+    page.locator(f"#{stop}").focus()
+    refreshed(page, "#receipt")
+    assert focused(page) == stop
+
+
+def test_focus_goes_to_the_part_whose_button_is_gone(page: Page, alice: User) -> None:
+    """The link of an expired delivery is not in the new receipt."""
+    scenes_exports.ready(alice)
+    page.goto(scenes_exports.newest(alice))
+    page.locator("#program-summary").click()
+    page.locator("#create-link").focus()
+    Receipt.objects.update(expires_at=timezone.now())
+    refreshed(page, "#receipt")
+    expect(page.locator("#receipt")).to_be_focused()
+    page.keyboard.press("Tab")
+    assert focused(page) == "copy-checksum"
+
+
+def test_focus_stays_when_a_list_without_ids_is_replaced(page: Page, alice: User) -> None:
+    scenes_webhooks.sent(alice, count=6)
+    page.goto(scenes_webhooks.path_of(alice))
+    page.get_by_role("link", name="Failed", exact=True).focus()
+    page.evaluate("htmx.ajax('GET', location.href, { target: '#log', swap: 'outerHTML' })")
+    page.wait_for_function("() => !document.querySelector('#log').matches('.htmx-request')")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.activeElement.textContent") == "Failed"
+
+
+def test_a_second_click_on_a_sent_button_is_ignored(page: Page, alice: User) -> None:
+    """The button keeps the focus: `disabled` would move it to the page."""
+    scenes_webhooks.only(alice)
+    page.goto(scenes_webhooks.path_of(alice))
+    page.evaluate(COUNT_AND_STAY)
+    page.locator("#send-test").focus()
+    for _ in range(2):
+        page.keyboard.press("Enter")
+        expect(page.locator("#send-test")).to_have_attribute("aria-disabled", "true")
+    assert focused(page) == "send-test"
+    assert page.evaluate("window.sent") == 1
