@@ -30,9 +30,7 @@ def list_exports(
     limit: Limit = 50,
 ) -> None:
     """List your exports, newest first. --json prints one line each."""
-    rows = session.client.exports.list(
-        status=status, dataset=dataset, name=name, first=first, last=last, limit=limit
-    )
+    rows = session.client.exports.list(status=status, dataset=dataset, name=name, first=first, last=last, limit=limit)
     columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED", "NAME")
     print_list(session, columns, rows, summary)
 
