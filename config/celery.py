@@ -28,7 +28,7 @@ from django_structlog.celery.steps import DjangoStructLogInitStep
 from config.platform import broker
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-# All system checks would load every URL, page and admin class: 18 MB in each process. `check_settings` runs those that
+# All system checks would load every URL, page, and admin class: 18 MB in each process. `check_settings` runs those that
 # a worker needs.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 

@@ -226,6 +226,7 @@ NEW_SCHEDULE: dict[str, Any] = {
     "timezone": "Europe/Berlin",
     "request": {"dataset": "flights", "keys": ["JFK", "EWR"], "format": "csv"},
     "window": {"unit": "day", "from": -1, "to": -1},
+    "sinceLastSuccess": False,
     "misfire": "catch_up",
     "enabled": True,
 }
