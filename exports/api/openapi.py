@@ -42,7 +42,7 @@ CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="
 NAME_OR_ID = OpenApiParameter(
     "q",
     {"type": "string", "maxLength": 255},
-    description="Part of the name, in upper or lower case; less than three characters are compared with its "
+    description="Part of the name, in upper or lower case; fewer than three characters are compared with its "
     "beginning. Or the ID, or its first eight or more digits.",
 )
 DATASET = OpenApiParameter("dataset", description="Name of the dataset. An unknown name returns an empty list.")
