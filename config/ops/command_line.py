@@ -16,8 +16,10 @@ ALL = 100
 # Commands, and how many of their first arguments name objects. Other arguments and all options are not recorded.
 RECORDED = {
     "changepassword": 1,
+    "clearsessions": 0,
     "createsuperuser": 0,
     "dbshell": 0,
+    "dumpdata": 0,
     "flush": 0,
     "grant_dataset": 2,
     "issue_token": 1,
@@ -26,7 +28,9 @@ RECORDED = {
     "migrate": 2,
     "reconcile": 0,
     "register_dataset": 1,
+    "remove_stale_contenttypes": 0,
     "repair": ALL,
+    "reset_second_factors": 1,
     "shell": 0,
     "trim_audit": 0,
 }

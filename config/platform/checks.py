@@ -1,10 +1,12 @@
-"""System check that finds a connection pooler in front of the main database; docs/engines.md."""
+"""System checks: a connection pooler in front of the main database (docs/engines.md), and the admin."""
 
 from collections.abc import Collection
+from importlib import import_module
 from typing import Any
 
 import psycopg
 from django.conf import settings
+from django.contrib.admin.checks import check_admin_app
 from django.core.checks import CheckMessage, Tags, register
 from django.core.checks import Warning as CheckWarning
 
@@ -25,6 +27,13 @@ def check_pooler(databases: Collection[str] | None = None, **_later: Any) -> lis
             id="config.W001",
         )
     ]
+
+
+@register(Tags.admin)
+def check_admin(app_configs: Any = None, **_later: Any) -> list[CheckMessage]:
+    """Load the admin, then check it. Django's own check may run before the URLs are loaded, and find nothing."""
+    import_module(settings.ROOT_URLCONF)
+    return check_admin_app(app_configs)
 
 
 def is_pooled(url: str) -> bool:

@@ -23,6 +23,7 @@ from config.platform.http.circuit_breaker import CircuitBreaker
 from config.platform.http.problems import NotAuthenticated
 from etl import runstate
 from etl.core import metrics
+from etl.core.errors import SchemaInvalid
 from etl.core.states import ENDED, Status
 from etl.models import Task
 from etl.models.task import TaskQuerySet
@@ -103,7 +104,10 @@ def without_data(state: RunState) -> RunState:
     ocr = {name: value for name, value in state.metadata["ocr"].items() if name != representation.EINVOICE}
     warnings = [warning | {"detail": ""} for warning in state.metadata["warnings"]]
     metadata = state.metadata | {"ocr": ocr, "warnings": warnings}
-    return replace(state, result=None, previous_run=0, markdown_key="", metadata=metadata)
+    error = state.error
+    if error and error["code"] == SchemaInvalid.code:
+        error = error | {"detail": SchemaInvalid.detail}  # names of the result's members may be words of the document
+    return replace(state, result=None, previous_run=0, markdown_key="", metadata=metadata, error=error)
 
 
 def has_result(state: RunState) -> bool:

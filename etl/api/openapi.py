@@ -163,7 +163,6 @@ within two hours after the URL expires.""",
 # ---- Batches --------------------------------------------------------------------------------------------------------
 
 BATCH = {"batch_id": "$response.body#/batch_id"}
-SAME_BATCH = {"batch_id": "$request.path.batch_id"}
 ACCEPTED_BATCH = LinkedResponse(
     schemas.AcceptedBatch,
     "The documents are stored durably, and their tasks survive process crashes.",

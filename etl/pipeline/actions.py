@@ -10,7 +10,7 @@ from django.db import transaction
 
 from config.platform import storage
 from config.platform.db import clock
-from config.platform.http import audit
+from config.platform.http import audit, staff
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl import runstate
 from etl.core import metrics
@@ -124,9 +124,13 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
 
 
 def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
-    """Return the rule of a retry: the given one in its current version, or the task's own in its recorded version."""
+    """Return the rule of a retry: the given one in its current version, or the task's own in its recorded version.
+
+    Raises NotPermitted for another rule by staff who may not open data: a rule of theirs could spell the document out.
+    """
     if rule_id is None:
         return catalog.content(rule_id=task.rule_id, version=task.rule_version)
+    staff.require_data(user, task.user_id)
     return catalog.resolve(user=user, rule_id=rule_id)
 
 

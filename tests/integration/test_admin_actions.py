@@ -349,13 +349,13 @@ def test_a_slot_is_released_only_after_its_call_has_ended(pages: Client, dataset
     assert fields["selection"] == "[]"
     chosen = json.dumps([[str(slot.pk), str(slot.token)]])
     assert messages_of(pages.post(action, fields | {"selection": chosen}))[-1].startswith(
-        "Unchanged: 1 slot. The worker that"
+        "Unchanged: 1 source call. The worker that"
     )
 
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.filter(pk=slot.pk).update(lease_until=LONG_AGO)
 
-    assert messages_of(press(pages, slot, "release"))[-1].startswith("Released 1 slot. Call terminated")
+    assert messages_of(press(pages, slot, "release"))[-1].startswith("Released 1 source call. Call terminated")
     assert not Slot.objects.held().exists()
 
 
@@ -372,7 +372,7 @@ def test_a_slot_stays_taken_while_the_source_is_unavailable(
 
     (words,) = messages_of(press(pages, slot, "release"))
 
-    assert words.startswith("Unchanged: 1 slot. The source database did not respond")
+    assert words.startswith("Unchanged: 1 source call. The source database did not respond")
     assert Slot.objects.held().exists()
 
 

@@ -90,7 +90,7 @@ def test_the_page_shows_progress_and_failures_by_reason(client: Client, alice: U
     assert "data-open" in shown
     assert "Retry 1 failed document<" in shown
     assert "file_encrypted" in shown
-    assert page(client, f"{LIST}/{batch.pk}?status=failed").count('class="named"><a') == 1
+    assert page(client, f"{LIST}/{batch.pk}?status=failed").count('class="named title"><a') == 1
     part = page(client, f"{LIST}/{batch.pk}", headers={"HX-Request": "true"})
     assert "50 % done." in part
     assert "<h1>" not in part

@@ -18,8 +18,8 @@ from config.dev.stack.openid_provider import USERS, OpenIDProvider
 from config.ops.checks.deployment import check_single_sign_on
 from config.ops.doctor import peers
 from config.ops.doctor.findings import Level
-from config.platform.http import single_sign_on
-from config.platform.models import Identity
+from config.platform.http import roles, single_sign_on
+from config.platform.models import AuditEntry, Identity
 from tests.conftest import client_of
 from tests.openid import callback_of, change, path_of, providing, set_groups, sign_in, use
 
@@ -273,6 +273,73 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
     User.objects.update(is_active=False)
     assert "This account is disabled" in text_of(client, sign_in(client, "joan"))
     assert not User.objects.get().is_active
+
+
+def test_what_staff_decide_about_an_ended_account_stands(
+    client: Client, provider: OpenIDProvider, admin_client: Client
+) -> None:
+    """C10: staff who save an account that the provider had ended have disabled it."""
+    sign_in(client, "joan")
+    user = User.objects.get(username="joan")
+    change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
+    due("joan")
+    assert not is_in(client)
+    saved = {"username": "joan", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    assert admin_client.post(f"/admin/auth/user/{user.pk}/change/", saved).status_code == 302
+    change(provider, "UPDATE auth_user SET is_active = 1 WHERE username = 'joan'")
+    assert "This account is disabled" in text_of(client, sign_in(client, "joan"))
+
+
+def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, client: Client) -> None:
+    """C10, C13: whatever request comes first, and that request has its own."""
+    sign_in(client, "grace")
+    user = User.objects.get()
+    with_token = client_of(user)
+    set_groups(provider, "grace", "finance")
+    due("grace", minutes=2)
+    before = AuditEntry.objects.count()
+    assert with_token.post("/exports", {}).status_code == 400
+    found = AuditEntry.objects.order_by("pk")[before:]
+    assert [(each.user_id, each.via, each.action, each.outcome) for each in found] == [
+        (user.pk, "sign_in", "single sign-on: groups changed", "success"),
+        (user.pk, "api", "/exports", "refused"),
+    ]
+    assert with_token.post("/exports", {}).status_code == 401
+
+
+def test_names_of_roles_give_no_role(client: Client, provider: OpenIDProvider, settings: LazySettings) -> None:
+    """C10, C14: unless the settings list them."""
+    set_groups(provider, "joan", roles.GROUPS[roles.ADMINISTRATOR])
+    sign_in(client, "joan")
+    assert not User.objects.get().groups.exists()
+    use(settings, provider, oidc_staff_groups=[roles.GROUPS[roles.OPERATOR]])
+    set_groups(provider, "joan", roles.GROUPS[roles.OPERATOR])
+    sign_in(client, "joan")
+    assert User.objects.get().groups.get().name == roles.GROUPS[roles.OPERATOR]
+
+
+def test_a_local_password_is_no_way_around_the_provider(client: Client, provider: OpenIDProvider) -> None:
+    """C10."""
+    sign_in(client, "joan")
+    user = User.objects.get()
+    user.set_password("only for tests, 1")
+    user.save()
+    browser = Client()
+    browser.post("/app/sign-in", {"username": "joan", "password": "only for tests, 1"})
+    assert not is_in(browser)
+
+
+def test_sign_ins_that_are_begun_are_limited_and_leave_one_state(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
+    """C10: else anybody fills the table of sessions."""
+    for _ in range(3):
+        client.get("/app/sign-in/sso", {"next": "/" + "x" * 10_000})
+    assert len(client.session.encode(dict(client.session))) < 2_000
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/min"})
+    for _ in range(2):
+        answer = client.get("/app/sign-in/sso")
+    assert answer["Location"] == "/app/sign-in"
 
 
 def test_users_stay_confirmed_while_the_provider_is_away_for_a_while(

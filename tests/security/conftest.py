@@ -14,7 +14,7 @@ from django.utils import timezone
 from config.dev.stack.processes import Web
 from config.platform import storage
 from config.platform.http.tokens import id_of, of_user
-from config.platform.models import AuditEntry, SecondFactor
+from config.platform.models import AuditEntry, SecondFactor, TokenDetails
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import EventType
 from etl.models import Evaluation, Sample, SampleRun, Task
@@ -107,7 +107,7 @@ def state() -> Callable[[], State]:
             model
             for model in apps.get_models()
             if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth", "platform")
-            and model is not AuditEntry  # refused requests are in it
+            and model not in (AuditEntry, TokenDetails)  # refused requests, and the last use
         ]
         return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in ours}
 

@@ -103,6 +103,23 @@ def test_owners_who_open_data_are_recorded_once_and_polls_are_not(belongings: di
     assert {(each.user_id, each.outcome, each.method) for each in written()} == {(alice.pk, "success", "GET")}
 
 
+def test_head_is_recorded_where_its_response_has_the_url_of_data(belongings: dict[str, Any], alice: User) -> None:
+    """C13."""
+    browser = browser_of(alice)
+    before = AuditEntry.objects.count()
+    answer = browser.head(f"/app/documents/{belongings['task_id']}/original")
+    assert "X-Amz-Signature" in answer["Location"]
+    assert AuditEntry.objects.count() == before + 1
+
+
+def test_a_refused_form_is_recorded_as_refused(alice: User) -> None:
+    """C13: its page has the status 200."""
+    answer = browser_of(alice).post("/app/account/password", {"old_password": "wrong"})
+    assert answer.status_code == 200
+    (entry,) = written()
+    assert (entry.status, entry.outcome) == (200, "refused")
+
+
 # ---- Entries --------------------------------------------------------------------------------------------------------
 def test_an_entry_says_who_did_what_from_where(belongings: dict[str, Any], alice: User) -> None:
     token, text = tokens.create(alice)

@@ -104,14 +104,14 @@ def test_document_names_cannot_inject_headers_of_results(belongings: dict[str, A
 @pytest.mark.parametrize("there", ELSEWHERE)
 def test_sign_in_redirects_only_within_the_site(transactional_db: None, there: str) -> None:
     User.objects.create_user("carol", password=PASSWORD, is_staff=True)
-    for path, home in (("/app/sign-in", "/app/exports"), ("/admin/login/", "/app/exports")):
-        words = {"username": "carol", "password": PASSWORD}
-        answers = (Client().post(path, words | {"next": there}), Client().post(f"{path}?next={quote(there)}", words))
-        for answer in answers:
-            assert answer.status_code == 302
-            assert answer["Location"] == home, (path, there)
-        known = browser_of(User.objects.get()).get(f"{path}?next={quote(there)}")
-        assert "evil" not in known.headers.get("Location", "")
+    path, words = "/app/sign-in", {"username": "carol", "password": PASSWORD}
+    answers = (Client().post(path, words | {"next": there}), Client().post(f"{path}?next={quote(there)}", words))
+    for answer in answers:
+        assert answer.status_code == 302
+        assert answer["Location"] == "/app/exports"
+    known = browser_of(User.objects.get()).get(f"{path}?next={quote(there)}")
+    assert "evil" not in known.headers.get("Location", "")
+    assert Client().get(f"/admin/login/?next={quote(there)}")["Location"].startswith("/app/sign-in?")
 
 
 @pytest.mark.parametrize("there", ELSEWHERE)

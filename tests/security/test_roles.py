@@ -18,6 +18,7 @@ from rest_framework.test import APIClient
 
 from config.platform.http import roles
 from config.platform.models import AuditEntry
+from etl import runstate
 from etl.models import Task
 from exports.models import Dataset
 from tests.conftest import client_of
@@ -164,6 +165,22 @@ def test_operators_see_states_without_data(belongings: dict[str, Any], operator:
         assert SECRET_TEXT not in text
     assert "/original" not in page.content.decode()
     assert not AuditEntry.objects.filter(method="GET").exists()
+
+
+def test_operators_cannot_read_a_document_by_a_rule_of_their_own(
+    belongings: dict[str, Any], operator: User, alice: User
+) -> None:
+    """C14: names of the result's members would spell it out, in the error of a schema that does not fit."""
+    rule = client_of(operator).post("/api/v1/etl/rules", {"name": "Mine", "postprocess_mode": "skip"}).json()["rule_id"]
+    task = Task.objects.get(pk=belongings["task_id"])
+    retry = {"from_stage": "postprocess", "rule_id": rule}
+    assert client_of(operator).post(f"/api/v1/etl/tasks/{task.pk}/retry", retry).status_code == 403
+    detail = "#/Alice owes 12 EUR: must be an integer"
+    error = {"code": "schema_validation", "detail": detail, "stage": "postprocess", "retryable": True, "attempts": 1}
+    Task.objects.filter(pk=task.pk).update(status="failed", error=error)
+    runstate.forget_many([task])
+    shown = client_of(operator).get(f"/api/v1/etl/tasks/{task.pk}").json()["error"]["detail"]
+    assert shown.startswith("The language model's response does not match")
 
 
 def test_operators_operate_exports_in_the_admin(alice: User, dataset: Dataset, operator: User) -> None:

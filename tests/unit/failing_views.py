@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config.platform.http import large_bodies
+from config.platform.http.audit import NOTHING
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.http.serializers import StrictSerializer
 
@@ -69,6 +70,7 @@ class Order(StrictSerializer):
 
 
 class Orders(APIView):
+    audited = NOTHING
     authentication_classes = permission_classes = ()
 
     def post(self, request: Request) -> Response:

@@ -24,6 +24,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from config.platform.admin.display import badge, list_of, moment, side_by_side
 from config.platform.admin.lists import OwnFilters, ReadOnly
 from config.platform.http import scopes, tokens
+from config.platform.models import Identity
 from config.platform.ui.base import redirect_page
 from config.platform.ui.templatetags import pages
 
@@ -65,6 +66,11 @@ class Users(OwnFilters, UserAdmin, ModelAdmin):
     filter_horizontal = ()  # Django's dual-list widget overflows the page and fails axe's contrast checks
     readonly_fields = ("related",)
     fieldsets = (*(UserAdmin.fieldsets or ()), ("Related", {"fields": ("related",)}))
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+        """Save. What staff decide about an account stands, whatever the OpenID provider had decided before."""
+        super().save_model(request, obj, form, change)
+        Identity.objects.filter(pk=obj.pk).update(ended_at=None)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Also called by the password page."""

@@ -121,7 +121,7 @@ def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
             with pending(pending_of(request)) as entry:
                 response: HttpResponseBase = await get_response(request)
                 if is_due(request, response, entry):
-                    await sync_to_async(finish)(response, entry)
+                    await sync_to_async(finish)(request, response, entry)
                 return response
 
         return handle_async
@@ -130,7 +130,7 @@ def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
         with pending(pending_of(request)) as entry:
             response: HttpResponseBase = get_response(request)
             if is_due(request, response, entry):
-                finish(response, entry)
+                finish(request, response, entry)
             return response
 
     return handle
@@ -151,7 +151,8 @@ def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
     elif status >= HTTPStatus.BAD_REQUEST:
         is_due = audited.reads and status in DENIED
     else:
-        is_due = request.method == "GET" and (audited.reads or entry.opened)
+        # The URL in the response to HEAD works as that to GET does.
+        is_due = (request.method == "GET" or response.has_header("Location")) and (audited.reads or entry.opened)
     # Refused requests without a user, such as those with a wrong link, are not recorded here: anyone can send them.
     return is_due and (status < HTTPStatus.BAD_REQUEST or bool(user_id_of(request)))
 
@@ -167,15 +168,15 @@ def declared(match: ResolverMatch) -> Audited:
     return audited
 
 
-def finish(response: HttpResponseBase, entry: Pending) -> None:
+def finish(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> None:
     """Write the entry. Data is not sent without one; a change that was made cannot be refused any more."""
     status = response.status_code
     try:
-        entry.write(*created_by(response, entry), status=status, outcome=outcome_of(status))
+        entry.write(*created_by(response, entry), status=status, outcome=outcome_of(request, response))
         if response.streaming and not connection.in_atomic_block:
             connection.close()  # a slow client must not hold it
     except Error as error:
-        if entry.is_read:
+        if entry.is_read or entry.opened:
             response.close()
             raise
         metrics.AUDIT_ENTRIES_LOST.inc()
@@ -183,7 +184,12 @@ def finish(response: HttpResponseBase, entry: Pending) -> None:
         log.exception("audit_entry_not_written", error=logs.describe(error), status=status, entry=described)
 
 
-def outcome_of(status: int) -> str:
+def outcome_of(request: HttpRequest, response: HttpResponseBase) -> str:
+    """Return the outcome. Pages answer a refused form with the form, and otherwise with a redirect."""
+    status, match = response.status_code, request.resolver_match
+    is_form = request.method not in SAFE and status == HTTPStatus.OK and via(request) != AuditEntry.Via.API
+    if is_form and match and not declared(match).reads and not response.has_header("HX-Redirect"):
+        return AuditEntry.Outcome.REFUSED
     if status < HTTPStatus.BAD_REQUEST:
         return AuditEntry.Outcome.SUCCESS
     return AuditEntry.Outcome.REFUSED if status < HTTPStatus.INTERNAL_SERVER_ERROR else AuditEntry.Outcome.FAILED

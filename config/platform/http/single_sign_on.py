@@ -18,7 +18,7 @@ from authlib.integrations.django_client import DjangoIntegration, DjangoOAuth2Ap
 from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -26,9 +26,9 @@ from joserfc.errors import JoseError
 from knox.models import AuthToken
 from requests import HTTPError, RequestException
 
-from config.platform.http import tokens
+from config.platform.http import audit, roles, tokens
 from config.platform.http.problems import Problem
-from config.platform.models import Identity
+from config.platform.models import AuditEntry, Identity
 from config.platform.observability import logs
 from config.platform.observability.counters import counter
 
@@ -59,7 +59,7 @@ class SignInRefused(Exception):
 
 
 class Ended(Exception):
-    """The provider no longer confirms a user. The text is for the audit log. `revoke`: the user's tokens, too.
+    """The provider no longer confirms a user. The text is for the change history. `revoke`: the user's tokens, too.
 
     A refused refresh token may only be too old: then tokens are suspended until the next sign-in.
     """
@@ -156,6 +156,7 @@ def begin(request: HttpRequest, callback: str) -> HttpResponse:
 
 def finish(request: HttpRequest) -> User:
     """Return the user whom the provider's redirect names, created or updated. Raises SignInRefused."""
+    release_connection()
     try:
         app = provider()
         token = app.authorize_access_token(request, claims_options=claims_options(app))
@@ -187,10 +188,10 @@ def signed_in(issuer: str, claims: dict[str, Any], provider_tokens: dict[str, An
     with transaction.atomic():
         locked = Identity.objects.select_for_update(of=("self",)).select_related("user")
         identity = locked.filter(issuer=issuer, subject=claims["sub"]).first()
+        if identity and not identity.user.is_active and identity.ended_at is None:
+            raise SignInRefused("This account is disabled.")  # by staff
         if identity and not is_admitted(names):
             end(identity, NotAdmitted())
-        elif identity and not identity.user.is_active and identity.ended_at is None:
-            raise SignInRefused("This account is disabled.")
         elif is_admitted(names):
             identity = identity or new_identity(issuer, claims, now)
             user = identity.user
@@ -227,8 +228,13 @@ def groups_of(claims: dict[str, Any]) -> set[str]:
     """Return the names of the groups in the claims."""
     value = claims.get(settings.SLUICE.oidc_groups_claim) or []
     names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    env = settings.SLUICE
+    # Whoever can name a group at the provider must not get a role by its name alone.
+    reserved = {*roles.GROUPS.values()} - {*env.oidc_staff_groups, *env.oidc_admin_groups}
     return {
-        name for name in names[:MAX_GROUPS] if isinstance(name, str) and 0 < len(name) <= MAX_NAME and "\0" not in name
+        name
+        for name in names[:MAX_GROUPS]
+        if isinstance(name, str) and 0 < len(name) <= MAX_NAME and "\0" not in name and name not in reserved
     }
 
 
@@ -253,9 +259,22 @@ def confirm(identity: Identity, names: set[str], now: datetime) -> None:
         user.save(update_fields=["is_staff", "is_superuser", "password"])
         Group.objects.bulk_create([Group(name=name) for name in sorted(names - known)], ignore_conflicts=True)
         user.groups.set(Group.objects.filter(name__in=names))
-        tokens.record(user, f"Groups changed by single sign-on: {described(names - known, lost)}.")
+        rights = "superuser" if is_admin else "staff" if is_staff else "no staff"
+        note(user, f"Groups changed by single sign-on, {rights}: {described(names - known, lost)}.", "groups changed")
     Identity.objects.filter(pk=user.pk).update(checked_at=now)
     identity.checked_at = now
+
+
+def note(user: User, message: str, action: str) -> None:
+    """Record a change by the provider, with an entry of its own: it is not made by the request that comes first."""
+    fields = {
+        "via": AuditEntry.Via.SIGN_IN,
+        "user_id": user.pk,
+        "action": f"single sign-on: {action}",
+        "object_ids": [],
+    }
+    with audit.pending(audit.Pending(lambda: dict(fields))):
+        tokens.record(user, message)
 
 
 def described(added: Iterable[str], removed: Iterable[str]) -> str:
@@ -273,7 +292,7 @@ def end(identity: Identity, reason: Ended) -> None:
     Identity.objects.filter(pk=user.pk).update(ended_at=timezone.now(), tokens={})
     if reason.revoke:
         AuthToken.objects.filter(user=user).delete()
-    tokens.record(user, f"Ended by single sign-on: {reason}.")
+    note(user, f"Ended by single sign-on: {reason}.", "access ended")
     log.info("identity_ended", reason=str(reason))
 
 
@@ -342,6 +361,7 @@ def current_claims(identity: Identity, now: datetime) -> dict[str, Any]:
     """Return the provider's current claims about a user. Raises Ended, or one of FAILURES."""
     # Reading the deferred field from `identity` would replace its user, whom the caller holds, by another object.
     held = Identity.objects.values_list("tokens", flat=True).get(pk=identity.pk)
+    release_connection()
     app, claims = provider(), {}
     if refresh_token := held.get("refresh_token"):
         new = refreshed(app, refresh_token)
@@ -354,6 +374,12 @@ def current_claims(identity: Identity, now: datetime) -> dict[str, Any]:
     elif held.get("expires_at", now.timestamp() + 1) <= now.timestamp():
         raise Ended("the access token expired, and the provider issued no refresh token")
     return claims | userinfo(app, held, identity.subject)
+
+
+def release_connection() -> None:
+    """Return the connection to the pool while a request waits: a slow provider must not take it from other users."""
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def refreshed(app: DjangoOAuth2App, refresh_token: str) -> dict[str, Any]:
@@ -370,6 +396,7 @@ def wait_for_check(user: User, identity: Identity) -> None:
     deadline = time.monotonic() + RETRY.total_seconds()
     identity.refresh_from_db(fields=STATE)
     while identity.is_being_checked and time.monotonic() < deadline:
+        release_connection()
         time.sleep(0.1)
         identity.refresh_from_db(fields=STATE)
     user.refresh_from_db(fields=["is_active", "is_staff", "is_superuser", "password"])

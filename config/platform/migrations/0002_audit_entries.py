@@ -35,7 +35,7 @@ BEGIN
 END $$;
 """
 UNDO = "DROP FUNCTION IF EXISTS platform_audit_is_append_only CASCADE"
-COULD_OPEN_DATA = (("etl", "view_task"), ("etl", "view_documentbatch"), ("exports", "view_chunk"))
+COULD_OPEN_DATA = (("etl", "view_task"), ("etl", "view_documentbatch"), ("exports", "view_chunk"), ("exports", "view_delivery"))
 
 
 def keep_access(apps, schema_editor):

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.mixins import LoginRequiredMixin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -87,7 +87,7 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
 def role(request: HttpRequest) -> dict[str, Any]:
     """Context processor: `is_read_only` tells templates whether the user is an auditor."""
-    return {"is_read_only": partial(roles.is_auditor, request.user)}
+    return {"is_read_only": partial(roles.is_auditor, getattr(request, "user", AnonymousUser()))}
 
 
 def is_htmx(request: HttpRequest) -> bool:

@@ -1,11 +1,14 @@
 """Pages of second factors: the second step of a sign-in, and the user's own factors."""
 
 import time
-from typing import Any
+from typing import Any, cast
 
+import limits
 import segno
 from django import forms
 from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_login_failed
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
@@ -20,8 +23,11 @@ from config.platform.http.throttling import limiter, rate
 from config.platform.models import Identity
 from config.platform.ui import sign_in
 from config.platform.ui.base import Action, Page, problem_text
+from config.platform.ui.templatetags.pages import duration
 
 CONFIRMED_FOR = 600  # seconds
+# Of an authenticator app: else they could be guessed within weeks. Security keys and recovery codes still work then.
+CODES_PER_DAY = limits.RateLimitItemPerDay(50, namespace="codes_of_a_user")
 # Keys of the session
 NEW_SECRET = "new_authenticator_app"
 KEY_STATE = "security_key"
@@ -41,7 +47,7 @@ class KeyForm(forms.Form):
 
 
 class NewAppForm(forms.Form):
-    name = forms.CharField(max_length=100, initial="Authenticator app", help_text="What you call it.")
+    name = forms.CharField(max_length=100, initial="Authenticator app", help_text="For example: Work phone.")
     code = forms.CharField(
         max_length=10,
         help_text="The 6 digits that the app shows.",
@@ -53,7 +59,7 @@ class NewAppForm(forms.Form):
 
 
 class NewKeyForm(KeyForm):
-    name = forms.CharField(max_length=100, initial="Security key", help_text="What you call it.")
+    name = forms.CharField(max_length=100, initial="Security key", help_text="For example: Blue key.")
 
 
 class PasswordForm(forms.Form):
@@ -86,8 +92,10 @@ class Step(FormView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if seconds := limiter().wait(rate("sign_in_rate"), f"second-factor:{self.user.pk}"):
-            messages.error(request, f"Too many attempts. Try again in {seconds} s.")
-            return redirect("sign-in-second-factor")
+            return self.refuse(request, seconds)
+        code = "".join(request.POST.get("code", "").split())
+        if code.isdecimal() and (seconds := limiter().wait(CODES_PER_DAY, str(self.user.pk))):
+            return self.refuse(request, seconds)
         request.session[sign_in.PENDING]["attempts"] += 1
         request.session.modified = True
         if self.is_correct(request):
@@ -95,6 +103,10 @@ class Step(FormView):
         sign_in.log.warning("second_factor_failed")
         user_login_failed.send(__name__, credentials={"username": self.user.get_username()}, request=request)
         messages.error(request, "Incorrect code or security key. A code is accepted once.")
+        return redirect("sign-in-second-factor")
+
+    def refuse(self, request: HttpRequest, seconds: int) -> HttpResponse:
+        messages.error(request, f"Too many attempts. Try again in {duration(seconds)}.")
         return redirect("sign-in-second-factor")
 
     def is_correct(self, request: HttpRequest) -> bool:
@@ -120,6 +132,8 @@ class Confirmed(Page):
             return self.handle_no_permission()
         if Identity.objects.filter(user_id=request.user.pk).exists():
             return redirect("second-factors")
+        if is_from_before(request):
+            return sign_in_again(request)
         if not is_confirmed(request):
             return redirect(f"{reverse('confirm-password')}?{urlencode({'next': request.path})}")
         return super().dispatch(request, *args, **kwargs)
@@ -131,6 +145,17 @@ class Confirmed(Page):
             messages.success(request, "Second factor added.")
             return redirect("second-factors")
         return show_codes(self)
+
+
+def is_from_before(request: HttpRequest) -> bool:
+    """Return whether the session had no second factor, although the user has one: it is older, and may be stolen."""
+    return second_factor.is_enabled(cast("User", request.user)) and not request.session.get(second_factor.VERIFIED)
+
+
+def sign_in_again(request: HttpRequest) -> HttpResponse:
+    logout(request)
+    messages.info(request, "Sign in again, with your second factor.")
+    return redirect("sign-in")
 
 
 def is_confirmed(request: HttpRequest) -> bool:
@@ -172,7 +197,7 @@ class Confirm(Page):
     def post(self, request: HttpRequest) -> HttpResponse:
         form, next_url = PasswordForm(request.POST), request.POST.get("next", "")
         if seconds := limiter().wait(rate("sign_in_rate"), f"password:{self.user.pk}"):
-            form.add_error(None, f"Too many attempts. Try again in {seconds} s.")
+            form.add_error(None, f"Too many attempts. Try again in {duration(seconds)}.")
         elif form.is_valid() and self.user.check_password(form.cleaned_data["password"]):
             request.session[sign_in.CONFIRMED] = time.time()
             is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())
@@ -256,6 +281,8 @@ class Remove(Action):
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         require_first(self.user.second_factors.filter(pk=kwargs["factor_id"]), second_factor.NoSuchFactor)
+        if is_from_before(request):
+            return sign_in_again(request)
         if not is_confirmed(request):
             return redirect(f"{reverse('confirm-password')}?{urlencode({'next': reverse('second-factors')})}")
         return super().post(request, **kwargs)

@@ -12,6 +12,7 @@ from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.auth.models import User
+from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -26,6 +27,7 @@ from config.platform.http.audit import NOTHING
 from config.platform.http.error_handling import respond_page
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
+from config.platform.models import Identity
 from config.platform.ui.base import redirect_page
 from config.platform.ui.templatetags.pages import duration
 
@@ -37,7 +39,9 @@ WAIT = "sign_in_wait"  # request attribute: seconds until the next attempt is al
 PENDING = "sign_in_pending"  # a correct password that waits for the second factor
 CONFIRMED = "password_confirmed_at"  # Unix time
 NEXT = "sign_in_next"
+STATES = "_state_oidc_"  # of Authlib, one for each sign-in that was begun
 PENDING_SECONDS, PENDING_ATTEMPTS = 300, 5
+MAX_NEXT = 2_000  # characters
 BEFORE_SETUP = ("/app/sign-in", "/app/sign-out", "/app/account/second-factors", "/admin/login/", "/admin/logout/")
 
 
@@ -55,7 +59,9 @@ class Backend(ModelBackend):
             setattr(request, WAIT, seconds)
             log.warning("sign_in_refused", seconds=seconds)
             raise PermissionDenied  # stops Django from trying other backends
-        return super().authenticate(request, **words)
+        user = super().authenticate(request, **words)
+        # A local password must not be a way around the provider.
+        return None if user and Identity.objects.filter(pk=user.pk).exists() else user
 
     def get_user(self, user_id: int) -> User | None:
         """Return the user of a session, if the user is active. Raises ProviderUnavailable."""
@@ -172,11 +178,16 @@ class SingleSignOn(View):
     def get(self, request: HttpRequest) -> HttpResponse:
         if not single_sign_on.is_on():
             return redirect("sign-in")
-        request.session[NEXT] = request.GET.get("next", "")
+        if seconds := limiter().wait(rate("sign_in_rate"), f"sso:{counted_as(request)}"):
+            return refuse(request, f"Too many attempts. Try again in {duration(seconds)}.")
+        for name in [name for name in request.session.keys() if name.startswith(STATES)]:  # noqa: SIM118 - no dictionary
+            del request.session[name]
+        next_url = request.GET.get("next", "")
+        request.session[NEXT] = next_url if len(next_url) <= MAX_NEXT else ""
         try:
             return single_sign_on.begin(request, request.build_absolute_uri(reverse("single-sign-on-callback")))
         except single_sign_on.SignInRefused as refused:
-            return refuse(request, refused)
+            return refuse(request, str(refused))
 
 
 class Callback(View):
@@ -187,11 +198,14 @@ class Callback(View):
     def get(self, request: HttpRequest) -> HttpResponse:
         if not single_sign_on.is_on():
             return redirect("sign-in")
+        if seconds := limiter().wait(rate("sign_in_rate"), f"sso-callback:{counted_as(request)}"):
+            return refuse(request, f"Too many attempts. Try again in {duration(seconds)}.")
         next_url = request.session.pop(NEXT, "")
         try:
             user = single_sign_on.finish(request)
         except single_sign_on.SignInRefused as refused:
-            return refuse(request, refused)
+            user_login_failed.send(__name__, credentials={}, request=request)
+            return refuse(request, str(refused))
         login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
         request.session[second_factor.EXTERNAL] = True
         log.info("signed_in")
@@ -199,6 +213,6 @@ class Callback(View):
         return redirect(next_url if is_safe else resolve_url(settings.LOGIN_REDIRECT_URL))
 
 
-def refuse(request: HttpRequest, refused: single_sign_on.SignInRefused) -> HttpResponse:
-    messages.error(request, str(refused))
+def refuse(request: HttpRequest, reason: str) -> HttpResponse:
+    messages.error(request, reason)
     return redirect("sign-in")

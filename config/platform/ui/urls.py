@@ -28,5 +28,6 @@ urlpatterns = [
         second_factors.Remove.as_view(),
         name="remove-second-factor",
     ),
+    path("admin/password_change/", RedirectView.as_view(pattern_name="password")),  # which limits the attempts
     path("admin/login/", sign_in.AdminSignIn.as_view()),  # before the admin's own, which knows no second factor
 ]
