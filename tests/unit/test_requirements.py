@@ -46,7 +46,7 @@ def names(test: str, number: str) -> bool:
 
 def test_it_has_a_row_for_every_requirement() -> None:
     assert [row.number for row in ROWS] == [
-        *(f"A{number}" for number in range(1, 41)),
+        *(f"A{number}" for number in range(1, 42)),
         *(f"B{number}" for number in (*range(1, 29), *range(30, 45))),
         *(f"C{number}" for number in (*range(1, 8), 9, 10, *range(12, 15))),
     ]
