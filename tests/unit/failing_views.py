@@ -116,6 +116,9 @@ def meet(request: HttpRequest) -> HttpResponse:
     return HttpResponse("met")
 
 
+setattr(meet, "audited", NOTHING)  # noqa: B010 - mypy knows no attributes of functions
+
+
 def fail_as_page(request: HttpRequest) -> HttpResponse:
     raise Http404(SECRET)
 

@@ -163,7 +163,7 @@ def declared(match: ResolverMatch) -> Audited:
         return NOTHING
     if match.app_names == ["admin"]:
         return Audited("object_id" in match.kwargs, writes=True)
-    view = getattr(match.func, "view_class", None) or getattr(match.func, "cls", None)
+    view = getattr(match.func, "view_class", None) or getattr(match.func, "cls", None) or match.func
     audited: Audited = getattr(view, "audited", CHANGES)
     return audited
 
