@@ -1,6 +1,8 @@
 """Scenes of the rules pages: empty, busy, and failed."""
 
+from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import override_settings
 from django.utils import timezone
 
 from etl.models import Evaluation, Sample, SampleRun, Task
@@ -44,8 +46,9 @@ def one(user: User) -> None:
 
 def many(user: User) -> None:
     system_rules.load_all()
-    for number in range(1000):
-        editing.create(owner=user, values=content(number))
+    with override_settings(SLUICE=settings.SLUICE.model_copy(update={"etl_daily_rule_versions": 2000})):
+        for number in range(1000):
+            editing.create(owner=user, values=content(number))
     rule = newest(user)
     Task.objects.bulk_create(
         Task(user=user, rule=rule, rule_version=1, kind="pdf", size=1, document_key=f"etl/documents/{n}")

@@ -4,6 +4,7 @@ its log entry.
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -11,7 +12,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, ViewportSize, expect
 
 from exports.models import Chunk, Job
-from tests.browser.conftest import fits_width
+from tests.browser.conftest import check_accessibility, fits_width
 from tests.browser.scenes_admin import LISTS, SCENES, busy, list_of
 from tests.waiting import wait_until
 
@@ -28,6 +29,11 @@ def alice_is_staff(alice: User) -> User:
 def open_dark(page: Page, path: str) -> None:
     page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     page.goto(path)
+
+
+@pytest.fixture
+def accessible() -> Callable[[Page], None]:
+    return partial(check_accessibility, is_ours=False)
 
 
 @pytest.mark.slow

@@ -72,4 +72,4 @@ def test_focus_is_visible(page: Page, alice: User, path: str, look: dict[str, An
         side = min(box["width"], box["height"])
         assert visible_pixels(before, after) >= side, box["name"]
         seen += 1
-    assert seen > 3
+    assert seen >= 3

@@ -19,13 +19,13 @@ KNOWN_REASONS = {
     "unknown_task": r"/task_id",
     "unknown_rule": r"/rule_id|(/request)?/filters/ruleId|/request/ruleId",
     "unknown_batch": r"(/request)?/filters/batchId|/request/batchId",
-    "unknown_file": r"/file_key|/file_keys/\d+",
+    "unknown_file": r"/file_key|/file_keys/\d+|/prefix",  # no such file in the inbox
     "too_many_chunks": r"/items|/filters|/request/keys",
     # Unless postprocess_mode is skip; a dataset has keys, or it has filters of its own.
     "required": r"/json_schema|/file|/request/keys|(/request)?/filters(/\w+)?|/items",
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
-    r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
+    r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/prefix|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
     # Some datasets come in some formats only; the modes are those of the processors that are configured.
     "invalid_choice": r"(/request)?/(format|compression)|/postprocess_mode",
     "unsupported_format": r"/file(/\d+)?",  # the provider takes fewer formats
