@@ -444,7 +444,7 @@ def test_a_result_is_corrected_and_approved(
     expect(wrong).to_contain_text("Enter a number such as 1234.50")
     wrong.get_by_role("textbox").fill("4")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("Correction saved.")
+    expect(page.locator("#messages")).to_contain_text("Correction saved.")
     expect(page.locator("#review")).to_contain_text("Not approved. Corrected by alice")
     expect(page.locator("#json li", has_text="number")).to_contain_text("INV-71")
     expect(page.locator("#json li", has_text="number")).to_contain_text("corrected")
