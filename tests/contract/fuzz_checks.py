@@ -22,7 +22,7 @@ KNOWN_REASONS = {
     "unknown_file": r"/file_key|/file_keys/\d+|/prefix",  # no such file in the inbox
     "too_many_chunks": r"/items|/filters|/request/keys",
     # Unless postprocess_mode is skip; a dataset has keys, or it has filters of its own.
-    "required": r"/json_schema|/file|/request/keys|(/request)?/filters(/\w+)?|/items",
+    "required": r"/json_schema|/file|/file_keys|/request/keys|(/request)?/filters(/\w+)?|/items",
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
     r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/prefix|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
