@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
+from django.contrib.sessions.backends.db import SessionStore
 
 from config.platform.cleanup import run_steps
 from config.platform.db import sql
@@ -46,8 +47,14 @@ def sweep() -> list[str]:
 
 
 def purge() -> list[str]:
-    """Delete old jobs, webhook deliveries, quota usage and runs of schedules. Runs daily."""
-    return run_steps(retention.purge_jobs, outbox.prune, retention.delete_old_usage, retention.delete_old_schedule_runs)
+    """Delete old jobs, webhook deliveries, quota usage, runs of schedules and expired sessions. Runs daily."""
+    return run_steps(
+        retention.purge_jobs,
+        outbox.prune,
+        retention.delete_old_usage,
+        retention.delete_old_schedule_runs,
+        SessionStore.clear_expired,
+    )
 
 
 def provide_slots() -> None:

@@ -310,11 +310,11 @@ def test_an_invalid_rule_stays_in_the_form(editor: Page, rule: Rule, accessible:
     page.get_by_role("button", name="JSON Schema, line 1").click()
     assert selected(page) == '"text"'
     page.keyboard.type('"object"')
-    page.get_by_label("Name", exact=True).fill("Mended")
+    page.get_by_label("Name", exact=True).fill("Repaired")
     save(page)
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
     rule.refresh_from_db()
-    assert (rule.name, rule.json_schema) == ("Mended", {"type": "object"})
+    assert (rule.name, rule.json_schema) == ("Repaired", {"type": "object"})
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: 
     enter_password(client)
     assert is_in(client)
     with pytest.raises(CommandError, match="User not found"):
-        call_command("reset_second_factors", "nobody")
+        call_command("reset_second_factors", "unknown")
 
 
 # ---- REQUIRE_MFA ----------------------------------------------------------------------------------------------------

@@ -120,12 +120,12 @@ def test_it_never_redirects_to_another_host(client: Client, provider: OpenIDProv
         ("", "response is invalid"),
     ],
 )
-def test_a_forged_redirect_signs_nobody_in(client: Client, provider: OpenIDProvider, query: str, message: str) -> None:
+def test_a_forged_redirect_is_refused(client: Client, provider: OpenIDProvider, query: str, message: str) -> None:
     assert message in text_of(client, client.get(f"/app/sign-in/sso/callback?{query}"))
     assert not is_in(client)
 
 
-def test_a_redirect_for_another_browser_signs_nobody_in(client: Client, provider: OpenIDProvider) -> None:
+def test_a_redirect_for_another_browser_is_refused(client: Client, provider: OpenIDProvider) -> None:
     start: Any = client.get("/app/sign-in/sso")
     victim = Client()
     assert "response is invalid" in text_of(victim, path_of(victim, callback_of(start["Location"], "ada")))

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import OperationalError, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -604,3 +605,10 @@ def test_every_periodic_task_is_idempotent(dataset: Dataset, alice: User) -> Non
         periodic.sweep()
         periodic.purge()
     assert delivered(receipt)
+
+
+def test_expired_sessions_are_deleted(db: None) -> None:
+    for key, end in (("old", "2000-01-01T00:00Z"), ("new", "2999-01-01T00:00Z")):
+        Session.objects.create(session_key=key, session_data="", expire_date=end)
+    assert periodic.purge() == []
+    assert Session.objects.get().session_key == "new"

@@ -141,7 +141,7 @@ def ask(api: APIClient, path: str, method: str, belongings: dict[str, Any]) -> i
 
 
 # ---- Operators ------------------------------------------------------------------------------------------------------
-SECRET_TEXT = "12.00 EUR for nobody else"
+SECRET_TEXT = "12.00 EUR, confidential"
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ def groups_of(claims: dict[str, Any]) -> set[str]:
     value = claims.get(settings.SLUICE.oidc_groups_claim) or []
     names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     env = settings.SLUICE
-    # Whoever can name a group at the provider must not get a role by its name alone.
+    # A group that users of the provider may create does not give a role, unless the settings list it.
     reserved = {*roles.GROUPS.values()} - {*env.oidc_staff_groups, *env.oidc_admin_groups}
     return {
         name
@@ -245,7 +245,7 @@ def is_admitted(names: set[str]) -> bool:
 
 
 def confirm(identity: Identity, names: set[str], now: datetime) -> None:
-    """Set the user's groups and rights. Whoever loses some is signed out, and loses tokens with the rights of staff."""
+    """Set the user's groups and rights. A lost group ends the sessions, and lost staff rights revoke the tokens."""
     user, env = identity.user, settings.SLUICE
     is_admin = bool(names & set(env.oidc_admin_groups))
     is_staff = is_admin or bool(names & set(env.oidc_staff_groups))

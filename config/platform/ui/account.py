@@ -17,8 +17,7 @@ from config.platform.http import scopes, tokens
 from config.platform.http.audit import CHANGES
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
-from config.platform.ui.base import Action, Page, problem_text
-from config.platform.ui.templatetags.pages import duration
+from config.platform.ui.base import Action, Page, problem_text, too_many_attempts
 
 DAYS = {7: "7 days", 30: "30 days", 90: "90 days", 365: "1 year"}
 SCOPES = {
@@ -115,7 +114,7 @@ class Password(PasswordChangeView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if seconds := limiter().wait(rate("sign_in_rate"), f"password:{request.user.pk}"):
-            messages.error(request, f"Too many attempts. Try again in {duration(seconds)}.")
+            messages.error(request, too_many_attempts(seconds))
             return redirect("password")
         return super().post(request, *args, **kwargs)
 

@@ -86,7 +86,7 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
 
 def role(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: `is_read_only` tells templates whether the user is an auditor."""
+    """Context processor: `is_read_only` is true for auditors."""
     return {"is_read_only": partial(roles.is_auditor, getattr(request, "user", AnonymousUser()))}
 
 
@@ -152,6 +152,10 @@ def uuid_of(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def too_many_attempts(seconds: int) -> str:
+    return f"Too many attempts. Try again in {duration(seconds)}."
 
 
 def problem_text(problem: Problem) -> str:

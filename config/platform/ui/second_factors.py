@@ -22,8 +22,7 @@ from config.platform.http.problems import Problem, require_first
 from config.platform.http.throttling import limiter, rate
 from config.platform.models import Identity
 from config.platform.ui import sign_in
-from config.platform.ui.base import Action, Page, problem_text
-from config.platform.ui.templatetags.pages import duration
+from config.platform.ui.base import Action, Page, problem_text, too_many_attempts
 
 CONFIRMED_FOR = 600  # seconds
 # Of an authenticator app: else they could be guessed within weeks. Security keys and recovery codes still work then.
@@ -106,7 +105,7 @@ class Step(FormView):
         return redirect("sign-in-second-factor")
 
     def refuse(self, request: HttpRequest, seconds: int) -> HttpResponse:
-        messages.error(request, f"Too many attempts. Try again in {duration(seconds)}.")
+        messages.error(request, too_many_attempts(seconds))
         return redirect("sign-in-second-factor")
 
     def is_correct(self, request: HttpRequest) -> bool:
@@ -197,7 +196,7 @@ class Confirm(Page):
     def post(self, request: HttpRequest) -> HttpResponse:
         form, next_url = PasswordForm(request.POST), request.POST.get("next", "")
         if seconds := limiter().wait(rate("sign_in_rate"), f"password:{self.user.pk}"):
-            form.add_error(None, f"Too many attempts. Try again in {duration(seconds)}.")
+            form.add_error(None, too_many_attempts(seconds))
         elif form.is_valid() and self.user.check_password(form.cleaned_data["password"]):
             request.session[sign_in.CONFIRMED] = time.time()
             is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())

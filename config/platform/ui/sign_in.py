@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, resolve_url
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -28,8 +28,7 @@ from config.platform.http.error_handling import respond_page
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
 from config.platform.models import Identity
-from config.platform.ui.base import redirect_page
-from config.platform.ui.templatetags.pages import duration
+from config.platform.ui.base import redirect_page, too_many_attempts
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +84,7 @@ class SignInForm(AuthenticationForm):
 
     def get_invalid_login_error(self) -> ValidationError:
         if seconds := getattr(self.request, WAIT, 0):
-            return ValidationError(f"Too many attempts. Try again in {duration(seconds)}.", code="rate_limited")
+            return ValidationError(too_many_attempts(seconds), code="rate_limited")
         return super().get_invalid_login_error()
 
 
@@ -170,16 +169,26 @@ class AdminSignIn(RedirectView):
 # ---- Single sign-on -------------------------------------------------------------------------------------------------
 
 
-class SingleSignOn(View):
-    """Redirect to the identity provider. `next` is the page to return to."""
+class ProviderView(View):
+    """A step of single sign-on, rate-limited because each makes a session and requests to the identity provider."""
 
     audited = NOTHING
+    step: str
 
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not single_sign_on.is_on():
             return redirect("sign-in")
-        if seconds := limiter().wait(rate("sign_in_rate"), f"sso:{counted_as(request)}"):
-            return refuse(request, f"Too many attempts. Try again in {duration(seconds)}.")
+        if seconds := limiter().wait(rate("sign_in_rate"), f"{self.step}:{counted_as(request)}"):
+            return refuse(request, too_many_attempts(seconds))
+        return super().dispatch(request, *args, **kwargs)
+
+
+class SingleSignOn(ProviderView):
+    """Redirect to the identity provider. `next` is the page to return to."""
+
+    step = "sso"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
         for name in [name for name in request.session.keys() if name.startswith(STATES)]:  # noqa: SIM118 - no dictionary
             del request.session[name]
         next_url = request.GET.get("next", "")
@@ -190,16 +199,12 @@ class SingleSignOn(View):
             return refuse(request, str(refused))
 
 
-class Callback(View):
+class Callback(ProviderView):
     """The redirect of the identity provider."""
 
-    audited = NOTHING
+    step = "sso-callback"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        if not single_sign_on.is_on():
-            return redirect("sign-in")
-        if seconds := limiter().wait(rate("sign_in_rate"), f"sso-callback:{counted_as(request)}"):
-            return refuse(request, f"Too many attempts. Try again in {duration(seconds)}.")
         next_url = request.session.pop(NEXT, "")
         try:
             user = single_sign_on.finish(request)

@@ -26,6 +26,7 @@ AWAY_SECONDS, BUSY_SECONDS = 5.0, 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 MOST_OF_AN_ERROR = 1_000_000  # bytes
 MOST_PER_PAGE = 200
+SILENCE_SECONDS = 300.0  # the results of a batch are prepared before their first byte is sent
 # The server has not processed the request: it is busy, or another request has the same idempotency key.
 BUSY = {429, 502, 503, 504}
 IN_FLIGHT = "idempotency_in_flight"
@@ -144,6 +145,15 @@ class Api:
             yield response
         finally:
             await self.network.close(response)
+
+    async def body(self, path: str, params: Params = None) -> AsyncIterator[bytes]:
+        """Yield the body of a path as it arrives. Raises Problem, and Unreachable if the connection breaks."""
+        try:
+            async with self.stream(path, params=params, read=SILENCE_SECONDS) as response:
+                async for block in self.network.blocks(response):
+                    yield block
+        except httpx2.TransportError as error:
+            raise lost(self.account.url, error) from None
 
     async def read_some(self, response: httpx2.Response) -> None:
         """Read the body of an error response to a stream, unless it is too large or endless."""

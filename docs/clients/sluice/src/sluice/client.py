@@ -7,7 +7,7 @@ import httpx2
 
 from sluice import account
 from sluice.account import Account
-from sluice.api import Api, Params, lost
+from sluice.api import Api, Params
 from sluice.blocking import Methods, iterator, method, run
 from sluice.documents import AsyncBatches, AsyncDocuments, Batches, Documents
 from sluice.exports import AsyncExports, Exports
@@ -15,8 +15,6 @@ from sluice.network import Asynchronous, Blocking, Network
 from sluice.rules import AsyncRules, Rules
 from sluice.schedules import AsyncSchedules, Schedules
 from sluice.webhooks import AsyncWebhooks, Webhooks
-
-SILENCE_SECONDS = 300.0
 
 
 def account_of(url: str | None, token: str | None, *, insecure_http: bool) -> Account:
@@ -84,12 +82,8 @@ class AsyncClient:
 
     async def stream(self, path: str, params: Params = None) -> AsyncIterator[bytes]:
         """Yield the body of a path as it arrives."""
-        try:
-            async with self.api.stream(path, params=params, read=SILENCE_SECONDS) as response:
-                async for block in self.api.network.blocks(response):
-                    yield block
-        except httpx2.TransportError as error:
-            raise lost(self.api.account.url, error) from None
+        async for block in self.api.body(path, params):
+            yield block
 
 
 class Client(Methods):

@@ -2,13 +2,13 @@
 
 import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import httpx2
 
-from sluice.api import Api, given, json_body, log, lost, origin
+from sluice.api import Api, given, json_body, log, origin
 from sluice.blocking import Methods, iterator, method
 from sluice.downloading import anonymous
 from sluice.errors import DocumentFailed, Unreachable
@@ -22,7 +22,6 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 DIRECT_BYTES = 8_000_000
 BATCH_DIRECT_BYTES = 8 * DIRECT_BYTES
 UPLOAD_SECONDS, UPLOAD_TRIES = 60.0, 3
-SILENCE_SECONDS = 300.0  # the results of a batch are prepared before their first byte is sent
 
 Which = Task | AcceptedTask | int
 WhichBatch = Batch | AcceptedBatch | int
@@ -264,20 +263,11 @@ class AsyncBatches:
         """
         path = Path(target)
         part = path.with_name(f"{path.name}.part")
+        query = given(format=format, rows=rows, formula_policy=formula_policy)
         with part.open("wb") as file:
-            async with self.results(batch, format=format, rows=rows, formula_policy=formula_policy) as response:
-                async for block in self.api.network.blocks(response):
-                    await self.api.network.call(file.write, block)
+            async for block in self.api.body(f"{batch_path_of(batch)}/results", query):
+                await self.api.network.call(file.write, block)
         return part.replace(path)
-
-    @asynccontextmanager
-    async def results(self, batch: WhichBatch, **query: Any) -> AsyncIterator[httpx2.Response]:
-        try:
-            path = f"{batch_path_of(batch)}/results"
-            async with self.api.stream(path, params=given(**query), read=SILENCE_SECONDS) as response:
-                yield response
-        except httpx2.TransportError as error:
-            raise lost(self.api.account.url, error) from None
 
     async def cancel(self, batch: WhichBatch, *, force: bool = False) -> Batch:
         """Cancel the documents that have not been started; with `force`, also those that are being processed."""

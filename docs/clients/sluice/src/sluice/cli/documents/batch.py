@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from sluice.api import given
-from sluice.cli.documents.shared import Rule, Timeout, Wait, app
+from sluice.cli.documents.shared import Direct, Files, Rule, Timeout, Wait, app
 from sluice.cli.errors import CliError, Exit, located, option, options, unreadable, unwritable
 from sluice.cli.lists import Limit, print_list
 from sluice.cli.progress import Screen, Shown, counts_of, of_batch
@@ -22,7 +21,6 @@ batches = typer.Typer(help="Submit many documents, and download their results.",
 app.add_typer(batches, name="batch")
 
 Which = Annotated[int, typer.Argument(metavar="BATCH", min=1, help="The batch id that `submit` printed.")]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)]
 
 
 # ---- Submit ---------------------------------------------------------------------------------------------------------
@@ -33,12 +31,7 @@ def submit(
     *,
     name: Annotated[str, typer.Option("--name", help="Shown in lists.")] = "",
     rule: Rule = None,
-    direct: Annotated[
-        bool | None,
-        typer.Option(
-            "--direct/--through", help="Upload to the object storage or through the service. Default: by size."
-        ),
-    ] = None,
+    direct: Direct = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Requests with the same key create one batch. Default: a random key."),

@@ -1,5 +1,6 @@
 """Options and error texts that the document commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,11 @@ app = typer.Typer(help="Convert documents to text and JSON.", no_args_is_help=Tr
 
 Task = Annotated[int, typer.Argument(metavar="TASK", min=1, help="The task id that `submit` printed.")]
 Rule = Annotated[str | None, typer.Option("--rule", metavar="NAME|ID", help="See `sluice rule list`.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)]
+Direct = Annotated[
+    bool | None,
+    typer.Option("--direct/--through", help="Upload to the object storage or through the service. Default: by size."),
+]
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait for the end and show progress.")]
 Timeout = Annotated[
     float | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.documents.finish import finish
-from sluice.cli.documents.shared import Rule, Timeout, Wait, app
+from sluice.cli.documents.shared import Direct, Files, Rule, Timeout, Wait, app
 from sluice.cli.errors import CliError, Exit, cli_error_of, located, unreadable
 from sluice.cli.session import Session, command
 from sluice.errors import Unreachable
@@ -17,15 +17,10 @@ from sluice.errors import Unreachable
 @command(app, "submit")
 def submit(
     session: Session,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)],
+    files: Files,
     *,
     rule: Rule = None,
-    direct: Annotated[
-        bool | None,
-        typer.Option(
-            "--direct/--through", help="Upload to the object storage or through the service. Default: by size."
-        ),
-    ] = None,
+    direct: Direct = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Requests with the same key create one task. Default: a random key."),
