@@ -3,13 +3,10 @@
 The extension `pg_trgm` is part of PostgreSQL. Roles with CREATE on the database may create it.
 """
 
-from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import migrations, models
-from django.db.models.functions import Upper
 
 from config.platform.db import repeatable
 
-FILENAME = GinIndex(OpClass(Upper("filename"), name="gin_trgm_ops"), name="etl_task_filename")
 INDEXES = [
     models.Index(fields=["user", "rule", "-created_at", "-task_id"], name="etl_task_of_rule"),
     models.Index(fields=["user", "sha256", "-task_id"], name="etl_task_same_bytes", condition=~models.Q(sha256="")),
@@ -36,14 +33,5 @@ class Migration(repeatable.Migration):
             ),
         ),
         *(repeatable.AddIndexConcurrently(model_name="task", index=index) for index in INDEXES),
-        # Django writes the operator class of an expression only for projects with `django.contrib.postgres`, whose
-        # connections begin with queries for types that are not used here.
-        migrations.RunSQL(
-            [
-                "DROP INDEX CONCURRENTLY IF EXISTS etl_task_filename",  # an invalid one of an interrupted run
-                "CREATE INDEX CONCURRENTLY etl_task_filename ON etl_task USING gin (upper(filename) gin_trgm_ops)",
-            ],
-            "DROP INDEX CONCURRENTLY IF EXISTS etl_task_filename",
-            state_operations=[migrations.AddIndex("task", FILENAME)],
-        ),
+        repeatable.AddTrigramIndexConcurrently("task", "filename", "etl_task_filename"),
     ]

@@ -3,13 +3,9 @@
 The extension `pg_trgm` is part of PostgreSQL. Roles with CREATE on the database may create it.
 """
 
-from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import migrations, models
-from django.db.models.functions import Upper
 
 from config.platform.db import repeatable
-
-NAME = GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="exports_jobs_name")
 
 
 class Migration(repeatable.Migration):
@@ -37,14 +33,5 @@ class Migration(repeatable.Migration):
                 max_length=63,
             ),
         ),
-        # Django writes the operator class of an expression only for projects with `django.contrib.postgres`, whose
-        # connections begin with queries for types that are not used here.
-        migrations.RunSQL(
-            [
-                "DROP INDEX CONCURRENTLY IF EXISTS exports_jobs_name",  # an invalid one of an interrupted run
-                "CREATE INDEX CONCURRENTLY exports_jobs_name ON exports_jobs USING gin (upper(name) gin_trgm_ops)",
-            ],
-            "DROP INDEX CONCURRENTLY IF EXISTS exports_jobs_name",
-            state_operations=[migrations.AddIndex("job", NAME)],
-        ),
+        repeatable.AddTrigramIndexConcurrently("job", "name", "exports_jobs_name"),
     ]

@@ -13,7 +13,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from config.platform.db import repeatable
 
-APPS = ("etl", "exports", "rules")
+APPS = ("etl", "exports", "platform", "rules")
 OURS = sorted(key for key in MigrationLoader(None).graph.nodes if key[0] in APPS)
 Node = tuple[str, str]
 

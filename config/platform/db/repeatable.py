@@ -3,9 +3,11 @@
 from typing import Any
 
 from django.contrib.postgres import operations
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import ProjectState
+from django.db.models.functions import Upper
 
 IS_VALID = """
 SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -35,17 +37,26 @@ SELECT 1 FROM information_schema.columns WHERE table_schema = current_schema() A
 """
 
 
+def has_column(schema_editor: Any, table: str, column: str) -> bool:
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(HAS_COLUMN, [table, column])
+        return cursor.fetchone() is not None
+
+
 class AddField(migrations.AddField):
-    """A column that is added if it does not exist, for migrations that are not atomic."""
+    """A column that is added if it does not exist, for migrations that are not atomic. So is its removal."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        model = to_state.apps.get_model(app_label, self.model_name)
-        column = model._meta.get_field(self.name).column
-        with schema_editor.connection.cursor() as cursor:
-            cursor.execute(HAS_COLUMN, [model._meta.db_table, column])
-            found = cursor.fetchone()
-        if found is None:
+        if not self._exists(app_label, schema_editor, to_state):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if self._exists(app_label, schema_editor, from_state):
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+    def _exists(self, app_label: str, schema_editor: Any, state: Any) -> bool:
+        model = state.apps.get_model(app_label, self.model_name)
+        return has_column(schema_editor, model._meta.db_table, model._meta.get_field(self.name).column)
 
 
 class AddIndexConcurrently(operations.AddIndexConcurrently):
@@ -63,4 +74,24 @@ class AddIndexConcurrently(operations.AddIndexConcurrently):
         if found is not None:
             name = schema_editor.quote_name(self.index.name)
             schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+        self.create(app_label, schema_editor, from_state, to_state)
+
+    def create(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+
+class AddTrigramIndexConcurrently(AddIndexConcurrently):
+    """An index for the search for a part of a text, by the extension `pg_trgm`.
+
+    Django writes the operator class of an expression only for projects with `django.contrib.postgres`, whose
+    connections begin with queries for types that are not used here. So this writes the statement.
+    """
+
+    def __init__(self, model_name: str, column: str, name: str) -> None:
+        super().__init__(model_name, GinIndex(OpClass(Upper(column), name="gin_trgm_ops"), name=name))
+        self.column = column
+
+    def create(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        table = to_state.apps.get_model(app_label, self.model_name)._meta.db_table
+        name, table, column = (schema_editor.quote_name(each) for each in (self.index.name, table, self.column))
+        schema_editor.execute(f"CREATE INDEX CONCURRENTLY {name} ON {table} USING gin (upper({column}) gin_trgm_ops)")
