@@ -1,7 +1,5 @@
 """Corrections and approvals of results. B37."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.etl_rehearsal import row_of
 from tests.integration.reviewed import DATA, extract, make_invoice
+from tests.integration.test_leases import in_threads
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
 TASKS = "/api/v1/etl/tasks"
@@ -134,15 +133,10 @@ def test_a_correction_needs_the_tag_of_the_result_that_was_read(task: Task, api:
 
 def test_of_two_people_at_once_one_is_told(task: Task, alice: User) -> None:
     """B37: the row's lock decides."""
-    tag, start = client_of(alice).get(path(task))["ETag"], threading.Barrier(2)
-
-    def one(name: str) -> int:
-        api = client_of(alice)
-        start.wait(10)
-        return int(correct(api, task, {"number": name}, tag).status_code)
-
-    with ThreadPoolExecutor(2) as threads:
-        found = dict(zip(("a", "b"), threads.map(one, ("a", "b")), strict=True))
+    api, names = client_of(alice), ("a", "b")
+    tag = api.get(path(task))["ETag"]
+    statuses = in_threads(2, lambda n: correct(client_of(alice), task, {"number": names[n]}, tag).status_code)
+    found = dict(zip(names, statuses, strict=True))
 
     assert sorted(found.values()) == [200, 412]
     (winner,) = (name for name, status in found.items() if status == 200)
