@@ -12,16 +12,18 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.dispatch import Signal
 from django.test import override_settings
 from django_prometheus.middleware import Metrics
 from rest_framework.test import APIClient
 
 from config.dev.stack.processes import Web
+from config.platform.db.base import DatabaseWrapper
 from exports.models import Dataset, Slot
 from tests.cleaning import keep_what_is_there
 from tests.serving import token_of
+from tests.waiting import wait_until
 
 # On a busy machine, an example may exceed Hypothesis' deadline without a fault of the code.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -59,6 +61,24 @@ def _every_response_was_closed() -> Iterator[None]:
     assert (
         seen[request_finished] >= seen[request_started]
     )  # more, if a test closes a response that the client has closed
+
+
+@pytest.fixture(autouse=True)
+def _connections_came_back() -> Iterator[None]:
+    """Check that the threads of a test have returned their connections to the pool.
+
+    The pool counts the connection of a thread that has ended as used forever, and later tests wait for it in vain.
+    """
+    before = held_by_threads()
+    yield
+    wait_until(lambda: held_by_threads() <= before, limit=30)
+
+
+def held_by_threads() -> int:
+    """Return how many connections of the pool others than this thread hold."""
+    pool = DatabaseWrapper._connection_pools.get(DEFAULT_DB_ALIAS)
+    stats = pool.get_stats() if pool else {"pool_size": 0, "pool_available": 0}
+    return stats["pool_size"] - stats["pool_available"] - int(bool(pool) and connection.connection is not None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -252,7 +252,7 @@ def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatc
         async for part in streams.EventStream(TaskEventHub, listener, opening=b""):
             parts.append(part)
             if not looks:
-                await asyncio.to_thread(complete, task)
+                await streams.in_thread(complete, task)
                 looks.append({})
         return b"".join(parts)
 

@@ -19,10 +19,12 @@ def leave_idle_connections() -> None:
     barrier = Barrier(IDLE)
 
     def use(_: int) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            barrier.wait(60)
-        connection.close()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+                barrier.wait(60)
+        finally:
+            connection.close()
 
     with ThreadPoolExecutor(IDLE) as threads:
         list(threads.map(use, range(IDLE)))

@@ -181,7 +181,7 @@ def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer
     trials = min(trial.MAX_AT_ONCE, size)
     staff = [User.objects.create_superuser(f"staff{number}") for number in range(trials + 1)]
     clients = [client_of(user) for user in staff]  # they may read alice's rule
-    before = connections_in_use()  # ours, and those of threads of earlier tests that ended without returning them
+    before = connections_in_use()  # ours
 
     def one(client: APIClient) -> Any:
         try:
