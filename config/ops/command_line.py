@@ -34,10 +34,13 @@ RECORDED = {
     "shell": 0,
     "trim_audit": 0,
 }
+INTERACTIVE = ("dbshell", "shell")  # recorded at their start: they may run for days, and end with the terminal
+HELP = {"-h", "--help"}
 
 
 class Commands(ManagementUtility):
-    """Django's command line. An entry is written in the transaction of the change, where it has one, or at the end."""
+    """Django's command line. An entry is written in the transaction of the change, where it has one, or at the end;
+    that of an interactive command, at its start."""
 
     def fetch_command(self, subcommand: str) -> BaseCommand:
         command = super().fetch_command(subcommand)
@@ -54,6 +57,9 @@ def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) 
 
     with audit.pending(audit.Pending(lambda: fields_of(name, arguments[2:]))) as entry:
         outcome = AuditEntry.Outcome.FAILED
+        if name in INTERACTIVE and not HELP & {*arguments}:
+            finish(entry, name, AuditEntry.Outcome.SUCCESS)
+            entry.is_written = True
         try:
             run(arguments)
             outcome = AuditEntry.Outcome.SUCCESS
@@ -67,7 +73,7 @@ def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) 
 
 
 def finish(entry: Any, name: str, outcome: str) -> None:
-    """Write the entry, or log the command: it has ended, and its database may be unavailable or not migrated."""
+    """Write the entry, or log the command: its database may be unavailable or not migrated."""
     from django.db import Error, connections
 
     from config.platform.observability import logs

@@ -90,6 +90,8 @@ def submit(
         user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
     )
     found = candidates()  # after the search for an earlier request: files of an inbox may have been moved away since
+    # Before they are read. Some may not be accepted, so room for one is enough.
+    queue_limit.check(user_id=user.pk, size=0, uploads=uploads_of(*(each.document for each in found)))
     with ThreadPoolExecutor(THREADS) as pool:
         checks = list(pool.map(check, found))
         fitting = [outcome.candidate for outcome in checks if outcome.problem is None]

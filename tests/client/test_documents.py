@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from config.platform import exact_json
+from config.platform import exact_json, storage
 from etl import runstate
 from etl.models import Task
 from rules.models import Rule
@@ -341,6 +341,17 @@ def test_a_batch_is_submitted_watched_retried_and_downloaded(alice: User, sluice
     assert lines[1:] == [f"{tasks[0].pk},note.txt,completed,", f"{tasks[1].pk},second.txt,cancelled,"]
     assert not list(sluice.folder.glob("*.part"))
     assert "--rows" in sluice("document", "batch", "results", batch, "--rows", "x", code=5).err
+
+
+def test_a_batch_of_files_of_the_inbox_is_submitted(alice: User, sluice: Cli, document: Path) -> None:
+    """C3, B36."""
+    storage.put(f"etl/inbox/{alice.pk}/march/1.txt", b"One.", content_type="text/plain")
+    batch = sluice("document", "batch", "submit", "--prefix", "march/", "--name", "March").word
+    task = Task.objects.get()
+    assert (str(task.batch_id), task.batch and task.batch.name, task.filename) == (batch, "March", "1.txt")
+    assert "--prefix: No file below" in sluice("document", "batch", "submit", "--prefix", "none/", code=5).err
+    for files in ((), (document, "--prefix", "")):
+        assert "either files or --prefix" in sluice("document", "batch", "submit", *files, code=2).err
 
 
 def test_a_batch_is_uploaded_directly_to_object_storage(

@@ -22,6 +22,7 @@ from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, complete, fail
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.integration.faulty_s3 import lose_reply
+from tests.integration.reviewed import make_invoice
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -150,6 +151,55 @@ def test_a_document_is_submitted_and_its_result_read(alice: User, client: "Clien
     assert {each.id for each in client.documents.list(status="failed")} == {failed.pk}
     with pytest.raises(RuleNotFound):
         client.documents.submit(document, rule="other")
+
+
+def test_a_result_is_corrected_and_approved(alice: User, client: "Client") -> None:
+    """C3, B37: with the digits of its numbers."""
+    from sluice.exact_json import Number
+
+    task = make_invoice(alice)
+    data = client.documents.correct(task.pk, {"total": Number("12.340"), "kind": None})["data"]
+    assert (data["total"].literal, "kind" in data, data["number"]) == ("12.340", False, "INV-17")
+    approved = client.documents.approve(task.pk)
+    assert_type(approved, "models.Task")
+    assert (approved.approved_by, approved.corrected) == ("alice", True)
+    client.documents.remove_approval(approved)
+    assert client.documents.get(task.pk).approved_by is None
+
+
+def test_a_rule_has_samples_and_evaluations(alice: User, client: "Client", tmp_path: Path) -> None:
+    """C3, B38."""
+    task = make_invoice(alice)
+    document = tmp_path / "note.txt"
+    document.write_text("Hello.")
+    expected = {"number": "INV-17", "total": 12.5}
+    old, new = (client.samples.add("invoices", each, expected) for each in (task.pk, document))
+    assert_type(old, "models.Sample")
+    assert (old.task_id, old.expected, new.filename) == (task.pk, expected, "note.txt")
+    client.samples.delete(task.rule_id, new)
+    assert [each.id for each in client.samples.list("invoices")] == [old.id]
+    evaluation = client.evaluations.create("invoices", version=1)
+    assert_type(evaluation, "models.Evaluation")
+    assert (evaluation.number, evaluation.version, evaluation.samples) == (1, 1, 1)
+    client.evaluations.cancel("invoices", evaluation)
+    ended = client.evaluations.wait("invoices", evaluation, timeout=5)
+    assert ended.status == "cancelled"
+    assert list(client.evaluations.list("invoices")) == [ended]
+
+
+def test_tokens_are_created_and_revoked(alice: User, client: "Client", api_proxy: FaultProxy) -> None:
+    """C3, C9."""
+    from sluice import Client, Problem
+
+    token = client.tokens.create("Reader", scopes=["exports:read"], expires_in_days=3)
+    assert_type(token, "models.Token")
+    assert (token.name, token.scopes, str(token.token) in repr(token)) == ("Reader", ["exports:read"], False)
+    assert token.id in [each.id for each in client.tokens.list()]
+    with Client(api_proxy.url, token.token) as reader:
+        assert list(reader.exports.list()) == []
+        client.tokens.delete(token)
+        with pytest.raises(Problem, match="unknown, expired or revoked"):
+            list(reader.exports.list())
 
 
 def test_schedules_webhooks_and_rules_are_managed(dataset: Dataset, alice: User, client: "Client") -> None:

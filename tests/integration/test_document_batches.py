@@ -222,6 +222,16 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
     assert (error["pointer"], error["code"]) == ("/prefix", "too_many_documents")
 
 
+def test_files_of_an_inbox_are_not_read_without_a_quota_for_one(
+    api: APIClient, alice: User, settings: LazySettings
+) -> None:
+    """B36: their first bytes would show that none of them is a document."""
+    storage.put(f"etl/inbox/{alice.pk}/no.rtf", b"{\\rtf1 A.}", content_type="application/rtf")
+    assert api.post(BATCHES, {"prefix": ""}).json()["errors"][0]["code"] == "unsupported_format"
+    change(settings, etl_daily_documents=0)
+    assert api.post(BATCHES, {"prefix": ""}).json()["code"] == "quota_exceeded"
+
+
 @pytest.mark.parametrize(
     ("body", "pointer", "code"),
     [

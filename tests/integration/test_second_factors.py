@@ -239,8 +239,14 @@ def test_users_of_single_sign_on_have_none_here(carol: User, client: Client, set
 
 
 def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: Client) -> None:
+    client.force_login(User.objects.get(username="carol"))
+    other = Client()
+    other.force_login(User.objects.create_user("other"))
+    assert is_in(client)
     call_command("reset_second_factors", "carol", stdout=(out := StringIO()))
-    assert "1 second factor" in out.getvalue()
+    assert out.getvalue() == "Removed 1 second factor, ended 2 sessions.\n"
+    assert not is_in(client)
+    assert is_in(other)
     enter_password(client)
     assert is_in(client)
     with pytest.raises(CommandError, match="User not found"):

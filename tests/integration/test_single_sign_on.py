@@ -1,7 +1,9 @@
 """Single sign-on with a real OpenID provider in a process of its own. C10."""
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,6 +17,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from config.dev.stack.openid_provider import USERS, OpenIDProvider
+from config.dev.stack.ports import LOOPBACK
 from config.ops.checks.deployment import check_single_sign_on
 from config.ops.doctor import peers
 from config.ops.doctor.findings import Level
@@ -22,6 +25,23 @@ from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
 from tests.conftest import client_of
 from tests.openid import callback_of, change, path_of, providing, set_groups, sign_in, use
+
+
+class Hung:
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+
+    def connections(self) -> int:
+        """Return the number of connections since the last call."""
+        self.listener.settimeout(0)
+        found = 0
+        with suppress(BlockingIOError):
+            while True:
+                self.listener.accept()[0].close()
+                found += 1
+        return found
+
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,6 +59,7 @@ def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
     for name, groups in USERS.items():
         set_groups(running, name, *groups)
     change(running, "UPDATE auth_user SET is_active = 1")
+    single_sign_on.pause.begin(0)
     return running
 
 
@@ -360,6 +381,49 @@ def test_users_stay_confirmed_while_the_provider_is_away_for_a_while(
     due("joan", minutes=16)
     assert is_in(client)
     assert with_token.get("/exports/limits").status_code == 200
+
+
+@pytest.fixture
+def hung() -> Iterator[Hung]:
+    """A provider that accepts connections and never responds."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        yield Hung(listener)
+
+
+def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
+    provider: OpenIDProvider, settings: LazySettings, hung: Hung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C10: not once for each user, and the next round begins with another one."""
+    for name in USERS:
+        sign_in(Client(), name)
+    monkeypatch.setattr(single_sign_on, "TIMEOUT", 0.5)
+    use(settings, provider, oidc_issuer=hung.url)
+    for minutes, name in enumerate(USERS, start=1):
+        due(name, minutes=minutes)
+
+    assert current() == {*USERS}
+    assert hung.connections() == 1
+    assert current() == {*USERS}
+    assert hung.connections() == 0  # the pause
+    assert [*Identity.objects.filter(failed_at__isnull=False).values_list("user__username", flat=True)] == [
+        [*USERS][-1]  # the one whose last attempt is oldest
+    ]
+    browser = Client()
+    browser.force_login(User.objects.get(username="ada"))
+    assert is_in(browser)
+    assert hung.connections() == 1  # a request after the limit is checked nevertheless
+
+    use(settings, provider)
+    single_sign_on.pause.begin(0)
+    change(provider, "UPDATE auth_user SET is_active = 0")
+    for name in USERS:
+        due(name)
+    assert current() == set()
+
+
+def current() -> set[str]:
+    users = single_sign_on.users().filter(is_active=True)
+    return {*User.objects.filter(pk__in=single_sign_on.current_ones(users)).values_list("username", flat=True)}
 
 
 def test_without_a_refresh_token_the_access_token_is_the_limit(client: Client, provider: OpenIDProvider) -> None:

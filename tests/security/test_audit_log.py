@@ -211,6 +211,16 @@ def test_commands_are_recorded(transactional_db: None, arguments: list[str], out
     assert User.objects.filter(username="shop").exists() == (outcome == "success")
 
 
+def test_a_shell_is_recorded_at_its_start(transactional_db: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """C13: nothing is written when its process is killed."""
+    code = "from config.platform.models import AuditEntry as A; print(A.objects.values_list('action', 'outcome'))"
+    Commands(["manage.py", "shell", "--no-imports", "-c", code]).execute()
+    assert capsys.readouterr().out == "<QuerySet [('shell', 'success')]>\n"
+    with pytest.raises(SystemExit):
+        Commands(["manage.py", "shell", "--help"]).execute()
+    assert AuditEntry.objects.count() == 1
+
+
 def test_commands_that_change_nothing_are_not_recorded(transactional_db: None) -> None:
     Commands(["manage.py", "showmigrations", "platform"]).execute()
     assert not AuditEntry.objects.exists()

@@ -102,6 +102,35 @@ def test_an_event_hub_that_cannot_read_logs_it_once_and_reads_again() -> None:
     assert counted("event_stream") == before + 3
 
 
+def test_access_to_streams_that_cannot_be_checked_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hub(sse.EventHub[int]):
+        poll_seconds = 0.0
+        checks = 0
+
+        def read(self, after: Mapping[int, int]) -> Any:
+            return {}, False
+
+        async def end_revoked(self) -> None:
+            self.checks += 1
+            if self.checks == 2:
+                self.listeners.clear()
+            raise Unforeseen
+
+    async def run() -> None:
+        hub = Hub()
+        hub.listeners = {1: {sse.Listener(1, Credential(1), 0)}}
+        await hub.run()
+
+    monkeypatch.setattr(sse, "ACCESS_SECONDS", 0)
+    before = counted("stream_access")
+    with capture_logs() as lines:
+        asyncio.run(run())
+
+    assert len(lines) >= 2
+    assert {(line["event"], line["exc_info"]) for line in lines} == {("stream_access_not_checked", True)}
+    assert counted("stream_access") == before + len(lines)
+
+
 def test_an_error_report_that_fails_does_not_fail_the_code_that_logs() -> None:
     class Client:
         capture_event = fail

@@ -15,7 +15,9 @@ import structlog
 from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.twofactor.totp import TOTP
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
@@ -257,10 +259,21 @@ def digest_of(code: str) -> str:
     return sha256(code.encode()).hexdigest()
 
 
-def reset(user: User) -> int:
-    """Remove all second factors and recovery codes. Return the number of factors."""
+def reset(user: User) -> tuple[int, int]:
+    """Remove all second factors and recovery codes, and end the sessions.
+
+    Return the numbers of factors and of sessions.
+    """
     with transaction.atomic():
         removed, _ = SecondFactor.objects.filter(user=user).delete()
         RecoveryCode.objects.filter(user=user).delete()
-        staff.record_command(user, "Removed all second factors.")
-    return removed
+        # Last: after that, no session can be completed with a code that was just removed.
+        ended, _ = Session.objects.filter(session_key__in=sessions_of(user)).delete()
+        staff.record_command(user, f"Removed all second factors, and ended {ended} sessions.")
+    return removed, ended
+
+
+def sessions_of(user: User) -> list[str]:
+    """Return the keys of the user's sessions. Only their content names the user, so this reads all of them."""
+    every = Session.objects.filter(expire_date__gt=timezone.now()).iterator()
+    return [each.session_key for each in every if each.get_decoded().get(SESSION_KEY) == str(user.pk)]

@@ -24,7 +24,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from joserfc.errors import JoseError
 from knox.models import AuthToken
-from requests import HTTPError, RequestException
+from requests import ConnectionError as NoConnection
+from requests import HTTPError, RequestException, Timeout
 
 from config.platform.http import audit, roles, tokens
 from config.platform.http.problems import Problem
@@ -48,6 +49,7 @@ MAX_GROUPS = 500
 MAX_NAME = 150  # characters, of Django's users and groups
 KEPT = ("access_token", "refresh_token", "expires_at", "token_type")
 FAILURES = (AuthlibBaseError, JoseError, RequestException, ValueError)  # of a response; ValueError: no JSON
+NO_RESPONSE = (NoConnection, Timeout)
 
 CHECKS = counter(
     "sluice_identity_checks_total", "Checks of users at the OpenID provider.", outcome=["confirmed", "ended", "failed"]
@@ -304,11 +306,29 @@ def users() -> QuerySet[User]:
 # ---- Checks ---------------------------------------------------------------------------------------------------------
 
 
-def is_current(user: User) -> bool:
+class Pause:
+    """The time for which this process sends no more checks than it must, after one without a response."""
+
+    until = float("-inf")
+
+    def begin(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    @property
+    def is_on(self) -> bool:
+        return time.monotonic() < self.until
+
+
+pause = Pause()
+
+
+def is_current(user: User, *, waits: bool = True) -> bool:
     """Return whether the user is active, and check at the provider if the last check is older than RECHECK.
 
     Local users are not checked. While the provider does not respond, users stay confirmed for PATIENCE; then this
     raises ProviderUnavailable. When single sign-on is off, its users are refused.
+
+    `waits`: check also during a pause, or wait for the check of another request, if the last one is older than LIMIT.
     """
     identity: Identity | None = getattr(user, "identity", None)
     if identity is None or not user.is_active:
@@ -317,13 +337,35 @@ def is_current(user: User) -> bool:
         return False
     now = timezone.now()
     if now - identity.checked_at >= RECHECK:
-        if claim(identity, now):
+        must = waits and now - identity.checked_at >= LIMIT
+        if (must or not pause.is_on) and claim(identity, now):
             check(identity, now)
-        elif now - identity.checked_at >= LIMIT:
+        elif must:
             wait_for_check(user, identity)
         if now - identity.checked_at >= PATIENCE and user.is_active:
             raise ProviderUnavailable
     return user.is_active
+
+
+def current_ones(users: Iterable[User]) -> set[int]:
+    """Return the IDs of the current ones of these users, for whose streams one thread checks them all.
+
+    It waits for at most one check without a response in RETRY. Users whose last attempt is oldest come first: one
+    whose checks fail keeps no other from being checked.
+    """
+    return {user.pk for user in sorted(users, key=attempted_at) if is_still_current(user)}
+
+
+def attempted_at(user: User) -> datetime:
+    identity: Identity | None = getattr(user, "identity", None)
+    return identity.attempted_at if identity else user.date_joined
+
+
+def is_still_current(user: User) -> bool:
+    try:
+        return is_current(user, waits=False)
+    except ProviderUnavailable:
+        return False
 
 
 def claim(identity: Identity, now: datetime) -> bool:
@@ -342,6 +384,8 @@ def check(identity: Identity, now: datetime) -> None:
     except Ended as reason:
         outcome = reason
     except FAILURES as error:
+        if isinstance(error, NO_RESPONSE):
+            pause.begin((now + RETRY - timezone.now()).total_seconds())
         CHECKS.labels("failed").inc()
         log.warning("identity_check_failed", error=logs.describe(error))
         Identity.objects.filter(pk=identity.pk, attempted_at=now).update(failed_at=now)

@@ -149,7 +149,6 @@ class EventHub(Generic[Subject]):
         self.is_failing = False
         self.count = 0
         self.of_user: Counter[int] = Counter()
-        self.check_access_at = 0.0
 
     def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, Update], bool]:
         """Return the events after these positions, and whether there are more to read immediately. Runs in a thread."""
@@ -186,17 +185,28 @@ class EventHub(Generic[Subject]):
             self.end(listener, "renewed")
 
     async def run(self) -> None:
+        # In a task of its own: an identity provider that does not respond must not delay the events.
+        access = asyncio.create_task(self.check_access())
         while self.listeners:
             try:
                 more = await self.read_and_send()
-                await self.end_revoked()
                 self.is_failing = False
             except Exception as error:  # noqa: BLE001 - after any error, streams must not hang with heartbeats only
                 CAUGHT.labels("event_stream").inc()
                 self.log_once(error)
                 more = False
             await asyncio.sleep(0 if more else self.poll_seconds)
+        access.cancel()
         self.task = None
+
+    async def check_access(self) -> None:
+        while True:
+            try:
+                await self.end_revoked()
+            except Exception:  # after any error, access must be checked again
+                CAUGHT.labels("stream_access").inc()
+                log.exception("stream_access_not_checked")
+            await asyncio.sleep(ACCESS_SECONDS)
 
     async def read_and_send(self) -> bool:
         """Read once and pass the events on. Return whether there are more to read immediately."""
@@ -217,9 +227,6 @@ class EventHub(Generic[Subject]):
 
     async def end_revoked(self) -> None:
         """End the streams whose token or session was deleted, or whose user was deactivated, some seconds later."""
-        if time.monotonic() < self.check_access_at:
-            return
-        self.check_access_at = time.monotonic() + ACCESS_SECONDS
         listeners = [each for together in self.listeners.values() for each in together]
         valid = await in_thread(still_valid, {each.credential for each in listeners})
         for listener in listeners:

@@ -10,7 +10,7 @@ CAUGHT = counter(
     "Exceptions of any class that were caught and logged so that other work could continue.",
     place=[
         *("chunk", "cleanup", "completion", "doctor", "error_report", "event_stream", "readiness"),
-        *("message", "page", "recovery", "schedule", "stage", "webhook"),
+        *("message", "page", "recovery", "schedule", "stage", "stream_access", "webhook"),
     ],
 )
 DISK_FULL_TOTAL = Counter("sluice_disk_full_total", "Requests that were refused because TMPDIR is full.")

@@ -6,13 +6,14 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 
+from config.platform.admin.display import counted
 from config.platform.http import second_factor
 
 
 class Command(BaseCommand):
     help = (
-        "Removes all second factors and recovery codes of a user who lost them. The user then signs in by password, "
-        "and sets up a new one if REQUIRE_MFA demands it."
+        "Removes all second factors and recovery codes of a user who lost them, and ends the user's sessions. The user "
+        "then signs in by password, and sets up a new one if REQUIRE_MFA demands it."
     )
     requires_system_checks = ()  # a warning of an unrelated part must not block it
 
@@ -23,5 +24,5 @@ class Command(BaseCommand):
         user = User.objects.filter(username=username).first()
         if user is None:
             raise CommandError("User not found.")
-        removed = second_factor.reset(user)
-        self.stdout.write(f"Removed {removed} second factor{'' if removed == 1 else 's'}.")
+        removed, ended = second_factor.reset(user)
+        self.stdout.write(f"Removed {counted(removed, 'second factor')}, ended {counted(ended, 'session')}.")

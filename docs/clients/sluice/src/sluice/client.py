@@ -10,10 +10,12 @@ from sluice.account import Account
 from sluice.api import Api, Params
 from sluice.blocking import Methods, iterator, method, run
 from sluice.documents import AsyncBatches, AsyncDocuments, Batches, Documents
+from sluice.evaluations import AsyncEvaluations, AsyncSamples, Evaluations, Samples
 from sluice.exports import AsyncExports, Exports
 from sluice.network import Asynchronous, Blocking, Network
 from sluice.rules import AsyncRules, Rules
 from sluice.schedules import AsyncSchedules, Schedules
+from sluice.tokens import AsyncTokens, Tokens
 from sluice.webhooks import AsyncWebhooks, Webhooks
 
 
@@ -48,6 +50,9 @@ class AsyncClient:
         self.rules = AsyncRules(self.api)
         self.documents = AsyncDocuments(self.api, self.rules)
         self.batches = AsyncBatches(self.api, self.rules)
+        self.samples = AsyncSamples(self.api, self.rules)
+        self.evaluations = AsyncEvaluations(self.api, self.rules)
+        self.tokens = AsyncTokens(self.api)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,6 +117,9 @@ class Client(Methods):
         self.rules = Rules(inner.rules)
         self.documents = Documents(inner.documents)
         self.batches = Batches(inner.batches)
+        self.samples = Samples(inner.samples)
+        self.evaluations = Evaluations(inner.evaluations)
+        self.tokens = Tokens(inner.tokens)
 
     def __enter__(self) -> Self:
         return self

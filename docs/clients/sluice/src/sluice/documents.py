@@ -1,27 +1,22 @@
 """Documents: from a file to Markdown and JSON, one by one or in batches."""
 
-import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-import httpx2
-
-from sluice.api import Api, given, json_body, log, origin
+from sluice.api import Api, checked_json, given, json_body
 from sluice.blocking import Methods, iterator, method
-from sluice.downloading import anonymous
-from sluice.errors import DocumentFailed, Unreachable
+from sluice.errors import DocumentFailed
 from sluice.exports import Day, ignore
 from sluice.models import AcceptedBatch, AcceptedTask, Batch, Rule, Task
-from sluice.rules import ROOT, AsyncRules
+from sluice.rules import AsyncRules
+from sluice.uploading import ROOT, send, upload
 from sluice.waiting import AWAY_SECONDS, POLL_SECONDS, Watch
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 # Larger files are uploaded directly to the object storage, so that the service need not buffer them on disk.
 DIRECT_BYTES = 8_000_000
 BATCH_DIRECT_BYTES = 8 * DIRECT_BYTES
-UPLOAD_SECONDS, UPLOAD_TRIES = 60.0, 3
 
 Which = Task | AcceptedTask | int
 WhichBatch = Batch | AcceptedBatch | int
@@ -33,48 +28,6 @@ def path_of(task: Which) -> str:
 
 def batch_path_of(batch: WhichBatch) -> str:
     return f"{ROOT}/batches/{batch if isinstance(batch, int) else batch.id}"
-
-
-def type_of(name: str) -> str:
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
-
-
-def part_of(path: Path, opened: ExitStack) -> tuple[str, IO[bytes], str]:
-    """Return a file of a form."""
-    return path.name, opened.enter_context(path.open("rb")), type_of(path.name)
-
-
-async def upload(api: Api, path: Path) -> str:
-    """Upload a file to the object storage, without the token. Return its file key. Raises Unreachable."""
-    size = path.stat().st_size
-    # The server detects the type from the content, not from the file name.
-    offer = {"filename": path.name, "content_type": "application/octet-stream", "size": size}
-    place = await api.post(f"{ROOT}/uploads", offer, repeatable=True)
-    url, headers = place["upload_url"], {**place["headers"], "Content-Length": str(size)}
-    async with anonymous(api.network, url, timeout=UPLOAD_SECONDS) as http:
-        for _ in range(UPLOAD_TRIES):
-            with path.open("rb") as file, suppress(httpx2.TransportError):
-                request = http.build_request("PUT", url, content=api.network.upload(file), headers=headers)
-                response = await api.network.send(http, request)
-                await api.network.close(response)
-                log.debug("PUT %s/… %d", origin(url), response.status_code)
-                if response.is_success:
-                    return str(place["file_key"])
-                break
-            await api.pause(1)
-    raise Unreachable(f"The upload to the object storage at {origin(url)} failed.")
-
-
-async def send(api: Api, path: str, files: Iterable[Path], fields: dict[str, Any], *, key: str | None) -> Any:
-    """Send files in a form, and again if the response is lost."""
-    data = {name: str(value) for name, value in fields.items()}
-    with ExitStack() as opened:
-
-        def form() -> dict[str, Any]:
-            opened.close()
-            return {"data": data, "files": [("file", part_of(file, opened)) for file in files]}
-
-        return await api.create(path, form, key=key)
 
 
 class AsyncDocuments:
@@ -158,6 +111,24 @@ class AsyncDocuments:
         response = await self.api.request("GET", f"{path_of(task)}/markdown", headers=headers, repeatable=True)
         return response.content.decode()
 
+    async def correct(self, task: Which, changes: Any) -> dict[str, Any]:
+        """Change the data of a result by a JSON Merge Patch, in which None removes a member. Return the new result.
+
+        The original is kept. Raises Problem with status 412 if it is changed elsewhere at the same moment.
+        """
+        path = f"{path_of(task)}/result"
+        read = await self.api.request("GET", path, repeatable=True)
+        headers, body = {"If-Match": read.headers["ETag"]}, json_body({"data": changes})
+        response = await self.api.request("PATCH", path, headers=headers, body=body, repeatable=False)
+        return dict(checked_json(response))
+
+    async def approve(self, task: Which) -> Task:
+        """Approve the result of a document. Return it without its result."""
+        return Task.of(await self.api.post(f"{path_of(task)}/approve", repeatable=True))
+
+    async def remove_approval(self, task: Which) -> None:
+        await self.api.request("DELETE", f"{path_of(task)}/approve", repeatable=True)
+
     async def cancel(self, task: Which, *, force: bool = False) -> AcceptedTask:
         """Cancel a document that has not been started; with `force`, also one that is being processed."""
         return AcceptedTask.of(await self.api.post(f"{path_of(task)}/cancel", {"force": force}))
@@ -182,6 +153,9 @@ class Documents(Methods):
     list = iterator(AsyncDocuments.list)
     wait = method(AsyncDocuments.wait)
     markdown = method(AsyncDocuments.markdown)
+    correct = method(AsyncDocuments.correct)
+    approve = method(AsyncDocuments.approve)
+    remove_approval = method(AsyncDocuments.remove_approval)
     cancel = method(AsyncDocuments.cancel)
     retry = method(AsyncDocuments.retry)
     delete = method(AsyncDocuments.delete)
@@ -226,6 +200,18 @@ class AsyncBatches:
             progress(done, len(paths))
             keys.append(await upload(self.api, path))
         body = json_body({**fields, "file_keys": keys})
+        return AcceptedBatch.of(await self.api.create(f"{ROOT}/batches/uploaded", body, key=idempotency_key))
+
+    async def submit_inbox(
+        self,
+        prefix: str = "",
+        *,
+        name: str | None = None,
+        rule: Rule | int | str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AcceptedBatch:
+        """Submit the files of the user's inbox whose paths begin with `prefix`. They stay there."""
+        body = json_body({"prefix": prefix, **given(name=name or None, rule_id=await self.rules.id_of(rule))})
         return AcceptedBatch.of(await self.api.create(f"{ROOT}/batches/uploaded", body, key=idempotency_key))
 
     async def get(self, batch: WhichBatch) -> Batch:
@@ -282,6 +268,7 @@ class Batches(Methods):
     """Documents that are submitted together. A batch is given as an object or by its number."""
 
     submit = method(AsyncBatches.submit)
+    submit_inbox = method(AsyncBatches.submit_inbox)
     get = method(AsyncBatches.get)
     list = iterator(AsyncBatches.list)
     wait = method(AsyncBatches.wait)

@@ -270,6 +270,20 @@ class Webhook(Model):
     secret: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(Model):
+    """An API token. `token`: only in the response to its creation."""
+
+    id: str
+    name: str
+    prefix: str
+    scopes: list[str]
+    created_at: datetime
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    token: str | None = field(default=None, repr=False)
+
+
 # ---- Documents ------------------------------------------------------------------------------------------------------
 
 
@@ -373,3 +387,42 @@ class Rule(Model):
     version: int
     is_system: bool
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(Model):
+    """A document with the data that a rule should extract from it."""
+
+    id: int = named("sample_id")
+    task_id: int
+    filename: str
+    expected: Any
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFailure(Model):
+    """Why an evaluation failed."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Model):
+    """A run of a version of a rule on its samples. `status`: running, completed, failed or cancelled.
+
+    `accuracy`, and `fields` by JSON Pointer: shares of correct values, from 0 to 1.
+    """
+
+    number: int
+    version: int
+    status: str
+    samples: int
+    ended: int
+    failed: int
+    accuracy: float | None = None
+    fields: dict[str, float]
+    error: EvaluationFailure | None = None
+    created_at: datetime
+    ended_at: datetime | None = None

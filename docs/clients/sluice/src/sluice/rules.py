@@ -7,8 +7,9 @@ from sluice.api import Api, checked_json, json_body
 from sluice.blocking import Methods, iterator, method
 from sluice.errors import RuleNotFound
 from sluice.models import Rule
+from sluice.uploading import ROOT
 
-ROOT = "/api/v1/etl"
+Which = Rule | int | str
 
 
 class AsyncRules:
@@ -17,7 +18,7 @@ class AsyncRules:
     def __init__(self, api: Api) -> None:
         self.api = api
 
-    async def id_of(self, rule: Rule | int | str | None) -> int | None:
+    async def id_of(self, rule: Which | None) -> int | None:
         """Return the number of a rule. Raises RuleNotFound if no rule or several have the name."""
         if rule is None or isinstance(rule, int):
             return rule
@@ -30,7 +31,7 @@ class AsyncRules:
             raise RuleNotFound(rule, found)
         return found[0]
 
-    async def path_of(self, rule: Rule | int | str) -> str:
+    async def path_of(self, rule: Which) -> str:
         return f"{ROOT}/rules/{await self.id_of(rule)}"
 
     async def list(self, *, limit: int | None = None) -> AsyncIterator[Rule]:
@@ -38,23 +39,23 @@ class AsyncRules:
         async for each in self.api.pages(f"{ROOT}/rules", limit=limit):
             yield Rule.of(each)
 
-    async def get(self, rule: Rule | int | str) -> Rule:
+    async def get(self, rule: Which) -> Rule:
         return Rule.of(await self.api.get(await self.path_of(rule)))
 
     async def create(self, name: str, /, **fields: Any) -> Rule:
         """Create a rule: `json_schema`, `system_prompt`, `postprocess_mode`, and the other fields of the API."""
         return Rule.of(await self.api.post(f"{ROOT}/rules", {"name": name, **fields}))
 
-    async def update(self, rule: Rule | int | str, /, **fields: Any) -> Rule:
+    async def update(self, rule: Which, /, **fields: Any) -> Rule:
         """Change fields of a rule. Submitted documents keep their version."""
         return Rule.of(await self.api.patch(await self.path_of(rule), fields))
 
-    async def replace(self, rule: Rule | int | str, /, **fields: Any) -> Rule:
+    async def replace(self, rule: Which, /, **fields: Any) -> Rule:
         """Replace a rule: fields that are not given get their defaults."""
         path, body = await self.path_of(rule), json_body(fields)
         return Rule.of(checked_json(await self.api.request("PUT", path, body=body, repeatable=True)))
 
-    async def delete(self, rule: Rule | int | str) -> None:
+    async def delete(self, rule: Which) -> None:
         """Delete a rule. Submitted documents still use it."""
         await self.api.request("DELETE", await self.path_of(rule), repeatable=True)
 

@@ -1,15 +1,12 @@
 """`sluice rule …`: commands for samples and evaluations of rules."""
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import uuid4
 
 import typer
 
 from sluice import exact_json
-from sluice.api import checked_json
 from sluice.cli.documents.shared import Timeout
 from sluice.cli.errors import CliError, Exit, located
 from sluice.cli.lists import Limit, print_list
@@ -41,12 +38,11 @@ def points(change: float | None) -> str:
 @command(app, "samples")
 def samples(session: Session, rule: Name, *, limit: Limit = 200) -> None:
     """List the samples of a rule: documents with the data that it should extract."""
-    found = session.client.pages(f"{path_of(session, rule)}/samples", limit=limit)
     print_list(
         session,
         ("ID", "TASK", "FILE", "ADDED"),
-        found,
-        lambda each: (str(each["sample_id"]), str(each["task_id"]), each["filename"], moment(each["created_at"])),
+        session.client.samples.list(rule, limit=limit),
+        lambda each: (str(each.id), str(each.task_id), each.filename, moment(each.created_at)),
     )
 
 
@@ -62,42 +58,20 @@ def add_sample(
     """Add a document and its expected data to the samples of a rule. Replaces the data of a sample."""
     if (task is None) == (file is None):
         raise CliError("Give either --task or --file.", code=Exit.USAGE)
-    content = read_bytes(expected)
+    data = parsed(read_bytes(expected))
     with located(lambda pointer: NAMED.get(pointer, f"{expected} at {pointer.removeprefix('/expected') or '/'}")):
-        sample = send(session, f"{path_of(session, rule)}/samples", content, task=task, file=file)
+        sample = session.client.samples.add(rule, file or task or 0, data)
     if session.terminal.as_json:
-        session.terminal.json(sample)
+        session.terminal.json(sample.raw)
     else:
-        session.terminal.put(str(sample["sample_id"]))
-    session.terminal.info(f"Sample of task {sample['task_id']} saved.")
+        session.terminal.put(str(sample.id))
+    session.terminal.info(f"Sample of task {sample.task_id} saved.")
 
 
-def send(session: Session, path: str, content: bytes, *, task: int | None, file: Path | None) -> Any:
-    with ExitStack() as opened:
-        if file:
-            document = opened.enter_context(file.open("rb"))
-
-            def arguments() -> dict[str, Any]:
-                document.seek(0)
-                return {
-                    "data": {"expected": content.decode(errors="replace")},
-                    "files": {"file": (file.name, document)},
-                }
-
-        else:
-            body = b'{"task_id": %d, "expected": %b}' % (int(task or 0), checked(content))
-
-            def arguments() -> dict[str, Any]:
-                return {"content": body, "headers": {"Content-Type": "application/json"}}
-
-        headers = {"Idempotency-Key": str(uuid4())}
-        return checked_json(session.client.request("POST", path, body=arguments, headers=headers, repeatable=True))
-
-
-def checked(content: bytes) -> bytes:
-    """Return JSON that was parsed, so that it is one value in the body. Raises CliError."""
+def parsed(content: bytes) -> Any:
+    """Return the value with the digits of its numbers. Raises CliError."""
     try:
-        return exact_json.dumps(exact_json.loads(content)).encode()
+        return exact_json.loads(content)
     except ValueError as error:
         raise CliError(f"The expected data is not valid JSON: {error}.", code=Exit.USAGE) from None
 
@@ -107,7 +81,7 @@ def delete_sample(
     session: Session, rule: Name, sample: Annotated[int, typer.Argument(metavar="SAMPLE", min=1)]
 ) -> None:
     """Delete a sample of a rule. Its document stays."""
-    session.client.request("DELETE", f"{path_of(session, rule)}/samples/{sample}", repeatable=True)
+    session.client.samples.delete(rule, sample)
     session.terminal.info("Deleted.")
 
 
@@ -196,7 +170,5 @@ def compare(session: Session, rule: Name, a: Number, b: Number) -> None:
 @command(app, "cancel-evaluation")
 def cancel(session: Session, rule: Name, number: Number) -> None:
     """Cancel a running evaluation of a rule."""
-    session.client.request(
-        "POST", f"{path_of(session, rule)}/evaluations/{number}/cancel", body=lambda: {"json": {}}, repeatable=False
-    )
+    session.client.evaluations.cancel(rule, number)
     session.terminal.info("Cancelled.")

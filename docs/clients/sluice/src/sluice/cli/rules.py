@@ -12,7 +12,7 @@ from sluice.cli.errors import CliError, Exit, located, unreadable
 from sluice.cli.lists import Limit, print_list
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
-from sluice.rules import ROOT
+from sluice.uploading import ROOT
 
 app = typer.Typer(help="Manage the rules that convert documents.", no_args_is_help=True, rich_markup_mode=None)
 # Read-only fields in the output of `show`, removed so that the output can be edited and sent back.

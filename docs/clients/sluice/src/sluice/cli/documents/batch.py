@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from sluice.api import given
-from sluice.cli.documents.shared import Direct, Files, Rule, Timeout, Wait, app
+from sluice.cli.documents.shared import Direct, FilesOrNone, Rule, Timeout, Wait, app
 from sluice.cli.errors import CliError, Exit, located, option, options, unreadable, unwritable
 from sluice.cli.lists import Limit, print_list
 from sluice.cli.progress import Screen, Shown, counts_of, of_batch
@@ -15,7 +16,7 @@ from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment, number
 from sluice.cli.waiting import resumable
 from sluice.documents import batch_path_of
-from sluice.models import Batch
+from sluice.models import AcceptedBatch, Batch
 
 batches = typer.Typer(help="Submit many documents, and download their results.", no_args_is_help=True)
 app.add_typer(batches, name="batch")
@@ -27,8 +28,11 @@ Which = Annotated[int, typer.Argument(metavar="BATCH", min=1, help="The batch id
 @command(batches, "submit")
 def submit(
     session: Session,
-    files: Files,
+    files: FilesOrNone = None,
     *,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Instead: the files of your inbox whose paths begin with this.")
+    ] = None,
     name: Annotated[str, typer.Option("--name", help="Shown in lists.")] = "",
     rule: Rule = None,
     direct: Direct = None,
@@ -40,19 +44,14 @@ def submit(
     timeout: Timeout = None,
 ) -> None:
     """Submit documents, or one ZIP file with documents, as a batch, and print its id."""
-    with (
-        Screen(session.terminal, "Uploading") as screen,
-        unreadable(files[0]),
-        located(options(rule_id="--rule", name="--name")),
-    ):
-        accepted = session.client.batches.submit(
-            files,
-            name=name,
-            rule=rule,
-            direct=direct,
-            idempotency_key=idempotency_key,
-            progress=lambda done, total: screen.show(of_upload(done, total)),
-        )
+    if bool(files) == (prefix is not None):
+        raise CliError("Give either files or --prefix.", code=Exit.USAGE)
+    common: dict[str, Any] = {"name": name, "rule": rule, "idempotency_key": idempotency_key}
+    with located(options(rule_id="--rule", name="--name", prefix="--prefix")):
+        if prefix is not None:
+            accepted = session.client.batches.submit_inbox(prefix, **common)
+        else:
+            accepted = send(session, files or [], direct=direct, **common)
     for each in accepted.refused:
         session.terminal.info(f"Not accepted: {each.filename} [{each.code}]")
     if not session.terminal.as_json:
@@ -63,6 +62,13 @@ def submit(
         finish(session, accepted.id, timeout=timeout)
     else:
         session.terminal.info(f"Wait for it with: sluice document batch wait {accepted.id}")
+
+
+def send(session: Session, files: list[Path], **common: Any) -> AcceptedBatch:
+    with Screen(session.terminal, "Uploading") as screen, unreadable(files[0]):
+        return session.client.batches.submit(
+            files, progress=lambda done, total: screen.show(of_upload(done, total)), **common
+        )
 
 
 def of_upload(done: int, total: int) -> Shown:

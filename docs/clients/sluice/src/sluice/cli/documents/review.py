@@ -25,29 +25,19 @@ def correct(
     ],
 ) -> None:
     """Correct the data of a result. The original is kept."""
-    patch = text_of(file)
-    path = f"{path_of(task)}/result"
-    tag = session.client.request("GET", path, repeatable=True).headers["ETag"]
-    response = session.client.request(
-        "PATCH",
-        path,
-        repeatable=False,
-        headers={"If-Match": tag, "Content-Type": "application/json"},
-        body=lambda: {"content": b'{"data": %s}' % patch},
-    )
+    result = session.client.documents.correct(task, json_of(file))
     session.terminal.info("Corrected.")
-    session.terminal.json(exact_json.loads(response.content)["data"])
+    session.terminal.json(result["data"])
 
 
-def text_of(file: str) -> bytes:
+def json_of(file: str) -> Any:
     """Return the JSON of a file or of stdin, with the digits of its numbers."""
     with unreadable(file):
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
-        exact_json.loads(text)
+        return exact_json.loads(text)
     except ValueError:
         raise CliError(f"{file} is not JSON.", code=Exit.USAGE) from None
-    return text
 
 
 @command(app, "approve")
@@ -59,13 +49,13 @@ def approve(
 ) -> None:
     """Approve the result of a document."""
     if remove:
-        session.client.delete(f"{path_of(task)}/approve")
+        session.client.documents.remove_approval(task)
         session.terminal.info("Approval removed.")
         return
-    response = session.client.post(f"{path_of(task)}/approve", repeatable=True)
-    session.terminal.info(f"Approved by {response['approved_by']}.")
+    approved = session.client.documents.approve(task)
+    session.terminal.info(f"Approved by {approved.approved_by}.")
     if session.terminal.as_json:
-        session.terminal.json(response)
+        session.terminal.json(approved.raw)
 
 
 @command(app, "history")

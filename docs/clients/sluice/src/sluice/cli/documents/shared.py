@@ -12,7 +12,9 @@ app = typer.Typer(help="Convert documents to text and JSON.", no_args_is_help=Tr
 
 Task = Annotated[int, typer.Argument(metavar="TASK", min=1, help="The task id that `submit` printed.")]
 Rule = Annotated[str | None, typer.Option("--rule", metavar="NAME|ID", help="See `sluice rule list`.")]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)]
+FILES = typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)
+Files = Annotated[list[Path], FILES]
+FilesOrNone = Annotated[list[Path] | None, FILES]
 Direct = Annotated[
     bool | None,
     typer.Option("--direct/--through", help="Upload to the object storage or through the service. Default: by size."),
