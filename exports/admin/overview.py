@@ -23,7 +23,8 @@ from config.platform.admin.overview import (
     last_hours,
 )
 from config.platform.db import clock, sql
-from config.platform.ui.templatetags.pages import age, duration
+from config.platform.durations import duration
+from config.platform.ui.templatetags.pages import age
 from config.platform.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
@@ -194,7 +195,7 @@ def queue_of(row: dict[str, Any]) -> list[Figure]:
 
 
 def periodic_work(reaped: datetime | None) -> Figure:
-    every = f"expected every {settings.SLUICE.export_reaper_seconds} s"
+    every = f"expected every {duration(settings.SLUICE.export_reaper_seconds)}"
     return Figure(
         title="Periodic tasks",
         value=age(reaped) if reaped else "never",
@@ -295,7 +296,7 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
 
 def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
-    until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {DISABLE_SECONDS // 86400} days)"
+    until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {duration(DISABLE_SECONDS)})"
     deliveries = Figure(
         title="Pending webhook deliveries",
         value=at_most(row["waiting"]),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from config.platform.db import clock, sql
-from config.platform.ui.templatetags.pages import precise
+from config.platform.durations import precise
 from exports.core.states import Source
 from exports.models import Job
 

@@ -218,7 +218,7 @@ def test_it_shows_failing_webhooks(pages: Client, alice: User) -> None:
     hooks.create(user=alice, url="https://b.example", events=[], secret="x", failing_since=timezone.now())
     hooks.create(user=alice, url="https://c.example", events=[], secret="x")
     assert figures(pages)["Pending webhook deliveries"][:2] == (
-        "0", "2 webhooks failing (disabled after 10 failures in a row over 3 days), 1 disabled"
+        "0", "2 webhooks failing (disabled after 10 failures in a row over 3 d), 1 disabled"
     )  # fmt: skip
 
 
