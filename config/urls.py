@@ -3,6 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from config.platform.admin import workers
 from config.platform.http import health, metrics, token_views
 from config.platform.http.openapi.document import SchemaView
 from config.platform.ui import home
@@ -24,6 +25,7 @@ urlpatterns = [
     path("tokens/<uuid:token_id>", token_views.TokenView.as_view()),
     path("api/schema", SchemaView.as_view(), name="schema"),
     path("api/docs", ApiReference.as_view(), name="docs"),
+    path("admin/workers", admin.site.admin_view(workers.show), name="workers"),
     path("admin/", admin.site.urls),
     path("", include("exports.urls")),
     path("", include("etl.urls")),

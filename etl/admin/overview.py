@@ -9,7 +9,7 @@ from config.platform.admin import overview
 from config.platform.admin.display import list_url, milliseconds
 from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewPart, Series, at_most, last_hours
 from config.platform.db import clock, sql
-from config.platform.ui.templatetags.pages import duration
+from config.platform.durations import duration
 from etl.core.states import Status
 
 COLORS: dict[str, str] = {

@@ -42,7 +42,7 @@ FILE = OpenApiResponse(OpenApiTypes.BINARY, "The results.")
 class TooManyDownloads(Problem):
     status = 503
     code = "too_many_downloads"
-    detail = "The server is preparing as many results as it can. Try again in a few seconds."
+    detail = f"The server is preparing {AT_ONCE} files of results, which is its limit. Try again in a few seconds."
 
 
 class BatchResultsView(TaskAPIView):

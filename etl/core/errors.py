@@ -6,6 +6,8 @@ the document. The codes are part of the public API.
 
 from typing import Any, Self
 
+from config.platform.durations import duration
+
 
 class EtlError(Exception):
     code = "ocr_failed"
@@ -128,7 +130,16 @@ class OcrRefused(OcrFailed):
     detail = "The OCR provider rejected this document. Another attempt cannot help."
 
 
-class OcrTimeout(TemporaryError):
+class TimeLimitExceeded(TemporaryError):
+    """A stage exceeded its time limit."""
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        """Return the error with the limit."""
+        return cls(f"{cls.detail.removesuffix('.')}, which is {duration(seconds)}.")
+
+
+class OcrTimeout(TimeLimitExceeded):
     code = "ocr_timeout"
     detail = "OCR exceeded its time limit."
 
@@ -207,7 +218,7 @@ class DocumentTooLong(EtlError):
 
 
 # ---- The stage ------------------------------------------------------------------------------------------------------
-class StageTimeout(TemporaryError):
+class StageTimeout(TimeLimitExceeded):
     code = "timeout"
     detail = "Post-processing exceeded its time limit."
 

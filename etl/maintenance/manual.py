@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+from config.platform.durations import duration
 from config.platform.http.problems import Problem, require_first
 from etl import runstate
 from etl.core.states import Stage
@@ -58,7 +59,7 @@ def recover(task: Task, outcome: TransitionResult) -> str:
         raise TaskHeld
     if outcome.verdict is Verdict.EARLY:
         raise TaskNotDue(
-            f"The task is waiting for its next attempt, which starts automatically in {outcome.seconds:.0f} s."
+            f"The task is waiting for its next attempt, which starts automatically in {duration(outcome.seconds)}."
         )
     if outcome.verdict is Verdict.OVER:
         if outcome.state is None:

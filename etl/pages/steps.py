@@ -7,7 +7,8 @@ from typing import Any
 
 from django.conf import settings
 
-from config.platform.ui.templatetags.pages import count, duration, precise
+from config.platform.durations import duration, precise
+from config.platform.ui.templatetags.pages import count
 from etl import runstate
 from etl.core.states import Stage, Status
 from etl.pages import explanations

@@ -320,7 +320,7 @@ def as_etl_error(error: Exception, stage: StageDefinition) -> EtlError:
     if isinstance(error, EtlError):
         return error
     if isinstance(error, OutOfTime | SoftTimeLimitExceeded):
-        return stage.timeout()
+        return stage.timeout.after(settings.SLUICE.etl_task_timeout)
     if isinstance(error, storage.StorageError):
         log.warning("storage_failed", error=str(error))
         if error.is_outage:

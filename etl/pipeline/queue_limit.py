@@ -25,10 +25,10 @@ class QueueFull(Problem):
     detail = "The document queue is full. Try again later."
 
     @classmethod
-    def of(cls, count: int, room: int) -> Self:
-        """Return the problem of `count` documents, where the queue has room for fewer."""
+    def of(cls, count: int, room: int, *, waiting: int, size: int) -> Self:
+        """Return the problem of `count` documents, where the queue has room for fewer. `waiting`: those in it."""
         if count == 1 or room <= 0:
-            return cls()
+            return cls(f"The document queue is full, with {waiting:,} documents of at most {size:,}. Try again later.")
         return cls(f"The document queue has room for {room:,} more documents, and this needs {count:,}.")
 
 
@@ -67,4 +67,4 @@ def require_room(user_id: int, count: int = 1) -> None:
     now = sql.one(OPEN, user=user_id) or {}
     room = max(size - now["open"], size // now["users"] - now["own"])
     if room < count:
-        raise QueueFull.of(count, room)
+        raise QueueFull.of(count, room, waiting=now["open"], size=size)

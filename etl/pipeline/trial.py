@@ -45,7 +45,7 @@ class TooManyTrials(Problem):
     status = 503
     code = "too_many_trials"
     retry_after = RETRY_AFTER_SECONDS
-    detail = "Too many rules are being tested at the moment. Try again in a few seconds."
+    detail = f"The server is testing {MAX_AT_ONCE} rules at the moment, which is its limit. Try again in a few seconds."
 
 
 class TooManyTrialsOfUser(Problem):
@@ -133,7 +133,7 @@ def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict
     except EtlError as error:
         outcome = {"ok": False, "error": explain(error, stage=Stage.POSTPROCESS)}
     except OutOfTime:
-        outcome = {"ok": False, "error": explain(StageTimeout(), stage=Stage.POSTPROCESS)}
+        outcome = {"ok": False, "error": explain(StageTimeout.after(context.seconds), stage=Stage.POSTPROCESS)}
     spent = {"usage": context.usage.as_dict(), "warnings": [warning.as_dict() for warning in context.warnings]}
     cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
     return cleaned

@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldBoolea
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import instant, list_of, moment, number, side_by_side
 from config.platform.admin.lists import OwnFilters
+from config.platform.durations import duration
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS
 from exports.jobs.columns import as_stored
@@ -158,7 +159,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
 
     @admin.display(description="timeout")
     def timeout(self, dataset: Dataset) -> str:
-        return f"{dataset.statement_timeout} s"
+        return duration(dataset.statement_timeout)
 
     @admin.display(description="related")
     def related(self, dataset: Dataset) -> SafeString:

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.urls import reverse
 
 from config.platform import wakeups
-from config.platform.admin import overview
-from config.platform.admin.display import counted, list_url, number, size
+from config.platform.admin import overview, workers
+from config.platform.admin.display import counted, list_url, number, page_of, size
 from config.platform.admin.overview import (
     MOST,
     Chart,
@@ -23,11 +23,13 @@ from config.platform.admin.overview import (
     last_hours,
 )
 from config.platform.db import clock, sql
-from config.platform.ui.templatetags.pages import age, duration
+from config.platform.durations import duration
+from config.platform.ui.templatetags.pages import age
 from config.platform.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
 from exports.models import Dataset
+from exports.source import database
 
 COLORS: dict[str, str] = {
     JobStatus.PENDING: "#94a3b8",
@@ -194,7 +196,7 @@ def queue_of(row: dict[str, Any]) -> list[Figure]:
 
 
 def periodic_work(reaped: datetime | None) -> Figure:
-    every = f"expected every {settings.SLUICE.export_reaper_seconds} s"
+    every = f"expected every {duration(settings.SLUICE.export_reaper_seconds)}"
     return Figure(
         title="Periodic tasks",
         value=age(reaped) if reaped else "never",
@@ -293,9 +295,29 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
     return f"{expired} of lost workers: released after their calls are terminated"
 
 
+# As many rows as there are slots.
+CALLS = """
+SELECT s.backend, s.job_id, d.name AS dataset, c.key, c.effective_date, clock_timestamp() - c.started_at AS since
+FROM exports_slot s JOIN exports_chunk c ON c.id = s.chunk_id JOIN exports_dataset d ON d.id = c.dataset_id
+WHERE s.dataset_id IS NULL AND s.token IS NOT NULL ORDER BY c.started_at
+"""
+
+
+def calls() -> list[workers.Call]:
+    """Return the calls into the source database that run now, oldest first."""
+    return [
+        workers.Call(
+            process=database.process_of(row["backend"]),
+            work=page_of("job", row["job_id"], f"{row['dataset']}, {row['key']} {row['effective_date']}"),
+            since=duration(row["since"]),
+        )
+        for row in sql.rows(CALLS)
+    ]
+
+
 def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
-    until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {DISABLE_SECONDS // 86400} days)"
+    until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {duration(DISABLE_SECONDS)})"
     deliveries = Figure(
         title="Pending webhook deliveries",
         value=at_most(row["waiting"]),
@@ -307,6 +329,7 @@ def draw_deliveries() -> Drawn:
     return Drawn(figures=[deliveries])
 
 
+workers.activities.append(workers.Activity("exports.view_chunk", calls))
 overview.contribute(
     OverviewPart(permission="exports.view_job", draw=draw_jobs),
     OverviewPart(permission="exports.view_chunk", draw=draw_queue),

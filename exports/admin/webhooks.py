@@ -15,7 +15,7 @@ from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmi
 from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, shown
 from config.platform.db import clock
 from config.platform.http import staff
-from config.platform.ui.templatetags.pages import ago
+from config.platform.ui.templatetags.pages import ago, milliseconds
 from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import TEST
 from exports.admin.columns import of_job
@@ -180,8 +180,9 @@ class DeliveryAdmin(StaffActionAdmin):
     def log(self, delivery: Delivery) -> SafeString:
         """Return the newest attempts, newest first. Repeated redelivery can make the log very long."""
         lines = (
-            (ago(each.at), each, number(each.duration_ms)) for each in delivery.log.order_by("-at", "-id")[:NEWEST]
+            (ago(each.at), each, milliseconds(each.duration_ms))
+            for each in delivery.log.order_by("-at", "-id")[:NEWEST]
         )
-        rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{} ms</td></tr>", lines)
+        rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td></tr>", lines)
         head = SafeString("<tr><th>Time</th><th>Response</th><th>Duration</th></tr>")
         return format_html('<table class="log">{}{}</table>', head, rows) if rows else SafeString("No attempts yet.")

@@ -13,9 +13,9 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework.exceptions import ValidationError
 
+from config.platform.durations import duration
 from config.platform.http import problems
 from config.platform.http.problems import InputError
-from config.platform.ui.templatetags.pages import duration
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
 from exports.jobs.submission import ExportRequest

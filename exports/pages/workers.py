@@ -1,20 +1,19 @@
 """The calls for the chunks of an export by worker and time, for a chart."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from config.platform.db import clock, sql
-from config.platform.ui.templatetags.pages import precise
+from config.platform.durations import precise
 from exports.core.states import Source
 from exports.models import Job
+from exports.source import database
 
 MOST = 400  # chunks that are read
 LANES = 20
 WIDTH, LEAST = 1000, 2  # of the chart and of its narrowest bar, in SVG units
-WORKER = re.compile(r"sluice-export-(.+)-[0-9a-f]{12}")  # as `source.database.name_backend` writes it
 
 # Each nth chunk, found by an index; LIMIT 1 keeps the planner from reading all chunks.
 CHUNKS = """
@@ -102,5 +101,4 @@ def worker_of(row: sql.Row) -> str:
     """Return the host and process of the worker, such as `web1-4711`."""
     if row["source"] == Source.REUSED:
         return "Reused files"
-    found = WORKER.fullmatch(row["backend"])
-    return found[1] if found else row["backend"] or "Not recorded"
+    return database.process_of(row["backend"]) or "Not recorded"

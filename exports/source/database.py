@@ -73,6 +73,15 @@ def name_backend() -> str:
     return f"sluice-export-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
+BACKEND = re.compile(r"sluice-export-(.+)-[0-9a-f]{12}")
+
+
+def process_of(backend: str) -> str:
+    """Return the host and process of a backend's name, such as `web1-4711`."""
+    found = BACKEND.fullmatch(backend)
+    return found[1] if found else backend
+
+
 class SourceSession:
     """A connection to the source for the chunks of one worker, one after the other.
 

@@ -82,7 +82,7 @@ def flat(value: Any) -> str:
 def read(text: str) -> Any:
     """Parse a text; None if it is empty. Raises BadInput, with pointers below `/json_schema`."""
     if is_too_long(text):
-        detail = f"Must not be larger than {SAVED.size} bytes as compact JSON."
+        detail = f"Has {len(text):,} characters; the limit is {SAVED.size:,} bytes as compact JSON."
         raise BadInput(refusal(PLACE, "too_large", detail))
     if not text.strip():
         return None

@@ -84,7 +84,7 @@ def check(schema: Any, *, bounds: Bounds = SAVED) -> list[InputError]:
         with checking:
             found = next((errors for errors in map(list, findings(schema, bounds)) if errors), [])
     except subschemas.TooManyEvaluations:
-        detail = "The schema is too complex: validating one value would take too many steps."
+        detail = f"The schema is too complex: validating one value could take more than {bounds.evaluations:,} steps."
         found = [refusal("", "too_complex", detail)]
     except (RecursionError, ValueError):  # raised by the library, if the bounds missed something
         found = [refusal("", "invalid", "This JSON Schema cannot be used.")]
@@ -136,8 +136,8 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
     elif pointer := next(long_numbers(schema), None):
         detail = f"Numbers must not have more than {MAX_DIGITS} digits, or {MAX_EXPONENT} decimal places."
         yield refusal(pointer, "too_large", detail)
-    elif compact_size(schema) > bounds.size:
-        yield refusal("", "too_large", f"Must not be larger than {bounds.size} bytes as compact JSON.")
+    elif (size := compact_size(schema)) > bounds.size:
+        yield refusal("", "too_large", f"Has {size:,} bytes as compact JSON; the limit is {bounds.size:,}.")
     elif pointers_size(schema, 0) > bounds.pointers:
         yield refusal("", "too_complex", "The schema is too complex: too many parts are nested under long names.")
     elif "$schema" in schema and draft_of(schema) is None:

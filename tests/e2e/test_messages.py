@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from rest_framework.test import APIClient
 
 from config.ops.doctor import workers as doctor
+from config.platform import workers as heartbeats
 from exports.models import Dataset
 from tests.broker import queued, valkey
 from tests.e2e.conftest import Workers
@@ -161,10 +163,18 @@ def test_remote_control_is_off(dataset: Dataset, api: APIClient, workers: Worker
 
 
 @pytest.mark.slow
-def test_heartbeats_name_the_queues(workers: Workers) -> None:
+def test_heartbeats_name_the_queues(workers: Workers, admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     workers.start("exports,bundles", concurrency=3)
     wait_until(lambda: doctor.inspect_workers().children == 3)
-    assert sorted(doctor.inspect_workers().queues) == ["bundles", "exports"]
+    served = {queue for queue, names in doctor.inspect_workers().queues.items() if names}
+    assert served == {"bundles", "exports"}
+    monkeypatch.setattr(heartbeats, "snapshot", heartbeats.Snapshot())
+    page = " ".join(admin_client.get("/admin/workers").content.decode().split())
+    (worker,) = heartbeats.snapshot.read() or []
+    row = f'<th scope="row">{worker.name}</th><td>bundles, exports</td><td>0 of 3</td>'
+    assert row in page
+    assert "No worker consumes the queue webhooks: no webhook is delivered." in page
+    assert "the queue exports" not in page
 
 
 @pytest.mark.slow

@@ -16,12 +16,14 @@ from django.urls import reverse
 from django.utils import timezone
 from pydantic import SecretStr
 
+from config.platform import workers
 from config.platform.admin import overview
 from config.platform.http import health
 from etl.models import Task
 from exports.admin import overview as exports_overview
 from exports.models import Chunk, Dataset, Event, Job, Slot, Tick, Webhook
 from exports.worker import transitions
+from tests.broker import broker_at
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
 from tests.integration.etl_progress import fail as fail_task
@@ -31,7 +33,7 @@ from tests.integration.test_admin_lists import MANY_JOBS, add_chunks, run
 from tests.integration.test_leases import claim
 from tests.waiting import wait_until
 
-START = "/admin/"
+START, WORKERS = "/admin/", "/admin/workers"
 QUERIES = 16
 
 
@@ -74,6 +76,34 @@ def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: D
     assert shown["Source calls"][0] == f"1 of {Slot.objects.filter(dataset=None).count()}"
     for title, rows in (("Pending chunks", 4), ("Running chunks", 1), ("Oldest pending chunk", 2), ("Source calls", 1)):
         assert rows_behind(pages, shown[title][2]) == rows, title
+
+
+def test_workers_are_loaded_with_what_they_do(
+    pages: Client, client: Client, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C2: no worker runs here; the calls are those of the slots, to permitted staff."""
+    assert f'hx-get="{WORKERS}" hx-trigger="load"' in pages.get(START).content.decode()
+    make_job(dataset, alice, 2)
+    claim()
+    monkeypatch.setattr(workers, "snapshot", workers.Snapshot())
+    with CaptureQueriesContext(connection) as queries:
+        page = text_of(pages.get(WORKERS))
+    assert len(queries) <= 3
+    assert "No worker consumes the queue exports: no chunk is exported." in page
+    running = Chunk.objects.get(status="running")
+    assert f"things, {running.key} {running.effective_date}" in page
+    client.force_login(User.objects.create_user("staff", is_staff=True))
+    assert "things" not in text_of(client.get(WORKERS))
+    client.force_login(alice)
+    assert client.get(WORKERS).status_code == 302
+
+
+def test_workers_are_unknown_without_a_broker(pages: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "snapshot", workers.Snapshot())
+    with broker_at("redis://127.0.0.1:9/0"):
+        page = text_of(pages.get(WORKERS))
+    assert "The broker does not respond, so the workers are not known." in page
+    assert "No worker consumes" not in page
 
 
 def test_it_counts_the_messages_that_no_worker_has_taken(pages: Client, dataset: Dataset, alice: User) -> None:
@@ -218,7 +248,7 @@ def test_it_shows_failing_webhooks(pages: Client, alice: User) -> None:
     hooks.create(user=alice, url="https://b.example", events=[], secret="x", failing_since=timezone.now())
     hooks.create(user=alice, url="https://c.example", events=[], secret="x")
     assert figures(pages)["Pending webhook deliveries"][:2] == (
-        "0", "2 webhooks failing (disabled after 10 failures in a row over 3 days), 1 disabled"
+        "0", "2 webhooks failing (disabled after 10 failures in a row over 3 d), 1 disabled"
     )  # fmt: skip
 
 

@@ -224,7 +224,7 @@ def test_it_finds_that_beat_does_not_run(name: str, level: str) -> None:
     Tick.objects.filter(name=name).update(ran_at=timezone.now() - timedelta(days=5))
     actual, text = examine(database.SUBJECT, "ticks")
     assert actual == level
-    assert f"`{name}` last ran 432000 s ago" in text
+    assert f"`{name}` last ran 5 d ago" in text
     assert "docs/runbook.md#nothing-runs" in text
 
 

@@ -11,6 +11,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from config.platform.durations import duration
 from config.platform.http.tokens import id_of, of_user
 from config.platform.ui.sign_in import BY_NAME
 from config.platform.ui.templatetags import pages
@@ -192,7 +193,7 @@ def test_error_pages_keep_the_navigation_of_signed_in_users(carol: User) -> None
     [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90_000, "1 d 1 h"), (None, "–")],
 )
 def test_it_formats_durations(value: float | None, words: str) -> None:
-    assert pages.duration(value) == words
+    assert duration(value) == words
 
 
 @pytest.mark.parametrize(

@@ -372,7 +372,7 @@ def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
     assert me.post(reverse("check-rule"), {**TYPED, "json_schema": "{", "format": "1"}).context["formatted"] is None
 
 
-TOO_LONG = "Must not be larger than 65536 bytes as compact JSON."
+TOO_LONG = "Has 4,600,003 characters; the limit is 65,536 bytes as compact JSON."
 
 
 def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) -> None:

@@ -8,6 +8,7 @@ from django.test import Client
 
 from exports.models import Dataset
 from exports.pages import workers
+from exports.source import database
 from exports.worker import execution, leases, transitions
 from tests.integration.factories import make_job, result_of
 from tests.integration.plans import nodes, plans_of, rows_of
@@ -58,7 +59,7 @@ def test_real_workers_record_themselves(dataset: Dataset, alice: User) -> None:
     chart = workers.chart_of(job)
     assert chart
     (lane,) = chart.lanes
-    assert workers.WORKER.fullmatch(job.chunks.first().backend)  # type: ignore[union-attr]
+    assert database.BACKEND.fullmatch(job.chunks.first().backend)  # type: ignore[union-attr]
     assert len(lane.bars) == 3
 
 

@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
-from config.ops.doctor.workers import heartbeats
+from config.platform import workers
 from etl.models import Task
 from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
@@ -314,7 +314,7 @@ def test_an_unresponsive_collector_breaks_nothing_and_floods_no_log(
 
 def stop(worker: Process) -> None:
     """Let it end by itself: on SIGTERM while a task is just ending, Celery would sleep for 20 s."""
-    wait_until(lambda: (found := heartbeats()) and not any(event["active"] for event in found.values()))
+    wait_until(lambda: (found := workers.listen(5)) and not any(worker.busy for worker in found))
     worker.ask_to_stop()
     worker.wait(45)
 

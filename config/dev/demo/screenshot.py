@@ -33,7 +33,7 @@ def take(stack: local.Stack, task_id: int, *, executable: str, file: Path) -> st
             page.set_default_timeout(WAIT_MS)
             sign_in(page, stack)
             page.goto(f"/app/documents/{task_id}")
-            wait_for_image(page)
+            wait_for_images(page)
             page.locator("#image-1").scroll_into_view_if_needed()
             highlighted = highlight(page)
             page.screenshot(path=file)
@@ -50,11 +50,11 @@ def sign_in(page: Page, stack: local.Stack) -> None:
     page.wait_for_url("**/app/documents")
 
 
-def wait_for_image(page: Page) -> None:
-    """Wait until the first page is shown. Raises CheckFailed."""
-    image, until = page.locator("#image-1 > img"), time.monotonic() + WAIT_MS / 1000
-    while not image.evaluate("image => image.complete && image.naturalWidth"):
-        require(time.monotonic() < until, "the image of the page was not drawn in time")
+def wait_for_images(page: Page) -> None:
+    """Wait until the first page and the thumbnails are shown. Raises CheckFailed."""
+    images, until = page.locator("#image-1 > img, .thumbnails img"), time.monotonic() + WAIT_MS / 1000
+    while not images.evaluate_all("images => images.every(image => image.complete && image.naturalWidth)"):
+        require(time.monotonic() < until, "the images of the pages were not drawn in time")
         page.wait_for_timeout(POLL_MS)
 
 

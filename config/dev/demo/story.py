@@ -258,10 +258,6 @@ def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> int:
         console.print(conversion.excerpt(each.markdown), no_wrap=True, overflow="ellipsis")
     console.print(f"   The JSON of {found[0].sample.file}:")
     console.print(Text(indented(found[0].task["result"]), style="dim"), soft_wrap=True)
-    if stack.variables.get("ETL_OCR_PROVIDER", "local") == "local":
-        console.print(
-            "   Skipped: Office files, HTML and EPUB, which need a MinerU server: docs/mineru.md", soft_wrap=True
-        )
     return int(found[0].task["task_id"])
 
 

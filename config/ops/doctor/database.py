@@ -12,6 +12,7 @@ from django.db import connection as django_connection
 from config.ops.doctor import clocks, system_checks
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 from config.platform import storage
+from config.platform.durations import duration
 from config.platform.http import health
 from exports.maintenance import watermark
 
@@ -157,7 +158,7 @@ def check_held_slots(connection: Connection) -> Finding:
     held = scalar(connection, OVERDUE, limit)
     if held:
         return failure(
-            f"{held} slots are held by workers that were lost more than {limit} s ago.",
+            f"{held} slots are held by workers that were lost more than {duration(limit)} ago.",
             "Either the source cannot be reached to cancel their calls, or the periodic task `reap` does not run: "
             "docs/runbook.md#source-is-slow.",
         )
@@ -190,14 +191,14 @@ def check_ticks(connection: Connection) -> Iterator[Finding]:
     for name, age in ages.items():
         if age < 0:
             yield failure(
-                f"`{name}` last ran {-age:.0f} s in the future: the database server's clock was ahead.",
+                f"`{name}` last ran {duration(-age)} in the future: the database server's clock was ahead.",
                 "It runs at its next turn. If this finding stays, synchronize that server's clock.",
             )
     late = {name: age for name, age in ages.items() if name in periods and age > max(60, 4 * periods[name])}
     for name, age in late.items():
         level = failure if name == "reap" else warning
         yield level(
-            f"`{name}` last ran {age:.0f} s ago; it should run every {periods[name]} s.",
+            f"`{name}` last ran {duration(age)} ago; it should run every {duration(periods[name])}.",
             "Check that beat and a worker for the queue maintenance run: docs/runbook.md#nothing-runs.",
         )
     if not late and min(ages.values()) >= 0:

@@ -1,20 +1,17 @@
 """Checks of workers by their heartbeats: consumers of all queues, and database connections."""
 
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from django.conf import settings
 
-from config.celery import app
 from config.ops.doctor import database
 from config.ops.doctor.database import scalar
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+from config.platform import workers
 
-CONNECT_SECONDS = 2
-LISTEN_SECONDS = 5  # a worker's main process publishes a heartbeat every 2 s, even if all child processes are busy
+LISTEN_SECONDS = 5  # for at least two heartbeats of each worker
 CHILD_CONNECTIONS = 2  # the task's and the heartbeat's
 OTHER_CONNECTIONS = 5  # readiness, metrics, migrations, and an operator's session
 
@@ -27,50 +24,19 @@ class Workers:
     children: int
 
 
-def heartbeats(seconds: float = LISTEN_SECONDS) -> dict[str, dict[str, Any]]:
-    """Return the last heartbeat of each worker within this time, by the worker's name."""
-    found: dict[str, dict[str, Any]] = {}
-    with app.connection_for_write() as connection:
-        connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
-        receiver = app.events.Receiver(
-            connection, handlers={"worker-heartbeat": lambda event: found.update({event["hostname"]: event})}
-        )
-        deadline = time.monotonic() + seconds
-        with suppress(TimeoutError):
-            for _ in receiver.itercapture(limit=None, timeout=seconds, wakeup=False):
-                if time.monotonic() > deadline:
-                    break
-    return found
-
-
 def inspect_workers() -> Workers:
-    queues: dict[str, list[str]] = {}
-    found = heartbeats()
-    for worker, event in found.items():
-        for queue in event.get("queues", []):  # workers of earlier releases have none
-            queues.setdefault(queue, []).append(worker)
-    return Workers(queues=queues, children=sum(event.get("children", 0) for event in found.values()))
+    found = workers.listen(LISTEN_SECONDS)
+    return Workers(queues=workers.by_queue(found), children=sum(worker.children for worker in found))
 
 
-CONSEQUENCES = {
-    "exports": "no chunk is exported",
-    "bundles": "no job is completed",
-    "webhooks": "no webhook is delivered",
-    "maintenance": "work of lost workers is not recovered",
-    settings.ETL_QUEUES["ocr"]: "no document is parsed",
-    settings.ETL_QUEUES["postprocess"]: "no document is converted to JSON",
-}
-
-
-def check_queues(workers: Workers) -> Iterator[Finding]:
-    for queue in settings.CELERY_TASK_QUEUES:
-        if found := workers.queues.get(queue.name):
-            yield ok(f"The queue {queue.name} has {len(found)} worker{'s' if len(found) > 1 else ''}.")
+def check_queues(found: Workers) -> Iterator[Finding]:
+    for queue, names in found.queues.items():
+        if names:
+            yield ok(f"The queue {queue} has {len(names)} worker{'s' if len(names) > 1 else ''}.")
         else:
             yield failure(
-                f"No worker consumes the queue {queue.name}: {CONSEQUENCES.get(queue.name, 'its tasks wait')}.",
-                f"Start one: python -m celery -A config worker -Q {queue.name} -n {queue.name}@%h; "
-                "docs/runbook.md#nothing-runs.",
+                workers.unserved(queue),
+                f"Start one: python -m celery -A config worker -Q {queue} -n {queue}@%h; docs/runbook.md#nothing-runs.",
             )
 
 
@@ -80,15 +46,15 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
 """
 
 
-def check_connections(workers: Workers) -> Finding:
+def check_connections(found: Workers) -> Finding:
     """Compare the connections that Postgres allows with those of one web process and all workers under full load."""
-    needed = settings.SLUICE.database_pool_size + CHILD_CONNECTIONS * workers.children + OTHER_CONNECTIONS
+    needed = settings.SLUICE.database_pool_size + CHILD_CONNECTIONS * found.children + OTHER_CONNECTIONS
     with database.open_database() as connection:
         available = int(str(scalar(connection, AVAILABLE)))
     if needed > available:
         return warning(
             f"Postgres has {available} connections available; "
-            f"one web process and {workers.children} worker processes may need {needed}.",
+            f"one web process and {found.children} worker processes may need {needed}.",
             "Raise max_connections, lower DATABASE_POOL_SIZE, or use PgBouncer: docs/scaling.md.",
         )
     return ok(f"Postgres has {available} connections available; a web process and the workers need {needed}.")

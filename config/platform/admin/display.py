@@ -13,6 +13,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from unfold.utils import display_for_label
 
+from config.platform.durations import precise
 from config.platform.ui.templatetags import pages
 
 NOTHING = "-"
@@ -122,8 +123,8 @@ def instant(field: str) -> Callable[[Any], Any]:
 
 def span(begin: datetime | None, end: datetime | None) -> str:
     """Return a duration, such as `2.5 s`."""
-    return NOTHING if begin is None or end is None else pages.precise(end - begin)
+    return NOTHING if begin is None or end is None else precise(end - begin)
 
 
 def milliseconds(value: float) -> str:
-    return pages.precise(timedelta(milliseconds=value))
+    return precise(timedelta(milliseconds=value))

@@ -48,6 +48,7 @@ STREAM_SECONDS = 30 * 60.0  # then clients reconnect
 # Per process, for all kinds of streams. A stream takes a file descriptor, which the rest of the API needs too, and
 # 40 KiB of memory.
 MAX_STREAMS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+LATER = "Try again later, or poll."
 MAX_STREAMS_OF_A_USER = 50  # per process: one user must not take all streams
 
 Subject = TypeVar("Subject")
@@ -59,14 +60,14 @@ class TooManyStreams(Problem):
     status = 503
     code = "too_many_streams"
     retry_after = 30
-    detail = "This server process has reached its limit of open event streams. Try again later, or poll."
+    detail = f"This server process has reached its limit of open event streams. {LATER}"
 
 
 class TooManyStreamsOfUser(Problem):
     status = 429
     code = "too_many_streams"
     retry_after = 30
-    detail = "You have reached your limit of open event streams. Close one, or poll."
+    detail = f"You have {MAX_STREAMS_OF_A_USER} open event streams, which is the limit. Close one, or poll."
 
 
 LAST_EVENT_ID = OpenApiParameter(
@@ -281,7 +282,7 @@ def all_hubs() -> Iterator[EventHub[Any]]:
 def check_limits(user_id: int) -> None:
     """Raise TooManyStreams or TooManyStreamsOfUser at the limit. Thread-safe; concurrent requests may exceed it."""
     if sum(each.count for each in all_hubs()) >= MAX_STREAMS:
-        raise TooManyStreams
+        raise TooManyStreams(f"This server process has {MAX_STREAMS:,} open event streams, which is its limit. {LATER}")
     if streams_of(user_id) >= MAX_STREAMS_OF_A_USER:
         raise TooManyStreamsOfUser
 

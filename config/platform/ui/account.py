@@ -45,7 +45,7 @@ class TokenForm(forms.Form):
         choices=list(SCOPES.items()),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="Without a choice, the token permits all that you may do.",
+        help_text="Changing does not include reading. Without a choice, the token permits all that you may do.",
     )
 
 

@@ -24,12 +24,12 @@ from django_htmx.middleware import HtmxDetails
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
+from config.platform.durations import duration
 from config.platform.http import roles, staff
 from config.platform.http.paging import CURSOR, NewestFirst
 from config.platform.http.problems import BadInput, NotAuthenticated, NotFound, Problem, input_errors
 from config.platform.http.serializers import StrictSerializer
 from config.platform.http.throttling import Throttle
-from config.platform.ui.templatetags.pages import duration
 
 Row = TypeVar("Row")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from etl.core.errors import EtlError, OcrTimeout, StageTimeout
+from etl.core.errors import OcrTimeout, StageTimeout, TimeLimitExceeded
 from etl.core.stage_context import StageContext, ignore
 from etl.core.states import Stage
 from etl.pipeline import artifacts, completion
@@ -24,7 +24,7 @@ class StageDefinition:
     find: Callable[[RunState], Any]
     warn: Callable[[RunState, StageContext], None]
     end: Callable[[RunState, Any, str], None]
-    timeout: type[EtlError]
+    timeout: type[TimeLimitExceeded]
     code: str  # of internal errors
     span: tuple[int, int]
 

@@ -37,6 +37,7 @@ INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "L
 FIXED_VARIABLES = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Resident memory in bytes and number of threads, above which the processes are killed.
 MAX_MEMORY, MAX_THREADS = 1024**3, 64
+TOO_MUCH_MEMORY = f"Reading the file takes more than {MAX_MEMORY:,} bytes of memory, which is the limit."
 POLL_INTERVAL = 0.2  # seconds between checks of the deadline, the lease, and memory
 MAX_LINE = 256 * 1024**2  # bytes of a message, far above the largest page
 BLOCK_SIZE = 1 << 18
@@ -187,7 +188,7 @@ class ReaderProcess:
         usages = [usage for pid in self.processes() if (usage := process_tree.usage(pid))]
         if sum(usage.memory for usage in usages) > MAX_MEMORY:
             log.warning("reader_stopped", reason="memory")
-            raise FileTooLarge("Reading the file takes more memory than allowed.")
+            raise FileTooLarge(TOO_MUCH_MEMORY)
         if sum(usage.threads for usage in usages) > MAX_THREADS:
             log.warning("reader_stopped", reason="threads")
             raise ReaderCrashed
@@ -200,7 +201,7 @@ class ReaderProcess:
             return TooMuchProcessing()
         # Libraries abort, or access a null pointer, if an allocation fails.
         if self.peak > MAX_MEMORY / 2 and self.exit_code in {-signal.SIGABRT, -signal.SIGSEGV}:
-            return FileTooLarge("Reading the file takes more memory than allowed.")
+            return FileTooLarge(TOO_MUCH_MEMORY)
         return ReaderCrashed()
 
     def exit_error(self) -> EtlError:

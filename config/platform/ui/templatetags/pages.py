@@ -9,12 +9,12 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from config.platform.db import clock
+from config.platform.durations import duration, precise
 
 register = template.Library()
 
 DATE = re.compile(r"(\d{4}-\d\d-\d\d)")
 MONTH = timedelta(days=30)
-UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # Colors of the status badges of pages and admin. The text is always shown too, for users who cannot distinguish colors.
 TONES = {
     "good": ("success", "done", "completed", "active", "open", "enabled", "delivered", "redeemed"),
@@ -55,25 +55,7 @@ def size(value: int | None) -> str:
     return f"{number:.1f} TB"
 
 
-@register.filter
-def duration(value: float | timedelta | None) -> str:
-    """Format seconds as `2 h 5 min`, with the two largest units."""
-    if value is None:
-        return "–"
-    left = int(value.total_seconds() if isinstance(value, timedelta) else value)
-    parts = []
-    for length, unit in UNITS:
-        number, left = divmod(left, length)
-        if number:
-            parts.append(f"{number} {unit}")
-    return " ".join(parts[:2]) or "0 s"
-
-
-def precise(span: timedelta) -> str:
-    """Return a duration with milliseconds or a decimal where it is short: `40 ms`, `2.5 s`, `3 min 20 s`."""
-    if span < timedelta(seconds=1):
-        return f"{span / timedelta(milliseconds=1):.0f} ms"
-    return f"{span.total_seconds():.1f} s" if span < timedelta(seconds=10) else duration(span)
+register.filter("duration", duration)
 
 
 @register.filter
