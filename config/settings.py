@@ -70,7 +70,6 @@ MIDDLEWARE = [
 ]
 
 ROOT_URLCONF = "config.urls"
-ASGI_APPLICATION = "config.asgi.application"
 APPEND_SLASH = False  # paths of the public API have no trailing slash; the admin's have one of their own
 
 TEMPLATES = [
@@ -145,10 +144,8 @@ LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "exports"
 LOGOUT_REDIRECT_URL = "home"
 
-LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_I18N = False
-USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / ".local" / "static"
@@ -424,7 +421,6 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_CONSUMER = "config.platform.worker_consumer:Consumer"
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False  # it could stop consumption, and shut workers down
-CELERY_ENABLE_UTC = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 # A worker without -Q consumes all of these queues.
 ETL_QUEUES = {stage: f"{env.etl_arq_queue_name}-{stage}" for stage in ("ocr", "postprocess")}

@@ -23,6 +23,7 @@ from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
+from config.platform.http.pointers import tokens
 from config.platform.http.problems import BadInput, DiskFull, Problem, require_first
 from etl.api import openapi
 from etl.api.batches import NoSuchBatch
@@ -82,7 +83,7 @@ def pointer_of(text: str | None) -> tuple[str, ...] | None:
         return None
     if (text and not text.startswith("/")) or len(text) > MAX_POINTER:
         raise ValidationError({"rows": [ErrorDetail("Must be a JSON Pointer such as /items.")]})
-    return tuple(token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:])
+    return tuple(tokens(text))
 
 
 def results(batch: DocumentBatch, layout: ResultLayout, request: Request, *, user: Any, what: str) -> HttpResponseBase:

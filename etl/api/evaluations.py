@@ -11,7 +11,7 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Length
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiResponse, extend_schema_view
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
@@ -29,7 +29,7 @@ from config.platform.http.scopes import RULES
 from config.platform.http.serializers import EmptyBody, StrictSerializer, Text, WholeNumber
 from etl.api import evaluation_openapi as openapi
 from etl.api import evaluation_schemas as schemas
-from etl.api.serializers import MOST, SubmitFileSerializer
+from etl.api.serializers import MAX_ID, AnyJSON, SubmitFileSerializer
 from etl.api.views import POLL_SECONDS, TaskAPIView
 from etl.evaluation import evaluations, samples
 from etl.evaluation.evaluations import Comparison
@@ -55,17 +55,10 @@ def own_rules(request: Request, rule_id: int) -> QuerySet[Rule]:
 
 
 # ---- Input ----------------------------------------------------------------------------------------------------------
-class AnyJSON(serializers.JSONField):
-    """A JSON value, with the digits of its numbers."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        return data
-
-
 class SampleOfTaskSerializer(StrictSerializer):
     """A sample of a document that was submitted before."""
 
-    task_id = WholeNumber(min_value=1, max_value=MOST)
+    task_id = WholeNumber(min_value=1, max_value=MAX_ID)
     expected = AnyJSON(help_text="The data that the rule should extract.")
 
 

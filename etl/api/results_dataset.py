@@ -14,13 +14,13 @@ from config.platform.built_in_datasets import BuiltFile, BuiltInDataset, CannotB
 from config.platform.http.problems import DiskFull
 from config.platform.http.serializers import DayField, StrictSerializer, WholeNumber, as_day
 from etl.api.search import TaskFilter
+from etl.api.serializers import MAX_ID
 from etl.models import DocumentBatch, Task
 from etl.models.task import STORED, TaskQuerySet
 from etl.pipeline import result_files
 from etl.pipeline.result_files import OWN_COLUMNS, ResultLayout
 from rules.library import catalog
 
-LARGEST_ID = 2**63 - 1
 FORMATS = ("csv", "jsonl", "parquet")  # the default first
 ABOUT = ("task_id", "filename", "rule_id", "rule_version", "batch_id", "created_at")
 
@@ -28,8 +28,8 @@ ABOUT = ("task_id", "filename", "rule_id", "rule_version", "batch_id", "created_
 class DocumentFiltersSerializer(StrictSerializer):
     """Your documents that meet all of these conditions. Without any: all your documents."""
 
-    ruleId = WholeNumber(min_value=1, max_value=LARGEST_ID, required=False, help_text="A rule, in any version.")
-    batchId = WholeNumber(min_value=1, max_value=LARGEST_ID, required=False, help_text="One of your batches.")
+    ruleId = WholeNumber(min_value=1, max_value=MAX_ID, required=False, help_text="A rule, in any version.")
+    batchId = WholeNumber(min_value=1, max_value=MAX_ID, required=False, help_text="One of your batches.")
     dateFrom = DayField(required=False, help_text="First day of submission, in UTC.")
     dateTo = DayField(required=False, help_text="Last day of submission, in UTC, inclusive.")
     status = serializers.ChoiceField(

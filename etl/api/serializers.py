@@ -8,11 +8,11 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
-from config.platform.http.paging import LARGEST, whole_number
+from config.platform.http.paging import whole_number
 from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
 from etl.core.states import Stage
 
-MOST = 2**63 - 1  # of a bigint
+MAX_ID = 2**63 - 1  # of a bigint
 MAX_MARKDOWN = 1_000_000  # characters
 # `type/subtype`, with parameters: it becomes a header of the upload. RFC 9110, 8.3.1.
 MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,80}( ?; ?[A-Za-z0-9_-]{1,20}=[A-Za-z0-9_.-]{1,40})*$"
@@ -30,7 +30,7 @@ class SubmitKeySerializer(StrictSerializer):
     """Submission of a document that was uploaded before, by its `file_key`."""
 
     file_key = Text(max_length=200)
-    rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
+    rule_id = WholeNumber(min_value=1, max_value=MAX_ID, required=False, allow_null=True)
     keep_days = WholeNumber(**KEEP_DAYS)
 
 
@@ -38,7 +38,7 @@ class SubmitFileSerializer(StrictSerializer):
     """Submission of a document as part of the request."""
 
     file = serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
-    rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False)  # a form has no null
+    rule_id = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)  # a form has no null
     keep_days = serializers.IntegerField(**KEEP_DAYS)
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
@@ -64,7 +64,7 @@ class BatchKeysSerializer(StrictSerializer):
     """Submission of documents that were uploaded before, by their `file_key`, or of files in your inbox."""
 
     name = Text(**BATCH_NAME)
-    rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
+    rule_id = WholeNumber(min_value=1, max_value=MAX_ID, required=False, allow_null=True)
     keep_days = WholeNumber(**KEEP_DAYS)
     file_keys = serializers.ListField(child=Text(max_length=200), min_length=1, required=False)
     prefix = Text(
@@ -93,7 +93,7 @@ class BatchFilesSerializer(StrictSerializer):
     """Submission of several documents, or of one ZIP file with documents, as part of the request."""
 
     name = Text(**BATCH_NAME)
-    rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False)  # a form has no null
+    rule_id = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)  # a form has no null
     keep_days = serializers.IntegerField(**KEEP_DAYS)
     file = serializers.ListField(
         child=serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
@@ -109,7 +109,7 @@ class UploadRequestSerializer(StrictSerializer):
 
     filename = Text(max_length=1000, allow_blank=True, help_text="Shown in lists.")
     content_type = serializers.RegexField(MEDIA_TYPE, max_length=200)
-    size = WholeNumber(min_value=0, max_value=MOST, help_text="Exact number of bytes that will be uploaded.")
+    size = WholeNumber(min_value=0, max_value=MAX_ID, help_text="Exact number of bytes that will be uploaded.")
 
 
 class RetrySerializer(StrictSerializer):
@@ -118,7 +118,7 @@ class RetrySerializer(StrictSerializer):
     from_stage = serializers.ChoiceField(choices=Stage.choices)
     rule_id = WholeNumber(
         min_value=1,
-        max_value=MOST,
+        max_value=MAX_ID,
         required=False,
         allow_null=True,
         help_text="Default: the same rule and version.",
@@ -131,7 +131,7 @@ class CancelSerializer(StrictSerializer):
     force = StrictBoolean(default=False, help_text="Also cancel a task that is being processed.")
 
 
-class AnyJSON(serializers.Field[Any, Any, Any, Any]):
+class AnyJSON(serializers.JSONField):
     """A JSON value whose numbers keep their digits."""
 
     def to_internal_value(self, data: Any) -> Any:
@@ -149,7 +149,7 @@ class TrialSerializer(StrictSerializer):
 
     markdown = FilledText(max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` start new pages.")
     task_id = serializers.IntegerField(
-        max_value=LARGEST,
+        max_value=MAX_ID,
         required=False,
         min_value=1,
         help_text="The document whose pages are shown to the model by a rule with the strategy `vision`.",

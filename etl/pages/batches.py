@@ -23,7 +23,7 @@ from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import chosen
 from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
-from config.platform.ui.base import Action, Listing, api_request, is_htmx, validated
+from config.platform.ui.base import Action, Listing, api_request, is_htmx, segments, validated
 from config.platform.ui.templatetags.pages import size
 from etl.api import batch_results
 from etl.api.batches import candidates_of, identity_of
@@ -50,7 +50,6 @@ TABS = {
     Status.FAILED: "Failed",
     Status.CANCELLED: "Cancelled",
 }
-WIDTH, LEAST = 1000, 6  # of the progress bar and of its smallest visible part, in SVG units
 REASONS = 10  # of failures that the page lists
 
 
@@ -155,7 +154,9 @@ class BatchPage(DocumentsPage):
             may_change=staff.may_change(self.user, batch),
             open=open_now,
             percent=100 * (batch.total - open_now) // batch.total if batch.total else 100,
-            parts=parts(batch),
+            parts=segments(
+                (("done", batch.completed), ("failed", batch.failed), ("cancelled", batch.cancelled)), batch.total
+            ),
             failures=failures(tasks),
             listing=listing,
             rows=rows_of(listing.rows or [], ""),
@@ -178,17 +179,6 @@ def rule_of(batch: DocumentBatch) -> str:
         return catalog.content(rule_id=batch.rule_id, version=batch.rule_version).name
     except UnknownRule:
         return f"Rule {batch.rule_id}"
-
-
-def parts(batch: Any) -> list[dict[str, Any]]:
-    """Return the segments of the progress bar from the left. Open documents are its background."""
-    x, found = 0, []
-    for name, number in (("done", batch.completed), ("failed", batch.failed), ("cancelled", batch.cancelled)):
-        if number:
-            width = max(LEAST, round(WIDTH * number / batch.total))
-            found.append({"status": name, "x": x, "width": width})
-            x += width
-    return found
 
 
 def tabs(batch: Any, open_now: int) -> list[tuple[str, str, int]]:

@@ -70,7 +70,7 @@ def legend() -> list[dict[str, Any]]:
             "match": match,
             "level": level,
             "is_sure": match in SURE,
-            "has_page": match not in (COMPUTED, CORRECTED, NOT_FOUND),
+            "has_page": match not in PLACELESS,
         }
         for match, level in MATCHES.items()
     ]

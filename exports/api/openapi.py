@@ -192,7 +192,7 @@ polling. In a browser: `new EventSource("/exports/…/events")`.
 
 A stream also ends after 30 minutes. `EventSource` reconnects automatically, and other clients should do the same: with
 `Last-Event-ID` set to the last id they received, they get every event exactly once. 204 means that there are no more
-events: stop. A user can have up to 50 open streams.""",
+events: stop. A user can have up to 50 open streams per server process.""",
     "parameters": [sse.LAST_EVENT_ID],
     "examples": [response_example("Until the end", examples.STREAM, media_type=sse.MEDIA_TYPE)],
 }

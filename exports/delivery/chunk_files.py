@@ -44,22 +44,29 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
     if chunk is None or job.status != JobStatus.SUCCESS:
         raise NoSuchFile
     access.require_key(job, key)
-    if not Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).exists():  # the database's clock, as for links
+    receipt = Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).first()  # the database's clock, as for links
+    if receipt is None:
         raise ReceiptExpired
-    folder = bundles.folder_of(job.receipt.object_key)
-    copied = bundles.key_of_file(folder, job, chunk)
     try:
-        if storage.head(copied) is None and not unpack(job, chunk, folder, copied):
-            copy(job, chunk, copied)
+        delivered = receipt.object_key if receipt.checksum == chunk.sha256 else delivered_file(job, chunk, receipt)
     except storage.StorageError as error:
         log.warning("storage_unavailable", error=str(error))
         raise StorageUnavailable from None
     return storage.presign_download(
-        copied,
+        delivered,
         seconds=settings.SLUICE.export_presign_seconds,
         content_type=encoding.content_type(job.shape),
         file_name=chunk.path.rpartition("/")[2],
     )
+
+
+def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
+    """Return the key of the delivery's own copy of a file, which is made now if it is not there yet."""
+    folder = bundles.folder_of(receipt.object_key)
+    key = bundles.key_of_file(folder, job, chunk)
+    if storage.head(key) is None and not unpack(job, chunk, folder, key):
+        copy(job, chunk, key)
+    return key
 
 
 def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:
@@ -81,7 +88,7 @@ def copy(job: Job, chunk: Chunk, key: str) -> None:
             with suppress(storage.Conflict):
                 bundles.copy_file(chunk, key, encoding.content_type(job.shape), metadata_of(job))
             return
-    raise FileSuperseded
+    raise FileSuperseded("The file is only in the delivery by now." if job.dataset.built_in else None)
 
 
 def metadata_of(job: Job) -> dict[str, str]:

@@ -6,14 +6,14 @@ from datetime import timedelta
 import structlog
 from django.conf import settings
 from django.db import OperationalError, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from psycopg.errors import DeadlockDetected
 
 from config.platform.db import usage
 from config.platform.observability import logs
-from exports.core.states import JOB_ENDED, ChunkStatus
-from exports.models import Chunk, Event, Job, ScheduleRun, Usage
+from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus
+from exports.models import Chunk, Event, Job, Schedule, ScheduleRun, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -52,13 +52,18 @@ def purge_jobs() -> None:
 def purge_some() -> int:
     """Delete a batch of jobs. Locking their rows keeps a job that is being retried at this moment.
 
-    A job stays until the webhook deliveries of its end are made.
+    A job stays until the webhook deliveries of its end are made. So does the newest success of a schedule that exports
+    the days since then.
     """
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
     settled = ~Exists(Event.objects.untold().filter(job=OuterRef("pk")))
+    newer = Job.objects.filter(
+        schedule_id=OuterRef("schedule_id"), status=JobStatus.SUCCESS, created_at__gt=OuterRef("created_at")
+    )
+    schedule = Schedule.objects.filter(pk=OuterRef("schedule_id"), since_last_success=True)
     old = (
         Job.objects.ended()
-        .filter(settled, finished_at__lt=before)
+        .filter(settled, ~Q(Exists(schedule), ~Exists(newer), status=JobStatus.SUCCESS), finished_at__lt=before)
         .exclude(receipt__deleted_at=None, receipt__isnull=False)
     )
     with transaction.atomic():

@@ -134,18 +134,17 @@ def delete_unreferenced() -> int:
 
     They exist where a worker was lost between the upload and its outcome, and the chunk failed or was cancelled before
     another attempt replaced them. So only the paths of such chunks are checked. The number of attempts does not narrow
-    that down, since manual retries and graceful shutdowns set it back. Of the jobs that succeeded, those of built-in
-    datasets have such files: their deliveries are copies, and no later job reuses them.
+    that down, since manual retries and graceful shutdowns set it back. All files of built-in datasets are such files:
+    deliveries are copies, no later job reuses them, and a retry that misses one makes it again.
     """
     ended = Job.objects.filter(
         started_at__isnull=False, finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
     )
     unsuccessful = ended.filter(status__in=(JobStatus.FAILED, JobStatus.CANCELLED))
     built_in = list(Dataset.objects.exclude(kind=Kind.FUNCTION))
-    delivered = ended.filter(dataset__in=built_in, status=JobStatus.SUCCESS)
     rows = chain(
         paths_of(Chunk.objects.filter(job__in=unsuccessful, status__in=(ChunkStatus.FAILED, ChunkStatus.CANCELLED))),
-        paths_of(Chunk.objects.filter(job__in=delivered)),
+        paths_of(Chunk.objects.filter(job__in=ended.filter(dataset__in=built_in))),
     )
     deleted = 0
     with ThreadPoolExecutor(HEAD_THREADS) as pool:

@@ -20,7 +20,7 @@ from config.platform.db import clock
 from config.platform.http import audit, staff
 from config.platform.http.audit import CHANGES
 from config.platform.http.paging import refusal
-from config.platform.ui.base import Listing, api_request
+from config.platform.ui.base import Listing, api_request, segments
 from exports.api import views
 from exports.core.errors import explain, in_words
 from exports.core.states import ChunkStatus, JobStatus
@@ -32,6 +32,7 @@ from exports.pages.base import JobPage, quota_left, span, with_downloads
 
 QUOTES = re.compile("['\u2018-\u201b]")  # characters that PowerShell treats as a single quote
 GROUPS = 10  # of failures that the summary lists
+BAR = ("done", "failed", "cancelled", "retrying", "running")  # statuses in the progress bar; pending is its background
 
 
 class ExportPage(JobPage):
@@ -116,7 +117,7 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
         "may_change": staff.may_change(request.user, job),
         "is_owner": is_owner,
         "progress": progress,
-        "parts": parts(progress),
+        "parts": segments(((status, progress[status]) for status in BAR), progress["total"]),
         "error": explain(job.error_code, job.error_detail) if is_failed and job.error_code else None,
         "receipt": receipt,
         "quota": quota_left(job.user_id) if is_failed else None,
@@ -129,20 +130,6 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
         "story": partial(timeline.entries_of, job),  # evaluated only where the template shows it, like the next one
         "workers": partial(workers.chart_of, job),
     }
-
-
-WIDTH, LEAST = 1000, 6  # of the bar and of its smallest visible part, in SVG units
-
-
-def parts(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the segments of the progress bar from the left. Pending chunks are its background."""
-    x, found = 0, []
-    for status in ("done", "failed", "cancelled", "retrying", "running"):
-        if number := progress[status]:
-            width = max(LEAST, round(WIDTH * number / progress["total"]))
-            found.append({"status": status, "x": x, "width": width})
-            x += width
-    return found
 
 
 def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from django import forms
 
+from config.platform.durations import duration
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.ui.base import problem_text, validated
 from exports.api.schedule_serializers import MAX_DAYS, NewScheduleSerializer
@@ -18,6 +19,7 @@ from exports.models.schedule import Misfire
 from exports.pages.form import (
     SEPARATORS,
     ExportForm,
+    columns_text,
     field_and_text,
     initial_like,
     initial_of_dialect,
@@ -83,6 +85,11 @@ class ScheduleForm(ExportForm):
         super().__init__(*args, **kwargs)
         self.fields["zone"].choices = [(name, name) for name in sorted(timezones())]  # type: ignore[attr-defined]
         self.schedule = schedule
+        lifetime = schedule.request.get("deliveryTtlSeconds") if schedule else None
+        choices = dict(self.fields["keep_for"].choices)  # type: ignore[attr-defined]
+        if lifetime and lifetime not in choices:  # set over the API
+            choices[lifetime] = duration(lifetime)
+            self.fields["keep_for"].choices = choices.items()  # type: ignore[attr-defined]
 
     def full_clean(self) -> None:
         """Validate the fields. Their meaning is validated by `editing`, whose problems are shown by `refuse`."""
@@ -93,13 +100,19 @@ class ScheduleForm(ExportForm):
     def selection(self, data: dict[str, Any]) -> dict[str, Any]:
         if self.is_of_documents():
             return of_documents(data)
+        stored = self.schedule.request.get("keys") if self.schedule else None
+        if data["keys"].splitlines() == stored:
+            return {"keys": stored}  # a key may contain a separator
         return {"keys": [key for key in SEPARATORS.split(data["keys"]) if key]}
 
     def schedule_body(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the equivalent body of `POST /exports/schedules`. Fields without an input keep their values."""
+        """Return the equivalent body of `POST /exports/schedules`. Fields without an input keep their values, as long
+        as the dataset is the same."""
         request = self.as_body(data)
         stored = self.schedule.request if self.schedule else {}
-        kept = {name: value for name, value in stored.items() if name not in request and name not in WITH_INPUT}
+        kept = {name: value for name, value in stored.items() if name not in WITH_INPUT}
+        if stored.get("dataset") != request["dataset"]:
+            kept = {}
         return {
             "name": data["name"],
             "cron": " ".join(data["cron"].split()),
@@ -130,7 +143,8 @@ class ScheduleForm(ExportForm):
         return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
 
 
-WITH_INPUT = frozenset({"csv", "deliveryTtlSeconds", *FILTERS})  # left out of the body with their default values
+# Fields that the body leaves out where they do not apply, or have their default values.
+WITH_INPUT = frozenset({"columns", "compression", "csv", "deliveryTtlSeconds", *FILTERS})
 FIELDS = {
     "/name": "name",
     "/cron": "cron",
@@ -187,6 +201,7 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
         "format": request.get("format", "csv"),
         **initial_of_dialect(written),
         "compression": request.get("compression", "none"),
+        "columns": columns_text(request.get("columns") or ()),
         "delivery": request.get("delivery", "auto"),
         "reuse": request.get("reuse", "if-present") == "if-present",
         "allow_degraded": request.get("allowDegraded", True),

@@ -11,6 +11,7 @@ from rest_framework.exceptions import ValidationError
 from config.platform.http.pointers import join
 from config.platform.http.problems import BadInput, InputError, input_errors
 from exports.core.states import JobStatus
+from exports.jobs import quotas
 from exports.jobs.submission import ExportRequest
 from exports.models import Job, Schedule
 from exports.schedules.timetable import days
@@ -53,16 +54,15 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
 def window(schedule: Schedule, day: date) -> tuple[date, date]:
     """Return the dates of a run on a local date.
 
-    Since the last success, more days may have passed than one export can have chunks: a run then exports the oldest of
-    them, and the next one continues.
+    Since the last success, more days may have passed than one export or a day's quota can have chunks: a run then
+    exports the oldest of them, and the next one continues.
     """
     after = exported_until(schedule) if schedule.since_last_success else None
     first, last = days(day, schedule.window_from, schedule.window_to, after=after)
     keys = schedule.request.get("keys")
     if after and isinstance(keys, list) and keys:
-        most = max(
-            schedule.window_to - schedule.window_from + 1, settings.SLUICE.export_max_chunks_per_job // len(keys)
-        )
+        chunks = min(settings.SLUICE.export_max_chunks_per_job, quotas.state(schedule.user_id).daily_chunks)
+        most = max(schedule.window_to - schedule.window_from + 1, chunks // len(keys))
         last = min(last, first + timedelta(days=most - 1))
     return first, last
 

@@ -16,6 +16,7 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
+from django.db.models.functions import Now
 from django.test import Client
 from django.urls import reverse
 from rest_framework.test import APIClient
@@ -454,20 +455,43 @@ def test_a_full_disk_is_a_reason_to_try_again(api: APIClient, rule: Rule, tmp_pa
     assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_WORKER_LOST")
 
 
+@pytest.mark.parametrize("delivery", ["single", "zip"])
 def test_files_are_deleted_after_the_end_of_the_job(
-    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
     """A36: the delivery is a copy, and no other job may use the file."""
     add(rule, {"a": 1})
-    response = post(api)
+    response = post(api, delivery=delivery)
     assert delivered(response)
-    path = Job.objects.get().chunks.get().path
+    chunk = Job.objects.get().chunks.get()
     storage_cleanup.delete_unreferenced()
-    assert storage.head(path)
+    assert storage.head(chunk.path)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-1))
     storage_cleanup.delete_unreferenced()
-    assert storage.head(path) is None
-    assert api.post(f"/exports/{response.json()['jobId']}/link").status_code == 200
+    assert storage.head(chunk.path) is None
+    job = f"/exports/{response.json()['jobId']}"
+    assert api.post(f"{job}/link").status_code == 200
+    file = api.get(f"{job}/files/{chunk.key}/{chunk.effective_date}")
+    if delivery == "single":
+        assert file.status_code == 302
+    else:
+        assert (file.status_code, file.json()["detail"]) == (410, "The file is only in the delivery by now.")
+
+
+@pytest.mark.parametrize("status", ["cancelled", "failed"])
+def test_files_of_jobs_that_end_without_a_delivery_are_deleted(
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """A36: the chunk is done if the job is cancelled during its completion, or the delivery cannot be made."""
+    add(rule, {"a": 1})
+    post(api)
+    execution.drain()
+    chunk = Job.objects.get().chunks.get()
+    Job.objects.update(status=status, finished_at=Now())
+    assert (chunk.status, storage.head(chunk.path) is None) == ("done", False)
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-1))
+    storage_cleanup.delete_unreferenced()
+    assert storage.head(chunk.path) is None
 
 
 def test_a_replay_exports_the_results_of_now(api: APIClient, rule: Rule) -> None:

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from config.platform.db import clock, sql
 from exports.core import gauges
-from exports.jobs import actions
+from exports.jobs import actions, webhook_events
 from exports.maintenance import retention
-from exports.models import Allowance, Chunk, Dataset, Job, Schedule, ScheduleRun, Tick
+from exports.models import Allowance, Chunk, Dataset, Job, Schedule, ScheduleRun, Tick, Usage
 from exports.models.schedule import LATE
 from exports.schedules import runs
 from exports.tasks import run_schedules
@@ -274,7 +274,35 @@ def test_a_run_begins_after_the_last_day_of_the_newest_success(
     assert days_of_run(6, "success") == ["01-02", "01-03", "01-04"]  # the oldest ones
     assert days_of_run(7, "success") == ["01-05", "01-06", "01-07"]
     assert days_of_run(8, "success") == ["01-08"]
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_daily_chunks": 2, "export_daily_jobs": 100})
+    Usage.objects.all().delete()
+    assert days_of_run(12, "success") == ["01-09", "01-10"]  # no more than a day's quota
     assert Schedule.objects.get(pk=schedule.pk).enabled
+
+
+def days_of(first: str, last: str) -> dict[str, Any]:
+    return {"keys": ["JFK"], "dateFrom": first, "dateTo": last}
+
+
+def test_a_success_that_the_next_run_continues_is_not_purged(dataset: Dataset, alice: User) -> None:
+    """A33: otherwise a run that fails after EXPORT_JOB_RETENTION_DAYS would lose the days before it."""
+    schedule = make_schedule(alice, dataset, cron="0 1 * * *", timezone="UTC", since_last_success=True)
+
+    def end_and_purge(status: str) -> None:
+        Job.objects.active().update(status=status, done=F("total"), finished_at=clock.now() - timedelta(days=365))
+        webhook_events.fan_out()
+        retention.purge_jobs()
+
+    for number, status in enumerate(("success", "success", "failed")):
+        run(START + timedelta(days=number, hours=1))
+        end_and_purge(status)
+    kept = Job.objects.get()
+    assert (kept.filters, kept.status) == (days_of("2027-01-01", "2027-01-01"), "success")
+    run(START + timedelta(days=4, hours=1))
+    assert Job.objects.active().get().filters == days_of("2027-01-02", "2027-01-04")
+    schedule.delete()
+    end_and_purge("success")
+    assert not Job.objects.exists()
 
 
 # ---- Around it ------------------------------------------------------------------------------------------------------

@@ -70,6 +70,32 @@ def test_a_schedule_is_created_changed_and_shown(me: Client, dataset: Dataset) -
     assert (schedule.cron, schedule.request["keys"]) == ("0 7 * * *", ["JFK"])
 
 
+def test_the_form_keeps_what_it_cannot_show(me: Client, dataset: Dataset, alice: User) -> None:
+    """A33: a lifetime set over the API, and keys that contain a separator."""
+    Dataset.objects.filter(pk=dataset.pk).update(key_pattern="[A-Z ]{1,9}")
+    request = {
+        "dataset": "things", "keys": ["NEW YORK", "JFK"], "format": "jsonl", "compression": "gzip", "delivery": "zip",
+        "reuse": "never", "allowDegraded": True, "deliveryTtlSeconds": 7200,
+    }  # fmt: skip
+    schedule = make_schedule(alice, dataset, request=request, window_from=-7)
+    edit = reverse("change-schedule", args=[schedule.pk])
+    form = text_of(me.get(edit))
+    assert '<option value="7200" selected>2 h' in form
+    same = filled(
+        name="Other", keys="NEW YORK\r\nJFK", compression="gzip", delivery="zip", keep_for="7200",
+    )  # fmt: skip
+    del same["reuse"]
+    assert me.post(edit, same).status_code == 302
+    schedule.refresh_from_db()
+    assert (schedule.name, schedule.request) == ("Other", request)
+
+    assert me.post(edit, {**same, "format": "parquet", "columns": "n, k"}).status_code == 302
+    schedule.refresh_from_db()
+    assert "compression" not in schedule.request
+    assert schedule.request["columns"] == ["n", "k"]
+    assert 'value="n,k"' in text_of(me.get(edit))
+
+
 def test_the_preview_shows_five_runs_with_their_dates(me: Client, dataset: Dataset) -> None:
     """A33: and errors at their fields."""
     shown = text_of(me.post(reverse("preview-schedule"), filled(first="0", last="0")))

@@ -168,6 +168,20 @@ def problem_text(problem: Problem) -> str:
     return " ".join(texts)
 
 
+WIDTH, LEAST = 1000, 6  # of a progress bar and of its smallest visible part, in SVG units
+
+
+def segments(counts: Iterable[tuple[str, int]], total: int) -> list[dict[str, Any]]:
+    """Return the segments of a progress bar from the left: status, x and width. What is left is its background."""
+    x, found = 0, []
+    for status, number in counts:
+        if number:
+            width = max(LEAST, round(WIDTH * number / total))
+            found.append({"status": status, "x": x, "width": width})
+            x += width
+    return found
+
+
 def run_each(rows: Sequence[Row], run: Callable[[Row], object], *, stop: type[Problem]) -> tuple[int, str]:
     """Run an action on each row, until a problem of the class `stop`. Return the number of successes, and the reasons
     of the refusals with their numbers."""

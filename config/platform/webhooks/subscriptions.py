@@ -29,7 +29,7 @@ OLD_SECRET_SIGNS = timedelta(hours=24)
 class TooManyWebhooks(Problem):
     status = 409
     code = "too_many_webhooks"
-    detail = "You have reached the limit of 100 webhooks. Delete one first."
+    detail = f"You have reached the limit of {MAX_PER_USER} webhooks. Delete one first."
 
 
 class NoSuchWebhook(NotFound):

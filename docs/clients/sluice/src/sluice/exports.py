@@ -149,7 +149,7 @@ class AsyncExports:
     ) -> Export:
         """Wait for the end of an export, through restarts of the server. Return it with its receipt.
 
-        `progress` is called after each change, `on_chunk` with each chunk that ends meanwhile. Raises ExportFailed
+        `progress` is called after each change, `on_chunk` with each chunk whose status changes. Raises ExportFailed
         unless it succeeded. After `timeout` seconds, TimedOut is raised, and it continues.
         """
 
