@@ -5,6 +5,7 @@ amounts, because other cells may have several lines.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from statistics import median
@@ -13,7 +14,7 @@ import numpy as np
 
 from etl.providers.local.boxes import CELL_GAP, Box, Row, Words, group_rows, group_words, join_lines, join_words
 from etl.providers.local.prose import is_full
-from etl.providers.local.rulings import Rulings
+from etl.providers.local.rulings import Ruling, Rulings
 
 # Minimum size of a table. With only two columns it needs more rows, because it may be a letterhead or signatures.
 MIN_COLUMNS, MIN_ROWS, MIN_ROWS_OF_TWO_COLUMNS = 2, 2, 3
@@ -32,6 +33,11 @@ MAX_LEADING = 1.5  # of the lines of a single row, in type sizes
 MIN_ITEM, MIN_ITEM_NUMBERS = 4, 2  # columns, and numbers among them
 FULL_ITEM = 0.7  # share of the columns that items have, at least
 FIRST_COLUMN_FILLED = 0.7  # share of rows whose first cell has text, from which a line without one continues a row
+FRAMED = 0.8  # share of the height of a table that lines at its sides have
+FILLED = 0.5  # share of rows whose text a gap must divide, to be a column of a framed table without a line
+# Leaders and lines of dashes are ruling lines made of letters.
+LEADER = re.compile(r"[.·…]{4,}|[-–—_=]{5,}")
+NOTE = re.compile(r"[*†‡§#¹²³]|\(?[a-z\d][)]\s|(?:notes?|sources?|quellen?|anmerkung(?:en)?)\s?:", re.IGNORECASE)
 NUMBER = re.compile(
     r"[(\[<>~≈±+−–-]{0,2}\s?[€$£¥]?\s?\d[\d.,'’:/ ]*\s?(?:%|[A-Za-z€$£¥]{1,3})?[)\]]?[*†‡]{0,2}|[-–—]|n/?a",
     re.IGNORECASE,
@@ -88,18 +94,23 @@ class Table:
 
 def build(words: Words, rulings: Rulings | None = None) -> Table | None:
     """Return the table that words form, or None if they have no columns or rows."""
-    cuts = find_cuts(words, rulings)
+    texts_only = [word for word in words if not LEADER.fullmatch(word.text)]
+    cuts = find_cuts(texts_only, rulings) if texts_only else []
     if not cuts:
         return None
-    lines = split_lines(words, cuts)
+    lines = split_lines(texts_only, cuts)
     rows: list[list[list[Line]]] = []
-    bands = split_bands(lines, rulings)
-    is_ruled = len(bands) >= MIN_RULED_BANDS
-    for band in bands:
+    rulings = rulings or Rulings()
+    is_ruled = len(split_bands(lines, rulings.horizontal)) >= MIN_RULED_BANDS
+    for band in split_bands(lines, [*rulings.horizontal, *rulings.edges]):
         rows += band_rows(band, len(cuts) + 1, is_ruled=is_ruled)
-    while len(rows) > MIN_ROWS and is_above(rows[0]):
+    while len(rows) > MIN_ROWS and is_across(rows[0]):
         del rows[0]
-    words = [word for word in words if word.y1 > min(line.box.y0 for base in rows[0] for line in base)]
+    while len(rows) > MIN_ROWS and (is_across(rows[-1]) or is_note(rows[-1])):
+        del rows[-1]
+    top = min(line.box.y0 for base in rows[0] for line in base)
+    bottom = max(line.box.y1 for base in rows[-1] for line in base)
+    words = [word for word in words if top < word.middle < bottom]
     cells = [texts(row, len(cuts) + 1) for row in rows]
     cells = without_empty_columns(cells)
     is_item_alone = len(rows) == 1 and any(is_item(BaseRow(base)) for base in rows[0])
@@ -115,10 +126,14 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
     )
 
 
-def is_above(row: list[list[Line]]) -> bool:
-    """Return whether a first row is a line of text above the table: one text, from the first column to others."""
-    lines = [line for base in row for line in base]
-    return len(lines) == 1 and lines[0].first == 0 < lines[0].last
+def is_across(row: list[list[Line]]) -> bool:
+    """Return whether a row is a title or note of the table: lines of one text each, from the first column to others."""
+    return all(len(base) == 1 and base[0].first == 0 for base in row) and any(base[0].last > 0 for base in row)
+
+
+def is_note(row: list[list[Line]]) -> bool:
+    """Return whether a last row is a note or source in the first column."""
+    return all(len(base) == 1 and not base[0].last for base in row) and bool(NOTE.match(row[0][0].box.text))
 
 
 def texts(row: list[list[Line]], width: int) -> list[str]:
@@ -128,7 +143,7 @@ def texts(row: list[list[Line]], width: int) -> list[str]:
         for line in sorted(base, key=lambda line: line.box.x0):
             for column in range(line.first, line.last + 1):
                 cells[column] = join_lines(cells[column], line.box.text)
-    return cells
+    return [LEADER.sub("", cell).strip() for cell in cells]
 
 
 def without_empty_columns(cells: list[list[str]]) -> list[list[str]]:
@@ -141,6 +156,8 @@ def find_cuts(words: Words, rulings: Rulings | None) -> list[float]:
     """Return the x-coordinates between columns, from left to right."""
     ruled = ruled_cuts(words, rulings) if rulings else []
     aligned = aligned_cuts(words)
+    if ruled and rulings and is_framed(words, rulings):
+        return sorted([*ruled, *(cut for cut in aligned if divides(cut, words, ruled))])
     return ruled if ruled and len(ruled) >= len(aligned) else aligned
 
 
@@ -157,6 +174,31 @@ def ruled_cuts(words: Words, rulings: Rulings) -> list[float]:
             positions.append([x, line.y1 - line.y0])
     cuts = [x for x, length in positions if length > 0.5 * height and left < x < right]
     return [x for x in cuts if sum(word.x0 + 1 < x < word.x1 - 1 for word in words) <= 0.02 * len(words)]
+
+
+def is_framed(words: Words, rulings: Rulings) -> bool:
+    """Return whether vertical lines are on both sides of the words, along most of their height."""
+    height = max(word.y1 for word in words) - min(word.y0 for word in words)
+    left, right = min(word.x0 for word in words), max(word.x1 for word in words)
+    before = sum(line.y1 - line.y0 for line in rulings.vertical if line.x0 < left)
+    after = sum(line.y1 - line.y0 for line in rulings.vertical if line.x1 > right)
+    return min(before, after) > FRAMED * height
+
+
+def divides(cut: float, words: Words, ruled: list[float]) -> bool:
+    """Return whether a gap divides most of the texts in a column between ruling lines, as a column without a line does.
+
+    Otherwise, it is a wide space in a few lines.
+    """
+    left = max((x for x in ruled if x <= cut), default=float("-inf"))
+    right = min((x for x in ruled if x > cut), default=float("inf"))
+    rows = [
+        [word.x0 < cut for cell in row for word in cell if left < (word.x0 + word.x1) / 2 < right]
+        for row in group_words(words)
+    ]
+    filled = [row for row in rows if row]
+    divided = sum(any(row) and not all(row) for row in filled)
+    return divided > 1 and divided >= FILLED * len(filled)
 
 
 def aligned_cuts(words: Words) -> list[float]:
@@ -252,11 +294,11 @@ def span_of(word: Box, cuts: list[float]) -> tuple[int, int]:
 
 
 # ---- Rows -----------------------------------------------------------------------------------------------------------
-def split_bands(lines: list[Line], rulings: Rulings | None) -> list[list[Line]]:
+def split_bands(lines: list[Line], rulings: Sequence[Ruling]) -> list[list[Line]]:
     """Return the lines between consecutive horizontal ruling lines that are as wide as most of the table."""
     left, right = min(line.box.x0 for line in lines), max(line.box.x1 for line in lines)
     positions: list[list[float]] = []
-    for ruling in sorted(rulings.horizontal if rulings else [], key=lambda ruling: ruling.y0):
+    for ruling in sorted(rulings, key=lambda ruling: ruling.y0):
         y = (ruling.y0 + ruling.y1) / 2
         length = min(ruling.x1, right) - max(ruling.x0, left)
         if positions and y - positions[-1][0] < SAME_LINE:
@@ -317,8 +359,19 @@ def find_anchors(bases: list[BaseRow], width: int) -> set[int]:
         large = [index + 1 for index, gap in enumerate(gaps) if gap > 1.3 * small]
         if len(large) >= max(1, 0.2 * len(gaps)):
             return {0, *large}
-    first = [index for index in full if 0 in bases[index].columns]
+    first = [
+        index for index in full if 0 in bases[index].columns and not (index and is_rest(bases[index - 1], bases[index]))
+    ]
     return set(first) if len(first) > 1 else set(full)
+
+
+def is_rest(above: BaseRow, base: BaseRow) -> bool:
+    """Return whether the lines of a baseline are the rest of the cells right above, because none begins a text."""
+    return (
+        is_tight(above, base)
+        and base.columns <= above.columns
+        and all(line.box.text[0].islower() for line in base.lines)
+    )
 
 
 def find_items(bases: list[BaseRow]) -> set[int]:
@@ -448,6 +501,7 @@ def continues(above: BaseRow, below: BaseRow, rights: dict[int, float]) -> bool:
     ]  # fmt: skip
     return len(pairs) >= len(lesser) and all(
         not NUMBER.fullmatch(lower.box.text)
+        and upper.box.bold == lower.box.bold
         and (
             is_full(upper.box, lower.box, rights[lower.last])
             or lower.box.text[0].islower()
