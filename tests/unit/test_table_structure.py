@@ -143,3 +143,130 @@ def test_lines_that_begin_no_text_belong_to_the_row_above() -> None:
     ]
     [table] = read(boxes, regions=[table_region(45, 46, 400, 100)])
     assert table[0] == "| Income per person in constant prices | Changes range between two and four percent |"
+
+
+def rows_of(*rows: tuple[str, ...], y: float, x: tuple[float, ...], step: float = 20) -> list[Box]:
+    return [
+        word for index, cells in enumerate(rows)
+        for word in row(y + step * index, *((at, cell) for at, cell in zip(x, cells, strict=True) if cell))
+    ]  # fmt: skip
+
+
+AMOUNTS = [("Cadmium", "100", "12", "7"), ("Copper", "50", "-", "3"), ("Lead", "200", "20", "20")]
+
+
+def test_a_head_of_several_lines_is_not_part_of_the_first_row() -> None:
+    columns = (50.0, 200.0, 280.0, 360.0)
+    boxes = [
+        *rows_of(
+            ("", "to air", "to water", "to land"), ("", "kg/year", "kg/year", "kg/year"), y=50, x=columns, step=12
+        ),
+        *rows_of(*AMOUNTS, y=76, x=columns),
+    ]
+    [table] = read(boxes)
+    assert table[0] == "|  | to air kg/year | to water kg/year | to land kg/year |"
+    assert table[2] == "| Cadmium | 100 | 12 | 7 |"
+
+
+def test_a_text_over_several_columns_of_a_head_is_a_row_of_its_own() -> None:
+    columns = (50.0, 200.0, 280.0, 360.0)
+    boxes = [
+        *words("The release limits of", 230, 40),
+        *rows_of(("Metal", "air", "water", "land"), y=54, x=columns),
+        *rows_of(*AMOUNTS, y=76, x=columns),
+    ]
+    [table] = read(boxes, Rulings(horizontal=horizontal(36, 72, 92, 112, 132, x1=400)))
+    assert table[0] == "|  | The release limits of | The release limits of |  |"
+    assert table[2:4] == ["| Metal | air | water | land |", "| Cadmium | 100 | 12 | 7 |"]
+
+
+def test_lines_of_texts_above_a_ruling_line_are_one_head() -> None:
+    columns = (50.0, 200.0, 300.0)
+    boxes = [
+        *rows_of(("", "Some year", "No year"), ("Group", "in school", "in school"), y=50, x=columns, step=12),
+        *rows_of(("All", "85.1", "14.9"), ("Boys", "82.7", "17.3"), y=82, x=columns),
+    ]
+    [table] = read(boxes, Rulings(horizontal=horizontal(46, 78, 120, x1=400)))
+    assert table[0] == "| Group | Some year in school | No year in school |"
+    assert len(table) == 4
+
+
+def test_a_heading_with_a_colon_is_not_the_beginning_of_the_next_cell() -> None:
+    columns = (50.0, 220.0, 300.0)
+    boxes = [
+        *words("Of those who were chosen:", 50, 50),
+        *rows_of(("Three-year-old boys", "85.1", "14.9"), ("Boys", "82.7", "17.3"), y=62, x=columns, step=12),
+    ]
+    [table] = read(boxes, regions=[table_region(45, 46, 400, 100)])
+    assert table[0] == "| Of those who were chosen: |  |  |"
+
+
+def test_spaces_of_a_typewriter_are_not_gaps() -> None:
+    """Each letter is as wide as a space."""
+    names = [(f"{age} years", f"{age}{age}") for age in range(40, 48)]
+    boxes = []
+    for index, (name, count) in enumerate(names):
+        x, y = 50.0, 50 + 14.0 * index
+        for text in (*name.split(), count):
+            x = 250 if text == count else x
+            boxes.append(Box(text=text, x0=x, y0=y, x1=x + 7.2 * len(text), y1=y + 14, size=12))
+            x += 7.2 * (len(text) + 1)
+    [table] = read(boxes, regions=[table_region(45, 46, 300, 165)])
+    assert [table[0], *table[2:]] == [f"| {name} | {count} |" for name, count in names]
+
+
+def test_whole_numbers_beside_each_other_are_two_cells() -> None:
+    boxes = []
+    for index in range(5):
+        boxes += row(50 + 14 * index, (50, f"{20 + index} years"), (150, "1,022,490"), (199, "255,744"))
+    [table] = read(boxes)
+    assert table[2] == "| 21 years | 1,022,490 | 255,744 |"
+
+
+def test_a_number_with_spaces_is_one_cell() -> None:
+    boxes = []
+    for index in range(5):
+        boxes += row(50 + 14 * index, (50, f"{20 + index} years"), (150, "12 345 678"), (250, "1 255"))
+    [table] = read(boxes)
+    assert table[2] == "| 21 years | 12 345 678 | 1 255 |"
+
+
+def test_the_gap_between_columns_is_where_wider_heads_leave_it() -> None:
+    boxes = [
+        *row(50, (50, "Country"), (130, "Share of population"), (240, "Rate of exclusion")),
+        *rows_of(
+            *[(name, "100", "6") for name in ("Austria", "Belgium", "Bulgaria", "Croatia")], y=64, x=(50, 165, 260)
+        ),
+    ]
+    [table] = read(boxes)
+    assert table[0] == "| Country | Share of population | Rate of exclusion |"
+
+
+def test_running_heads_are_not_rows_of_a_table_below_them() -> None:
+    head = Region(kind="header", score=0.7, x0=45, y0=28, x1=400, y1=44)
+    boxes = [
+        *row(30, (50, "Highlights"), (220, "of 2011")),
+        *row(50, (50, "Species"), (200, "Percent")),
+        *figures(64, 14),
+    ]
+    blocks = read(boxes, regions=[table_region(45, 26, 300, 110), head])
+    assert blocks[-1] == [
+        "| Species | Percent |",
+        "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in FIGURES),
+    ]
+
+
+def test_shades_of_lines_do_not_divide_the_cells_of_a_row() -> None:
+    columns = (50.0, 120.0, 280.0)
+    area = [("Area", "Emissions of less than", "Dry cleaners"), ("", "ten tons a year", "and shops")]
+    road = [("Road", "Motor vehicles that are", "Cars, trucks"), ("", "operated on roads", "and others")]
+    boxes = [
+        *rows_of(("Source", "Definition", "Examples"), y=30, x=columns),
+        *rows_of(*area, y=50, x=columns, step=12),
+        *rows_of(*road, y=84, x=columns, step=12),
+    ]
+    rulings = Rulings(horizontal=horizontal(46, 79, x1=400), edges=horizontal(48, 62, 75, 80, 95, 108, x1=400))
+    [table] = read(boxes, rulings, [table_region(45, 28, 400, 112)])
+    assert table[2] == "| Area | Emissions of less than ten tons a year | Dry cleaners and shops |"
+    assert table[3] == "| Road | Motor vehicles that are operated on roads | Cars, trucks and others |"
