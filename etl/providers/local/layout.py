@@ -36,7 +36,6 @@ MOSTLY = 0.6
 # One-column prose: share of rows that are one text, and their median width as a share of the widest.
 PLAIN_ROWS, PLAIN_WIDTH = 0.95, 0.6
 MIN_PLAIN_ROWS = 4
-MARGIN = 0.1  # share of the height of a page
 MAX_LINE_GAP = 0.9  # between lines of a text, in type sizes
 
 
@@ -134,10 +133,8 @@ def bounds(areas: Sequence[Area]) -> tuple[float, float, float, float]:
 def find_tables(rows: list[list[Words]], sheet: Sheet) -> tuple[list[Block], list[list[Words]]]:
     """Return the tables, and the rows of cells that are in none."""
     blocks = []
-    margins = [region for region in sheet.regions if is_margin(region, sheet.height)]
     for area in table_areas(rows, sheet):
         inside = [word for row in rows for cell in row for word in cell if is_inside(word, area)]
-        inside = [word for word in inside if not any(is_inside(word, margin) for margin in margins)]
         rulings = sheet.rulings.inside(area.x0, area.y0, area.x1, area.y1)
         table = tables.build(inside, rulings) if inside else None
         if table is None or is_frame(table):
@@ -196,12 +193,6 @@ def merge_areas(areas: list[Region]) -> list[Region]:
 def is_inside(word: Area, area: Area) -> bool:
     x, y = (word.x0 + word.x1) / 2, (word.y0 + word.y1) / 2
     return area.x0 - 2 <= x <= area.x1 + 2 and area.y0 - 2 <= y <= area.y1 + 2
-
-
-def is_margin(region: Region, height: float) -> bool:
-    """Return whether a region is a running head or foot at the edge of the page."""
-    is_edge = region.y1 < MARGIN * height or region.y0 > (1 - MARGIN) * height
-    return is_edge and region.kind in {"header", "footer"} and region.score >= MIN_TEXT_SCORE
 
 
 def is_frame(table: tables.Table) -> bool:

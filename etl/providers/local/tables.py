@@ -229,9 +229,9 @@ def aligned_cuts(words: Words) -> list[float]:
     space = space_width(words)
     jumps: list[tuple[float, float]] = []
     crossing = np.zeros(int(max(word.x1 for word in words) - left) + 3, dtype=np.int32)
-    rest = np.zeros_like(crossing)  # words of other rows, such as heads, which are wider than the cells below
-    for word in words:
-        rest[int(word.x0 - left + 0.5) : int(word.x1 - left + 0.5) + 1] += 1
+    heads = np.zeros_like(crossing)  # words of the head, which may be wider than the cells below
+    for word in above_numbers(words, full):
+        heads[int(word.x0 - left + 0.5) : int(word.x1 - left + 0.5) + 1] += 1
     for row in full:
         for x0, x1 in intervals(row, space):
             crossing[int(x0 - left + 0.5) : int(x1 - left + 0.5) + 1] += 1
@@ -249,9 +249,16 @@ def aligned_cuts(words: Words) -> list[float]:
         middle = left + (start + end) / 2
         witnesses = sum(x0 < middle < x1 for x0, x1 in jumps)
         if end - start >= (gap if witnesses < MIN_WITNESSES else GAP_OF_JUMP * size):
-            clear = start + np.flatnonzero(rest[start:end] == rest[start:end].min())
+            clear = start + np.flatnonzero(heads[start:end] == heads[start:end].min())
             cuts.append(left + float(clear[np.abs(clear + 0.5 - (start + end) / 2).argmin()]) + 0.5)
     return cuts
+
+
+def above_numbers(words: Words, full: list[Words]) -> Words:
+    """Return the words above the first row of numbers."""
+    rows = [row for row in full if sum(bool(NUMBER.fullmatch(word.text)) for word in row) >= MIN_ITEM_NUMBERS]
+    top = min((word.y0 for row in rows for word in row), default=0.0)
+    return [word for word in words if word.y1 <= top + OVERLAP * word.size]
 
 
 def is_jump(word: Box, after: Box) -> bool:
