@@ -1,6 +1,7 @@
 """The rows and columns of tables: ruling lines, shaded heads, titles and notes, leaders, and prose beside them."""
 
 import numpy as np
+import pytest
 
 from etl.providers.local.boxes import Box
 from etl.providers.local.layout import Sheet, analyze
@@ -19,10 +20,10 @@ def vertical(*xs: float, y0: float = 40, y1: float = 120) -> list[Ruling]:
     return [Ruling(x0=x, y0=y0, x1=x, y1=y1) for x in xs]
 
 
-def figures(y: float, step: float = 20) -> list[Box]:
+def figures(y: float, step: float = 20, *, x: float = 50, right: float = 200) -> list[Box]:
     return [
         word for index, (name, value) in enumerate(FIGURES)
-        for word in row(y + step * index, (50, name), (200, value))
+        for word in row(y + step * index, (x, name), (right, value))
     ]  # fmt: skip
 
 
@@ -111,16 +112,18 @@ def test_columns_without_a_line_in_a_frame_are_columns() -> None:
     assert table[2] == "| Kingfisher | wild | 29 |"
 
 
-def test_prose_beside_a_table_is_not_part_of_it() -> None:
-    boxes = [*row(80, (350, "Species"), (500, "Percent"))]
-    for index, (name, value) in enumerate(FIGURES):
-        boxes += row(94 + 14 * index, (350, name), (500, value))
-    prose = "and the birds of the lakes eat much more fish"
-    boxes += [word for index in range(4) for word in words(prose, 50, 80 + 14 * index)]
-    text = Region(kind="text", score=0.98, x0=45, y0=76, x1=320, y1=136)
+@pytest.mark.parametrize("around", [[], [10, 24, 38, 160, 174, 188]])
+def test_prose_beside_a_table_is_not_part_of_it(around: list[int]) -> None:
+    boxes = [*row(80, (350, "Species"), (500, "Percent")), *figures(94, 14, x=350, right=500)]
+    ys = sorted([80, 94, 108, 122, *around])
+    boxes += [word for y in ys for word in words("and the birds of the lakes eat much more fish", 50, y)]
+    text = Region(kind="text", score=0.98, x0=45, y0=ys[0] - 4, x1=320, y1=ys[-1] + 14)
     blocks = read(boxes, regions=[table_region(345, 76, 550, 136), text])
-    assert [f"| {name} | {value} |" for name, value in FIGURES] == blocks[-1][2:]
-    assert blocks[0] == [" ".join([prose] * 4)]
+    assert blocks[-1] == [
+        "| Species | Percent |",
+        "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in FIGURES),
+    ]
 
 
 def test_a_bold_heading_of_rows_is_not_the_beginning_of_the_next_cell() -> None:

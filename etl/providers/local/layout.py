@@ -159,9 +159,9 @@ def table_areas(rows: list[list[Words]], sheet: Sheet) -> list[Region]:
     prose = [region for region in sheet.regions if region.kind == "text" and region.score > CERTAIN]
     for table in aligned_tables(joined):
         area = rectangle(table.area())
-        if is_beside_prose(area, areas, prose):
-            continue
-        if table.has_amounts() or sum(overlap(area, region) for region in prose) < MOSTLY * area.area:
+        if table.has_amounts() or not (
+            is_beside_prose(area, areas, prose) or sum(overlap(area, region) for region in prose) >= MOSTLY * area.area
+        ):
             areas.append(area)
     return merge_areas(areas)
 
@@ -169,9 +169,10 @@ def table_areas(rows: list[list[Words]], sheet: Sheet) -> list[Region]:
 def is_beside_prose(area: Region, known: list[Region], prose: list[Region]) -> bool:
     """Return whether aligned rows are a known table together with the column of prose beside it."""
     inside = [table for table in known if overlap(table, area) > MOSTLY * table.area]
-    texts = [text for text in prose if overlap(text, area) > MOSTLY * text.area]
+    texts = [text for text in prose if min(text.x1, area.x1) - max(text.x0, area.x0) > MOSTLY * (text.x1 - text.x0)]
     return any(
-        (text.x1 < table.x0 or table.x1 < text.x0) and min(text.y1, table.y1) > max(text.y0, table.y0)
+        (text.x1 < table.x0 or table.x1 < text.x0)
+        and min(text.y1, table.y1) - max(text.y0, table.y0) > MOSTLY * min(text.y1 - text.y0, table.y1 - table.y0)
         for text in texts for table in inside
     )  # fmt: skip
 
