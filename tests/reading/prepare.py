@@ -128,10 +128,8 @@ def html_table(table: ET.Element) -> str:
 
 def html_rows(cells: list[Recorded]) -> str:
     """Return the rows of cells, with empty cells where none is recorded. Some files count from 0, others from 1."""
-    first, start = (min((cell[axis] for cell in cells), default=0) for axis in (0, 2))
-    boxes = [
-        (top - first, bottom - first, left - start, right - start, text) for top, bottom, left, right, text in cells
-    ]
+    up, aside = min((cell[0] for cell in cells), default=0), min((cell[2] for cell in cells), default=0)
+    boxes = [(top - up, bottom - up, left - aside, right - aside, text) for top, bottom, left, right, text in cells]
     taken = {(row, column) for top, bottom, left, right, _ in boxes for row, column in places(top, bottom, left, right)}
     height, width = (max((place[axis] for place in taken), default=-1) + 1 for axis in (0, 1))
     boxes += [(row, row, column, column, "") for row, column in places(0, height - 1, 0, width - 1) - taken]
