@@ -25,6 +25,9 @@ DESCRIBING = frozenset({
 MISSING = frozenset({"", "na", "n/a", "not_found", "none", "null"})
 LONGEST = 120  # characters of a value: longer ones are summaries
 
+# A cell of a table: its first and last row, its first and last column, and its text.
+Recorded = tuple[int, int, int, int, str]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.reading.prepare", description=__doc__)
@@ -111,13 +114,22 @@ def prepare_icdar(sources: Path, folder: Path) -> None:
 
 
 def html_table(table: ET.Element) -> str:
-    """Return a table in HTML; its regions on several pages follow each other."""
-    return "<table>" + "".join(map(html_rows, table.iter("region"))) + "</table>"
+    """Return a table in HTML. Its regions on several pages follow each other; others continue its rows to the right."""
+    parts: list[list[Recorded]] = []
+    for region in table.iter("region"):
+        right = int(region.get("col-increment") or 0)
+        cells = [(*box(cell, right), escape(cell.findtext("content") or "")) for cell in region.iter("cell")]
+        if parts and right:
+            parts[-1] += cells
+        else:
+            parts.append(cells)
+    return "<table>" + "".join(map(html_rows, parts)) + "</table>"
 
 
-def html_rows(region: ET.Element) -> str:
-    """Return the rows of a region, with empty cells where none is recorded."""
-    boxes = [(*box(cell), escape(cell.findtext("content") or "")) for cell in region.iter("cell")]
+def html_rows(cells: list[Recorded]) -> str:
+    """Return the rows of cells, with empty cells where none is recorded. Some files count from 0, others from 1."""
+    up, aside = min((cell[0] for cell in cells), default=0), min((cell[2] for cell in cells), default=0)
+    boxes = [(top - up, bottom - up, left - aside, right - aside, text) for top, bottom, left, right, text in cells]
     taken = {(row, column) for top, bottom, left, right, _ in boxes for row, column in places(top, bottom, left, right)}
     height, width = (max((place[axis] for place in taken), default=-1) + 1 for axis in (0, 1))
     boxes += [(row, row, column, column, "") for row, column in places(0, height - 1, 0, width - 1) - taken]
@@ -128,10 +140,10 @@ def html_rows(region: ET.Element) -> str:
     return "".join(f"<tr>{row}</tr>\n" for row in rows)
 
 
-def box(cell: ET.Element) -> tuple[int, int, int, int]:
-    """Return the first and last row, and the first and last column."""
+def box(cell: ET.Element, offset: int) -> tuple[int, int, int, int]:
+    """Return the first and last row, and the first and last column, of which `offset` are in regions to the left."""
     top, left = (int(cell.get(f"start-{axis}") or 0) for axis in ("row", "col"))
-    return top, int(cell.get("end-row") or top), left, int(cell.get("end-col") or left)
+    return top, int(cell.get("end-row") or top), left + offset, int(cell.get("end-col") or left) + offset
 
 
 def places(top: int, bottom: int, left: int, right: int) -> set[tuple[int, int]]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.reading.corpus import Case, cases
 from tests.reading.einvoices import truth_of
 from tests.reading.grids import grids
 from tests.reading.measures import facts, fields, headings, invoice_rows, invoice_values, reading_order, tables
+from tests.reading.prepare import html_table
 from tests.reading.reading import Reading
 from tests.reading.report import table
 from tests.reading.results import Result, keep, kept
@@ -161,6 +163,28 @@ def test_the_truth_of_an_e_invoice_is_its_xml() -> None:
 
 
 # ---- Structure ------------------------------------------------------------------------------------------------------
+def test_recorded_tables_count_from_any_number_and_their_regions_are_joined() -> None:
+    def region(column_increment: int, *cells: tuple[int, int, str]) -> str:
+        found = "".join(
+            f'<cell start-row="{row}" start-col="{column}"><content>{text}</content></cell>'
+            for row, column, text in cells
+        )
+        return f'<region col-increment="{column_increment}">{found}</region>'
+
+    recorded = (
+        region(0, (1, 1, "Age"), (1, 2, "People"), (2, 1, "0"), (2, 2, "353"))
+        + region(2, (1, 1, "Age"), (1, 2, "People"), (2, 1, "40"))
+        + region(0, (0, 0, "80"), (0, 1, "723"))
+    )
+    [grid] = grids(html_table(ET.fromstring(f"<table>{recorded}</table>")))  # noqa: S314 - made here
+
+    assert [[cell.text for cell in line] for line in grid.lines] == [
+        ["Age", "People", "Age", "People"],
+        ["0", "353", "40", ""],
+        ["80", "723"],
+    ]
+
+
 def test_trees_differ_by_the_nodes_that_are_inserted_deleted_or_changed() -> None:
     one = Node("table", children=[Node("row", children=[Node("cell", "ab"), Node("cell", "c")])])
     two = Node("table", children=[Node("row", children=[Node("cell", "ax")])])

@@ -87,7 +87,8 @@ def analyze(boxes: list[Box], sheet: Sheet) -> list[Block]:
     if not is_right_to_left(boxes):
         return find_blocks(boxes, sheet)
     width = sheet.width or max(box.x1 for box in boxes)
-    for areas in (boxes, sheet.regions, sheet.rulings.horizontal, sheet.rulings.vertical):
+    rulings = sheet.rulings
+    for areas in (boxes, sheet.regions, rulings.horizontal, rulings.vertical, rulings.edges):
         mirror(areas, width)
     for box in boxes:
         box.mirrored = True
@@ -158,9 +159,22 @@ def table_areas(rows: list[list[Words]], sheet: Sheet) -> list[Region]:
     prose = [region for region in sheet.regions if region.kind == "text" and region.score > CERTAIN]
     for table in aligned_tables(joined):
         area = rectangle(table.area())
-        if table.has_amounts() or sum(overlap(area, region) for region in prose) < MOSTLY * area.area:
+        if table.has_amounts() or not (
+            is_beside_prose(area, areas, prose) or sum(overlap(area, region) for region in prose) >= MOSTLY * area.area
+        ):
             areas.append(area)
     return merge_areas(areas)
+
+
+def is_beside_prose(area: Region, known: list[Region], prose: list[Region]) -> bool:
+    """Return whether aligned rows are a known table together with the column of prose beside it."""
+    inside = [table for table in known if overlap(table, area) > MOSTLY * table.area]
+    texts = [text for text in prose if min(text.x1, area.x1) - max(text.x0, area.x0) > MOSTLY * (text.x1 - text.x0)]
+    return any(
+        (text.x1 < table.x0 or table.x1 < text.x0)
+        and min(text.y1, table.y1) - max(text.y0, table.y0) > MOSTLY * min(text.y1 - text.y0, table.y1 - table.y0)
+        for text in texts for table in inside
+    )  # fmt: skip
 
 
 def rectangle(area: tuple[float, float, float, float]) -> Region:

@@ -30,6 +30,7 @@ class Ruling:
 class Rulings:
     horizontal: list[Ruling] = field(default_factory=list)
     vertical: list[Ruling] = field(default_factory=list)
+    edges: list[Ruling] = field(default_factory=list)  # the top and bottom edges of filled areas, such as a shaded head
 
     def inside(self, x0: float, y0: float, x1: float, y1: float, *, margin: float = 4.0) -> "Rulings":
         """Return the lines whose middle is in a rectangle."""
@@ -38,7 +39,7 @@ class Rulings:
             x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
             return x0 - margin <= x <= x1 + margin and y0 - margin <= y <= y1 + margin
 
-        return Rulings([*filter(is_inside, self.horizontal)], [*filter(is_inside, self.vertical)])
+        return Rulings(*([*filter(is_inside, each)] for each in (self.horizontal, self.vertical, self.edges)))
 
     def grids(self) -> Iterator[tuple[float, float, float, float]]:
         """Yield the rectangles around horizontal and vertical lines that meet."""
@@ -80,6 +81,11 @@ def find_rulings(image: Any, scale: float) -> Rulings:
         for x, y, width, height, _ in stats[1:].tolist():
             if min(width, height) <= thickness and is_isolated(mask, x, y, width, height):
                 lines.append(Ruling(x0=x / scale, y0=y / scale, x1=(x + width) / scale, y1=(y + height) / scale))
+            elif lines is found.horizontal and height > thickness:
+                found.edges += [
+                    Ruling(x0=x / scale, y0=edge / scale, x1=(x + width) / scale, y1=edge / scale)
+                    for edge in (y, y + height)
+                ]
     return found
 
 
