@@ -41,7 +41,6 @@ SESSION = {
 BEARER = {
     "type": "http",
     "scheme": "bearer",
-    "bearerFormat": "slc_…",
     "description": "A token from your account page or from `manage.py issue_token`. It is valid for 90 days by "
     "default. Revoking it takes effect immediately.",
 }
