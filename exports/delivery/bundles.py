@@ -33,8 +33,7 @@ from exports.models.dataset import Format
 from exports.models.job import Compression, DeliveryKind
 from exports.source import encoding
 
-# The folder of delivered objects. No dataset overlaps with it: a base path never begins with an underscore.
-PREFIX = "_receipts"
+PREFIX = packs.PREFIX
 READERS = 8
 # How often a chunk adopts a newer file before its bundle is started again.
 ADOPTIONS = 20
@@ -224,8 +223,10 @@ def fill_pack(attempt: Attempt, key: str, files: Iterable[tuple[Chunk, bytes]]) 
 
 
 def packed_or_copied(attempt: Attempt, chunk: Chunk) -> bytes:
-    """Return the bytes of a file that belongs into a pack. Copy another to a key of its own, and return nothing."""
+    """Return the bytes of a file that belongs into a pack. Copy a large one to a key of its own, and return nothing."""
     attempt.checkpoint()
+    if chunk.pack is not None:
+        return b""  # its batch has packed it
     if packs.is_packed(chunk):
         return whole_file(chunk)
     key = key_of_file(attempt.folder, attempt.job, chunk)
@@ -236,6 +237,11 @@ def packed_or_copied(attempt: Attempt, chunk: Chunk) -> bytes:
 def folder_of(key: str) -> str:
     """Return the folder of a delivery, by the key of an object in it."""
     return "/".join(key.split("/", 3)[:3])
+
+
+def folder_of_job(key: str) -> str:
+    """Return the folder of all deliveries of a job and the packs of its batches, by the key of an object in it."""
+    return "/".join(key.split("/", 2)[:2])
 
 
 def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
@@ -449,9 +455,9 @@ class SeekableFile(io.RawIOBase):
 
 
 def chunks_without_file(job: Job) -> list[int]:
-    """Return the ids of the chunks whose object was replaced or deleted."""
-    return [
-        chunk.pk
-        for chunk, head in each_file(job, lambda chunk: storage.head(chunk.path), lambda chunk: chunk)
-        if not head or head.etag != chunk.etag
-    ]
+    """Return the ids of the chunks whose object was replaced or deleted, and of which no pack has the bytes."""
+
+    def is_there(chunk: Chunk) -> bool:
+        return chunk.pack is not None or ((head := storage.head(chunk.path)) is not None and head.etag == chunk.etag)
+
+    return [chunk.pk for chunk, there in each_file(job, is_there, lambda chunk: chunk) if not there]

@@ -2,20 +2,102 @@
 
 A copy of each would take thousands of requests for files of which few may ever be downloaded. A pack keeps their bytes
 as well. The first request for a file takes it out of its pack: `exports.delivery.chunk_files`.
+
+A worker that runs a batch of chunks has their bytes, and puts them into a pack before it records their end. Each file
+is a zstd frame there: an object storage takes longer for more bytes. The completion packs the other files, as they are.
 """
 
 import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
 
+import structlog
+import zstandard
+from django.db import transaction
 from django.db.models import Sum
+from django.db.models.functions import Now
 
 from config.platform import storage
-from exports.models import Chunk
+from config.platform.db import identity
+from exports.models import Chunk, Job
+
+log = structlog.get_logger(__name__)
+
+# The folder of delivered objects. No dataset overlaps with it: a base path never begins with an underscore.
+PREFIX = "_receipts"
 
 # These two and `key_of` are a format: packs of live receipts were made with them.
 PACKED_BYTES = 1024 * 1024  # the largest file in a pack
-FILES = 1000  # chunks of a pack
+FILES = 1000  # chunks of a pack of the completion
 
 CONTENT_TYPE = "application/octet-stream"
+
+
+# ---- Packs of batches -----------------------------------------------------------------------------------------------
+
+BATCH_BYTES = 8 * 1024 * 1024  # the largest pack of a batch: one request
+# A completion packs the files of older batches again: the sweep deletes packs without a receipt after an hour, and the
+# bucket's lifecycle rule may delete objects an hour after the longest lifetime of a delivery.
+BATCH_KEPT = timedelta(minutes=30)
+
+
+def folder_of_batches(job_id: UUID | None) -> str:
+    return f"{PREFIX}/{job_id}/batches"
+
+
+def is_of_batch(key: str) -> bool:
+    return key.split("/")[2:3] == ["batches"]
+
+
+def key_of_batch(job_id: UUID, token: int) -> str:
+    return f"{folder_of_batches(job_id)}/{token}"
+
+
+def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
+    """Store the files of a batch in a pack, and return the position of each, or None if it is not there.
+
+    That is no failure, because the completion packs what no batch has packed.
+    """
+    nowhere: list[int | None] = [None] * len(contents)
+    offsets, pack, compressor = nowhere.copy(), bytearray(), zstandard.ZstdCompressor(level=1)
+    for number, content in enumerate(contents):
+        if content is not None and len(pack) + longest_frame(len(content)) <= BATCH_BYTES:
+            offsets[number] = len(pack)
+            pack += compressor.compress(content)
+    if not pack:
+        return nowhere
+    metadata = {"job": str(job_id), "token": str(token), **identity.marker()}
+    try:
+        storage.put(key_of_batch(job_id, token), bytes(pack), content_type=CONTENT_TYPE, metadata=metadata)
+    except (storage.StorageError, storage.Conflict) as error:
+        log.warning("pack_not_stored", error=str(error))
+        return nowhere
+    return offsets
+
+
+def longest_frame(size: int) -> int:
+    """Return the longest that a frame of so many bytes can be: `ZSTD_compressBound`, rounded up."""
+    return size + size // 256 + 64
+
+
+def read_from_batch(chunk: Chunk) -> bytes:
+    """Return the bytes of a file, or none if they are not there. Raises storage.Missing and zstandard.ZstdError."""
+    span = longest_frame(chunk.bytes or 0)
+    frame = storage.read_span(key_of_batch(chunk.job_id, chunk.pack or 0), start=chunk.pack_offset or 0, size=span)
+    # The size before any memory is allocated for it.
+    return zstandard.decompress(frame) if zstandard.frame_content_size(frame) == chunk.bytes else b""
+
+
+def forget_old(job_id: UUID, token: int) -> None:
+    """Let the completion with this token pack the files of batches that ended long ago."""
+    ended = Chunk.objects.filter(job_id=job_id, pack__isnull=False, finished_at__lt=Now() - BATCH_KEPT)
+    with transaction.atomic():
+        if Job.objects.select_for_update().filter(pk=job_id, completion_token=token).exists():
+            ended.update(pack=None, pack_offset=None)
+
+
+# ---- Packs of completions -------------------------------------------------------------------------------------------
 
 
 def is_packed(chunk: Chunk) -> bool:
@@ -30,20 +112,31 @@ def key_of(folder: str, number: int) -> str:
     return f"{folder}/packs/{number}"
 
 
-def read(folder: str, chunk: Chunk) -> bytes | None:
-    """Return a chunk's file from its pack in the folder of a delivery, or None if it is not there.
-
-    Its place follows from the sizes of the files before it, and its checksum decides.
-    """
-    if not is_packed(chunk):
-        return None
-    number = number_of(chunk)
+def read_from_completion(folder: str, chunk: Chunk) -> bytes:
+    """Return the bytes of a file, whose place follows from the sizes of the files before it. Raises storage.Missing."""
+    if not chunk.bytes:
+        return b""
     before = Chunk.objects.filter(
-        job_id=chunk.job_id, seq__gte=number * FILES, seq__lt=chunk.seq, bytes__lte=PACKED_BYTES
+        job_id=chunk.job_id,
+        seq__gte=number_of(chunk) * FILES,
+        seq__lt=chunk.seq,
+        bytes__lte=PACKED_BYTES,
+        pack__isnull=True,
     )
     start = before.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+    return storage.read_span(key_of(folder, number_of(chunk)), start=start, size=chunk.bytes)
+
+
+# ---- Reading --------------------------------------------------------------------------------------------------------
+
+
+def read(folder: str, chunk: Chunk) -> bytes | None:
+    """Return a chunk's file from its pack, that of its batch or one in the folder of a delivery, or None if it is not
+    there. Its checksum decides."""
+    if not is_packed(chunk):
+        return None
     try:
-        content = storage.read_span(key_of(folder, number), start=start, size=chunk.bytes) if chunk.bytes else b""
-    except storage.Missing:
+        content = read_from_batch(chunk) if chunk.pack is not None else read_from_completion(folder, chunk)
+    except (storage.Missing, zstandard.ZstdError):
         return None
     return content if hashlib.sha256(content).hexdigest() == chunk.sha256 else None

@@ -19,7 +19,7 @@ from django.db.models.functions import Greatest, Now
 from config.platform import storage
 from config.platform.db import sql
 from exports.core.states import ChunkStatus, JobStatus
-from exports.delivery import bundles
+from exports.delivery import bundles, packs
 from exports.maintenance import storage_cleanup
 from exports.maintenance.storage_cleanup import BATCH, HEAD_THREADS
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Link, Receipt
@@ -196,7 +196,11 @@ def unknown_deliveries(*, delete: bool) -> int:
         # In this order: a completion that ends between the two queries has its receipt by the second.
         under_way = Job.objects.filter(completion_token__isnull=False).values_list("pk", flat=True)
         live = {f"{bundles.PREFIX}/{job_id}" for job_id in under_way}
-        unknown = [key for key in storage_cleanup.undelivered(batch) if "/".join(key.split("/")[:2]) not in live]
+        unknown = [
+            key
+            for key in storage_cleanup.undelivered(batch)
+            if "/".join(key.split("/")[:2]) not in live and not packs.is_of_batch(key)  # the sweep deletes old ones
+        ]
         found += len(unknown)
         if delete:
             storage.delete_many(unknown)

@@ -18,7 +18,7 @@ from config.platform.db import identity
 from config.platform.storage import writability
 from exports.core import metrics
 from exports.core.states import ChunkStatus, JobStatus
-from exports.delivery import bundles
+from exports.delivery import bundles, packs
 from exports.models import Chunk, Dataset, File, Job, Receipt
 from exports.models.dataset import Kind
 
@@ -67,8 +67,8 @@ def delete_revoked(receipt: Receipt) -> None:
 
 
 def delete_delivered(receipts: list[Receipt]) -> int:
-    """Delete the delivered objects of receipts, with the copies of single files beside them."""
-    folders = [bundles.folder_of(receipt.object_key) for receipt in receipts]
+    """Delete the delivered objects of receipts, with the copies of single files and the packs beside them."""
+    folders = [bundles.folder_of_job(receipt.object_key) for receipt in receipts]
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         for _ in pool.map(bundles.delete_folder, folders):
             pass
@@ -83,8 +83,9 @@ def delete_delivered(receipts: list[Receipt]) -> int:
 def delete_orphans() -> int:
     """Delete delivered objects that no receipt names: a bundle attempt died between its object and its receipt.
 
-    Each counts as a TTL violation, because nothing else would have deleted it. The test object of an interrupted
-    doctor run does not count: no client was ever promised its deletion.
+    Each counts as a TTL violation, because nothing else would have deleted it. Packs of batches do not count, because
+    completions use only recent ones, nor does the test object of an interrupted doctor run: no client was ever promised
+    their deletion.
     """
     young = storage.now() - GRACE
     old = (item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young)
@@ -93,7 +94,7 @@ def delete_orphans() -> int:
         orphans = of_this_service(undelivered(batch))
         storage.delete_many(orphans)
         deleted += len(orphans)
-        if violations := sum(not key.startswith(writability.PREFIX) for key in orphans):
+        if violations := sum(not (key.startswith(writability.PREFIX) or packs.is_of_batch(key)) for key in orphans):
             metrics.TTL_VIOLATIONS.inc(violations)
     log.info("orphans_deleted", objects=deleted)
     return deleted
@@ -103,7 +104,7 @@ def undelivered(keys: list[str]) -> list[str]:
     """Return those of the objects that belong to no delivery. A delivery's folder has the name of its job."""
     jobs = {part for key in keys if (part := job_of(key))}
     kept = Receipt.objects.filter(job_id__in=jobs, deleted_at=None).values_list("object_key", flat=True)
-    folders = {bundles.folder_of(key) for key in kept}
+    folders = {folder for key in kept for folder in (bundles.folder_of(key), packs.folder_of_batches(job_of(key)))}
     return [key for key in keys if bundles.folder_of(key) not in folders]
 
 

@@ -51,6 +51,10 @@ class Chunk(models.Model):
     sha256 = models.CharField(max_length=64, default="", blank=True)
     etag = models.CharField(max_length=80, default="", blank=True)
     data_as_of = models.DateTimeField(null=True, blank=True, help_text="When the source database was read.")
+    pack = models.BigIntegerField(
+        null=True, blank=True, help_text="The pack of its batch that has the file's bytes, by the batch's token."
+    )
+    pack_offset = models.PositiveIntegerField(null=True, blank=True, help_text="Position in that pack, in bytes.")
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
     source_message = models.TextField(

@@ -25,7 +25,7 @@ from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, wakeups
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
-from exports.delivery import bundles, receipts
+from exports.delivery import bundles, packs, receipts
 from exports.models import Job
 from exports.worker import transitions
 from exports.worker.adoption import adopt
@@ -101,6 +101,7 @@ def attempt(job: Job, token: int) -> None:
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
     """Return the bundle, or None if a file was gone: then its chunk has been queued for another export."""
+    packs.forget_old(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
     for _ in range(bundles.ADOPTIONS):
         try:
@@ -286,7 +287,7 @@ WITH ours AS MATERIALIZED (
 ), back AS (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', source_message = '',
+        refused_at = NULL, error_code = '', error_detail = '', source_message = '', pack = NULL, pack_offset = NULL,
         charged = c.charged AND was.source <> 'reused',
         path = CASE WHEN starts_with(c.path, d.base_path || '/') AND EXISTS (
                    SELECT 1 FROM exports_file f WHERE f.path = c.path

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import structlog
@@ -30,8 +30,10 @@ from exports.core.errors import (
     WorkerFailed,
 )
 from exports.core.states import JobStatus, Source
+from exports.delivery import packs
 from exports.models import Job
 from exports.models.dataset import Kind
+from exports.models.job import DeliveryKind
 from exports.source import built_in, database, encoding
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt
@@ -190,13 +192,22 @@ def produce(claim: Claim, session: database.SourceSession, since: float) -> Chun
             raise
 
 
-def reuse(claim: Claim) -> ChunkResult | None:
-    """Return the file at the chunk's path if it may be reused and its ETag is the recorded one."""
-    if not claim.may_reuse or claim.known_file is None:
+def reuse(claim: Claim, *, for_pack: bool = False) -> ChunkResult | None:
+    """Return the file at the chunk's path if it may be reused and its ETag is the recorded one.
+
+    `for_pack`: with its bytes, which takes one request as well.
+    """
+    known, content = claim.known_file, None
+    if not claim.may_reuse or known is None:
         return None
-    if storage.etag_of(claim.path) != claim.known_file.etag:
+    if for_pack:
+        try:
+            content = storage.read_small(claim.path, size=known.bytes, if_match=known.etag)
+        except (storage.Missing, storage.Changed):
+            return None
+    elif storage.etag_of(claim.path) != known.etag:
         return None
-    return ChunkResult(source=Source.REUSED, **asdict(claim.known_file))
+    return ChunkResult(source=Source.REUSED, content=content, **asdict(known))
 
 
 def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[], None]) -> ChunkResult:
@@ -213,6 +224,7 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
             for block in content:
                 upload.write(block)
             stored = commit_or_adopt(claim, upload)
+            content_to_keep = upload.content(packs.PACKED_BYTES) if claim.delivery == DeliveryKind.MANIFEST else None
     if isinstance(stored, KnownFile):
         return ChunkResult(source=Source.REUSED, **asdict(stored))
     return ChunkResult(
@@ -223,6 +235,7 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
         bytes=stored.size,
         header_bytes=content.header_bytes,
         data_as_of=claim.claimed_at,
+        content=content_to_keep,
     )
 
 
@@ -256,7 +269,7 @@ def called(claim: Claim, session: database.SourceSession) -> encoding.Content:
 
 
 def record_successes(ended: list[Ended], keep_slots: bool) -> None:  # noqa: FBT001 - as Batch calls it
-    progress = transitions.finish([(each.claim, each.result) for each in ended], keep_slots=keep_slots)
+    progress = transitions.finish(packed([(each.claim, each.result) for each in ended]), keep_slots=keep_slots)
     finished = progress.chunk_ids if progress else ()
     for claim, result, seconds in ended:
         with bound_contextvars(request_id=claim.request_id, **ids_of(claim)):
@@ -267,6 +280,18 @@ def record_successes(ended: list[Ended], keep_slots: bool) -> None:  # noqa: FBT
                 record_loss(claim)
     if progress:
         follow_up(progress)
+
+
+def packed(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim, ChunkResult]]:
+    """Keep the small files of several chunks of one job in a pack, where the job's delivery needs their bytes."""
+    if len(results) == 1:
+        return results
+    first = results[0][0]
+    offsets = packs.keep(first.job_id, first.token, [result.content for _, result in results])
+    return [
+        (claim, result if offset is None else replace(result, pack=first.token, pack_offset=offset))
+        for (claim, result), offset in zip(results, offsets, strict=True)
+    ]
 
 
 def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
@@ -364,7 +389,7 @@ def reuse_some(pool: ThreadPoolExecutor) -> bool:
 def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
     """Finish the chunks that have a reusable file, and queue the others for a call."""
     try:
-        found = list(zip(claims, pool.map(tracing.in_context(try_reuse), claims), strict=True))
+        found = list(zip(claims, pool.map(tracing.in_context(try_reuse), claims, for_packs(claims)), strict=True))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         queue_missing(claims)
@@ -373,16 +398,26 @@ def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
     queue_missing([claim for claim, result in found if not result])
 
 
-def try_reuse(claim: Claim) -> ChunkResult | None:
+def for_packs(claims: list[Claim]) -> Iterator[bool]:
+    """Return for each of these chunks whether its file belongs into their pack, which limits the memory they take."""
+    size = 0
+    for claim in claims:
+        more = claim.known_file.bytes if claim.known_file else 0
+        fits = claim.delivery == DeliveryKind.MANIFEST and 0 < more <= min(packs.PACKED_BYTES, packs.BATCH_BYTES - size)
+        size += more if fits else 0
+        yield fits
+
+
+def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT001 - by `map`
     """Return as `reuse` does, and None when the object store does not respond: then the chunk is exported."""
     try:
-        return reuse(claim)
+        return reuse(claim, for_pack=for_pack)
     except storage.StorageError:
         return None
 
 
 def finish_reused(results: list[tuple[Claim, ChunkResult]]) -> None:
-    if results and (progress := transitions.finish(results)):
+    if results and (progress := transitions.finish(packed(results))):
         log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
         metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
         follow_up(progress)

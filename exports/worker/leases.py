@@ -55,6 +55,7 @@ class Claim:
     function: tuple[str, str]
     statement_timeout: int
     allow_writes: bool
+    delivery: str
     pair: Pair
     path: str
     shape: Shape
@@ -185,7 +186,7 @@ DESCRIBE = (
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
        d.name AS dataset, d.kind, coalesce(nullif(j.function, ''), d.function) AS function,
        coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
-       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns,
+       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns, j.delivery,
        j.reuse = 'if-present' AS may_adopt,
        j.reuse = 'if-present' AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
@@ -279,7 +280,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 # Columns that are fields of a Claim by the same name.
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
-    *("kind", "allow_writes"),
+    *("kind", "allow_writes", "delivery"),
     *("path", "may_adopt", "refused_for", "started_job"),
 )
 

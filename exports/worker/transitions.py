@@ -28,9 +28,12 @@ class ChunkResult(KnownFile):
     error_code: str = ""
     error_detail: str = ""
     source_message: str = ""
+    pack: int | None = None
+    pack_offset: int | None = None
+    content: bytes | None = None  # of a small file, for the pack of its batch
 
 
-RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult))
+RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult) if field.name != "content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +138,14 @@ WITH locked AS MATERIALIZED (
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
         source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
         header_bytes = r.header_bytes, data_as_of = r.data_as_of,
-        error_code = r.error_code, error_detail = r.error_detail, source_message = r.source_message
+        error_code = r.error_code, error_detail = r.error_detail, source_message = r.source_message,
+        pack = r.pack, pack_offset = r.pack_offset
     FROM unnest(%(chunk)s::bigint[], %(token)s::bigint[], %(source)s::text[], %(etag)s::text[],
                 %(sha256)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
                 %(data_as_of)s::timestamptz[], %(error_code)s::text[], %(error_detail)s::text[],
-                %(source_message)s::text[])
+                %(source_message)s::text[], %(pack)s::bigint[], %(pack_offset)s::int[])
          AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail,
-              source_message)
+              source_message, pack, pack_offset)
     WHERE c.id = r.id AND c.token = r.token AND c.status = 'running' AND (SELECT count(*) FROM locked) >= 0
     RETURNING c.*
 )

@@ -22,8 +22,9 @@ from config.platform.db import sql
 from exports import tasks
 from exports.core.planning import Pair, Shape, file_name, object_key
 from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus, Source
-from exports.delivery import bundles
+from exports.delivery import bundles, packs
 from exports.jobs.webhook_events import EVENT_TYPES
+from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick, Webhook
 from exports.models.job import Compression, DeliveryKind
 from tests.chaos import document_invariants
@@ -359,6 +360,7 @@ def no_unreferenced_objects() -> None:
     receipts = set(Receipt.objects.filter(deleted_at=None).values_list("object_key", flat=True))
     assert receipts <= delivered(), "I5: a delivered object was deleted before it expired"
     folders = {bundles.folder_of(key) for key in receipts}  # with the copies of single files
+    folders |= {packs.folder_of_batches(storage_cleanup.job_of(key)) for key in receipts}
 
     def left() -> set[str]:
         return {key for key in delivered() if bundles.folder_of(key) not in folders} | {

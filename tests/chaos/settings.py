@@ -27,12 +27,14 @@ if "FAKETIME" in os.environ:
 @celeryd_init.connect(weak=False)
 def install_fault_points(**_later: Any) -> None:
     from config.platform.storage import parts
+    from exports.delivery import packs
     from exports.maintenance import storage_cleanup
     from tests.chaos import points
 
     points.install()
     parts.PARTS_OF_A_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_OF_A_SIZE))
     storage_cleanup.GRACE = timedelta(seconds=8)  # longer than any chunk of these tests
+    packs.BATCH_KEPT = timedelta(seconds=2)  # and any completion that uses such a pack
 
 
 @task_prerun.connect(weak=False)

@@ -14,6 +14,7 @@ from config.platform.storage import writability
 from config.platform.webhooks import sender
 from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
+from exports.models import Dataset
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from tests.broker import lose_messages
@@ -59,6 +60,14 @@ def no_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_durations(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long chunks took in another test does not count in this one."""
     monkeypatch.setattr(execution, "DURATIONS", ChunkDurations())
+
+
+@pytest.fixture
+def alone(dataset: Dataset) -> Dataset:
+    """A dataset that one worker at a time may call, so that its batches are whole."""
+    dataset.max_concurrency = 1
+    dataset.save()
+    return dataset
 
 
 @pytest.fixture

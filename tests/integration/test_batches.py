@@ -31,14 +31,6 @@ def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "AIM_SECONDS", 30)
 
 
-@pytest.fixture
-def alone(dataset: Dataset) -> Dataset:
-    """A dataset that one worker at a time may call, so that its batches are whole."""
-    dataset.max_concurrency = 1
-    dataset.save()
-    return dataset
-
-
 def claim_batch(size: int = 32) -> list[Claim]:
     return leases.claim_batch(backend="test", sizes={"things": size})
 

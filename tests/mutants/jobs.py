@@ -115,9 +115,27 @@ MUTANTS = [
     ),
     PACKS(
         name="look for a file of a pack behind the large files that are not in it",
-        old="seq__lt=chunk.seq, bytes__lte=PACKED_BYTES",
-        new="seq__lt=chunk.seq",
+        old="        bytes__lte=PACKED_BYTES,\n",
+        new="",
         tests=completion("a_manifest_keeps_small_files_in_packs_and_large_ones_alone"),
+    ),
+    PACKS(
+        name="look for a file of a pack behind those of batches",
+        old="        pack__isnull=True,\n",
+        new="",
+        tests=tests_of("tests/integration/test_packs.py", "a_file_that_is_exported_again_leaves_its_pack"),
+    ),
+    PACKS(
+        name="deliver from packs that the sweep has deleted",
+        old="BATCH_KEPT = timedelta(minutes=30)",
+        new="BATCH_KEPT = timedelta(minutes=300)",
+        tests=tests_of("tests/integration/test_packs.py", "no_completion_uses_a_pack_that_the_sweep_may_delete"),
+    ),
+    PACKS(
+        name="let a stale completion change packs",
+        old="if Job.objects.select_for_update().filter(pk=job_id, completion_token=token).exists():",
+        new="if True:",
+        tests=tests_of("tests/integration/test_packs.py", "a_stale_completion_changes_no_pack"),
     ),
     BUNDLES(
         name="leave the copies of a failed delivery",

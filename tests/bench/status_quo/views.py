@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db import connections
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -27,6 +28,7 @@ class Flights(APIView):
 
     throttle_classes = ()
 
+    @extend_schema(parameters=[OpenApiParameter(name) for name in ("origin", "date", "after")])
     def get(self, request: Request) -> Response:
         parameters = request.query_params
         hour, _, number = str(parameters.get("after", BEGINNING)).partition(",")

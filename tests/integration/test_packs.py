@@ -1,0 +1,280 @@
+"""Packs of batches: a worker keeps the small files of a manifest with their ends. A26, A38, P4."""
+
+import hashlib
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.conf import LazySettings, settings
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+from prometheus_client import REGISTRY
+from pydantic import AnyHttpUrl
+
+from config.platform import storage
+from config.platform.http.problems import Problem
+from exports.core.errors import PermanentSourceError
+from exports.delivery import bundles, chunk_files, packs
+from exports.jobs import actions
+from exports.maintenance import after_restore, storage_cleanup
+from exports.models import Chunk, Dataset, Job, Receipt
+from exports.worker import completion, execution, leases, transitions
+from tests.integration import faulty_s3
+from tests.integration.factories import make_job
+from tests.integration.test_batches import claim_batch, run, time_enough  # noqa: F401 - fixtures
+from tests.integration.test_completion import fetched
+from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def job(alone: Dataset, alice: User) -> Job:
+    """A job with a manifest, whose first chunk ended alone, and the others in two batches."""
+    job = make_job(alone, alice, 7, delivery="manifest")
+    for size in (1, 3, 3):
+        run(claim_batch(size))
+    assert packs_of(job) == [None, *[1] * 3, *[2] * 3]
+    return job
+
+
+def packs_of(job: Job) -> list[int | None]:
+    """Return the pack of each file, numbered by age."""
+    tokens = list(job.chunks.in_request_order().values_list("pack", flat=True))
+    numbers = {token: n for n, token in enumerate(sorted({token for token in tokens if token}), 1)}
+    return [numbers.get(token or 0) for token in tokens]
+
+
+def objects(job: Job) -> set[str]:
+    """Return the delivered objects of a job by their key without the job and tokens."""
+    keys = [item.key.split("/", 3)[2:] for item in storage.list_objects(f"_receipts/{job.pk}/")]
+    return {folder if folder == "batches" else name for folder, name in keys}
+
+
+def replace_files(job: Job) -> None:
+    for chunk in job.chunks.all():
+        if head := storage.head(chunk.path):
+            storage.put(chunk.path, b"newer", content_type="text/csv", if_match=head.etag)
+
+
+def file_of(chunk: Chunk) -> bytes:
+    job = Job.objects.get(pk=chunk.job_id)
+    return fetched(chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date))
+
+
+def check_files(job: Job) -> None:
+    """Every file has the checksum of the ledger, although none is at its path any more."""
+    replace_files(job)
+    for chunk in job.chunks.all():
+        assert hashlib.sha256(file_of(chunk)).hexdigest() == chunk.sha256
+
+
+def test_a_manifest_has_the_files_of_batches_whatever_replaces_them(job: Job) -> None:
+    """A38: and reads none of them again."""
+    for chunk in job.chunks.filter(pack__isnull=False):
+        storage.delete(chunk.path)
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert job.status == "success"
+    assert objects(job) == {"batches", f"{bundles.base_name(job)}.manifest.json", "packs/0"}
+    sizes = {
+        item.key.split("/")[2]: item.size
+        for item in storage.list_objects(f"_receipts/{job.pk}/")
+        if "packs/0" in item.key
+    }
+    assert list(sizes.values()) == [len(CONTENT)]  # only the file that was alone
+    check_files(job)
+
+
+@pytest.mark.parametrize("delivery", ["zip", "single"])
+def test_other_deliveries_need_no_packs(alone: Dataset, alice: User, delivery: str) -> None:
+    job = make_job(alone, alice, 3, delivery=delivery)
+    run(claim_batch(3))
+    assert packs_of(job) == [None] * 3
+    assert objects(job) == set()
+
+
+def test_large_files_are_in_no_pack(alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACKED_BYTES", len(CONTENT) - 1)
+    job = make_job(alone, alice, 3, delivery="manifest")
+    run(claim_batch(3))
+    assert packs_of(job) == [None] * 3
+    completion.complete(job.pk)
+    check_files(job)
+
+
+def test_a_pack_has_what_one_request_can_send(
+    alone: Dataset,
+    alice: User,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packs, "BATCH_BYTES", 2 * packs.longest_frame(len(CONTENT)))
+    job = make_job(alone, alice, 6, delivery="manifest")
+    run(claim_batch(6))
+    packed = packs_of(job)
+    assert packed.count(1) >= 2
+    assert packed[-1] is None
+    completion.complete(job.pk)
+    check_files(job)
+
+
+@pytest.fixture
+def refused(settings: LazySettings) -> Iterator[None]:
+    """A storage that stores no pack of a batch."""
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("PUT", "/batches/", faulty_s3.answer_500, times=1000)
+        yield
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_pack_that_is_not_stored_costs_no_chunk(alone: Dataset, alice: User) -> None:
+    """The completion packs its files."""
+    job = make_job(alone, alice, 3, delivery="manifest")
+    run(claim_batch(3))
+    assert packs_of(job) == [None] * 3
+    assert set(job.chunks.values_list("status", "attempts")) == {("done", 1)}
+    completion.complete(job.pk)
+    assert objects(job) == {f"{bundles.base_name(job)}.manifest.json", "packs/0"}
+    check_files(job)
+
+
+@pytest.mark.parametrize("garbage", [b"x" * 4000, b""], ids=["other bytes", "nothing"])
+def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> None:
+    """A38: the file is taken from its path if it is the same there."""
+    completion.complete(job.pk)
+    chunk = job.chunks.get(seq=2)
+    key = packs.key_of_batch(job.pk, chunk.pack or 0)
+    head = storage.head(key)
+    assert head
+    storage.put(key, garbage, content_type="text/csv", if_match=head.etag)
+
+    assert hashlib.sha256(file_of(chunk)).hexdigest() == chunk.sha256
+    replace_files(job)
+    with pytest.raises(Problem, match="replaced"):
+        file_of(job.chunks.get(seq=3))
+
+
+def test_the_completion_packs_what_was_packed_long_ago(job: Job) -> None:
+    """A38: the bucket's lifecycle rule would delete such a pack before the delivery expires."""
+    old = job.chunks.filter(seq__range=(1, 3))
+    first = old[0].pack
+    old.update(finished_at=Now() - packs.BATCH_KEPT - timedelta(minutes=1))
+    completion.complete(job.pk)
+
+    assert packs_of(job) == [None] * 4 + [1] * 3
+    storage.delete(packs.key_of_batch(job.pk, first or 0))
+    check_files(job)
+
+
+def test_a_stale_completion_changes_no_pack(job: Job) -> None:
+    """A12: another one may have issued a receipt by now."""
+    token = completion.claim(job.pk)
+    assert token
+    job.chunks.update(finished_at=Now() - 2 * packs.BATCH_KEPT)
+    packs.forget_old(job.pk, token - 1)
+    assert packs_of(job) == [None, *[1] * 3, *[2] * 3]
+    packs.forget_old(job.pk, token)
+    assert packs_of(job) == [None] * 7
+
+
+def test_a_file_that_is_exported_again_leaves_its_pack(job: Job) -> None:
+    token = completion.claim(job.pk)
+    assert token
+    chunk = job.chunks.get(seq=2)
+    Chunk.objects.filter(pk=chunk.pk).update(pack=None)  # as after a pack that was not stored
+    storage.delete(chunk.path)
+    storage.delete(job.chunks.get(seq=3).path)  # its bytes are in the pack
+    assert completion.export_missing_again(job, token) == 1
+    assert list(job.chunks.filter(status="pending").values_list("seq", "pack", "pack_offset")) == [(2, None, None)]
+
+    execution.drain()
+    completion.complete(job.pk)
+    check_files(job)
+
+
+def test_packs_are_deleted_with_their_delivery(job: Job) -> None:
+    """A26."""
+    completion.complete(job.pk)
+    Receipt.objects.filter(pk=job.pk).update(expires_at="2000-01-01T00:00Z")
+    storage_cleanup.delete_expired()
+    assert objects(job) == set()
+
+
+def violations() -> float:
+    return REGISTRY.get_sample_value("export_receipt_ttl_violation_total") or 0
+
+
+def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
+    """A38."""
+    longest_task = timedelta(seconds=settings.CELERY_TASK_TIME_LIMIT)
+    assert packs.BATCH_KEPT + longest_task < storage_cleanup.GRACE - timedelta(minutes=10)
+
+
+def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A26: no client was promised their deletion, so they are no violation."""
+    assert storage_cleanup.delete_orphans() == 0  # the completion may use what is young
+    assert after_restore.unknown_deliveries(delete=False) == 0
+    completion.complete(job.pk)
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
+    assert storage_cleanup.delete_orphans() == 0
+    check_files(job)
+
+    Receipt.objects.filter(pk=job.pk).update(deleted_at=Now())
+    for item in list(storage.list_objects(f"_receipts/{job.pk}/")):
+        if not packs.is_of_batch(item.key):
+            storage.delete(item.key)
+    before = violations()
+    assert storage_cleanup.delete_orphans() == 2
+    assert objects(job) == set()
+    assert violations() == before
+
+
+def test_a_retry_keeps_the_packs_of_what_was_done(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 4, delivery="manifest")
+    run(claim_batch(3))
+    (claim,) = claim_batch(1)
+    transitions.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)
+    actions.retry(job)
+    assert leases.claim(backend="test") is not None
+    assert packs_of(job) == [1, 1, 1, None]
+
+
+# ---- Reused files ---------------------------------------------------------------------------------------------------
+
+
+def test_reused_files_are_packed_with_one_request_for_each(job: Job, alice: User) -> None:
+    """A38, P9."""
+    again = make_job(job.dataset, alice, 7, delivery="manifest")
+    execution.drain()
+    again.refresh_from_db()
+    assert (again.done, again.reused) == (7, 7)
+    assert packs_of(again) == [1] * 7
+    for chunk in again.chunks.all():
+        storage.delete(chunk.path)
+    completion.complete(again.pk)
+    assert objects(again) == {"batches", f"{bundles.base_name(again)}.manifest.json"}
+    check_files(again)
+
+
+def test_reused_files_that_changed_are_exported(job: Job, alice: User) -> None:
+    changed, gone = job.chunks.get(seq=1), job.chunks.get(seq=5)
+    storage.put(changed.path, b"newer", content_type="text/csv", if_match=changed.etag)
+    storage.delete(gone.path)
+    again = make_job(job.dataset, alice, 7, delivery="manifest")
+    execution.drain()
+    assert list(again.chunks.in_request_order().values_list("source", flat=True)) == [
+        "live" if seq in (1, 5) else "reused" for seq in range(7)
+    ]
+    completion.complete(again.pk)
+    check_files(again)
+
+
+def test_a_pack_of_reused_files_takes_bounded_memory(job: Job, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "BATCH_BYTES", 3 * len(CONTENT))
+    again = make_job(job.dataset, alice, 7, delivery="manifest")
+    claims = leases.claim_reusable(batch=10)
+    assert list(execution.for_packs(claims)) == [True] * 3 + [False] * 4
+    transitions.release(claims)
+    execution.drain()
+    completion.complete(again.pk)
+    check_files(again)
