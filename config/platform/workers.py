@@ -87,7 +87,7 @@ def unserved(queue: str) -> str:
 
 
 class Snapshot:
-    """The workers of the last seconds. Concurrent requests share one wait for heartbeats."""
+    """The workers, at most FRESH_SECONDS old. Concurrent requests share one wait for heartbeats."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -98,12 +98,12 @@ class Snapshot:
         """Return the workers, or None if the broker does not respond."""
         with self.lock:
             if time.monotonic() - self.read_at > FRESH_SECONDS:
-                self.workers = heard()
+                self.workers = read_heartbeats()
                 self.read_at = time.monotonic()
             return self.workers
 
 
-def heard() -> list[Worker] | None:
+def read_heartbeats() -> list[Worker] | None:
     try:
         return listen(1.2 * PERIOD_SECONDS, transport_options=wakeups.SHORT_TIMEOUTS)
     except broker.BROKER_ERRORS as error:
