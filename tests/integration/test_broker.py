@@ -46,3 +46,17 @@ def test_a_worker_survives_a_broker_outage_while_tasks_run(broker: Valkey) -> No
     broker.start()
     with Redis.from_url(broker.url()) as again:
         assert again.hlen("unacked") == 1, "it comes back when its time is over"
+
+
+def test_a_connection_does_not_read_the_version_of_its_library(broker: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read and parse a file, for each message that a request sends."""
+
+    def read(package: str) -> str:
+        pytest.fail(package)
+
+    monkeypatch.setattr("redis.utils.metadata.version", read)
+    with app.connection_for_write() as sender:
+        sender.Producer().publish("a task", routing_key="some", declare=[Queue("some")])
+    monkeypatch.undo()
+    with Redis.from_url(broker.url()) as again:
+        assert again.llen("some") == 1
