@@ -1,7 +1,7 @@
 """The OpenAPI document: valid, whole, and true. C4."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -44,10 +44,29 @@ def hooks() -> dict[str, dict[str, Any]]:
     return {name: hook["post"] for name, hook in document()["webhooks"].items()}
 
 
-every_operation = pytest.mark.parametrize("operation", operations().values(), ids=operations().keys())
-every_operation_and_hook = pytest.mark.parametrize(
-    "operation", [*operations().values(), *hooks().values()], ids=[*operations(), *hooks()]
-)
+Check = Callable[[dict[str, Any]], None]
+
+
+def every_operation_and_hook(check: Check) -> Callable[[], None]:
+    return for_each(check, lambda: operations() | hooks())
+
+
+def every_operation(check: Check) -> Callable[[], None]:
+    return for_each(check, operations)
+
+
+def for_each(check: Check, cases: Callable[[], dict[str, Any]]) -> Callable[[], None]:
+    """Return one test of all cases: a test for each takes longer to count than to run."""
+
+    def test() -> None:
+        for name, operation in cases().items():
+            try:
+                check(operation)
+            except AssertionError as error:
+                error.add_note(f"of {name}")
+                raise
+
+    return test
 
 
 def responses(operation: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -127,19 +146,19 @@ def test_every_operation_has_a_summary_and_a_description(operation: dict[str, An
     assert all(response["description"] for response in responses(operation).values())
 
 
-@every_operation
-def test_every_operation_declares_its_authentication(operation: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    ways = operation["security"]
-    names = [set(each) for each in dict.fromkeys(frozenset(way) for way in ways)]  # a bearer for each scope
-    if operation["operationId"] in ("livez", "readyz", "download"):
-        assert names == []
-    elif operation["operationId"] == "metrics":
-        assert names == [set(), {"bearer"}, {"session"}]
-    elif request.node.callspec.id.startswith("get "):
-        assert names == [{"bearer"}, {"session"}]
-    else:
-        assert names == [{"bearer"}, {"session", "csrf"}]
-    assert set().union(*names) <= set(document()["components"]["securitySchemes"])
+def test_every_operation_declares_its_authentication() -> None:
+    for name, operation in operations().items():
+        ways = operation["security"]
+        names = [set(each) for each in dict.fromkeys(frozenset(way) for way in ways)]  # a bearer for each scope
+        if operation["operationId"] in ("livez", "readyz", "download"):
+            assert names == [], name
+        elif operation["operationId"] == "metrics":
+            assert names == [set(), {"bearer"}, {"session"}]
+        elif name.startswith("get "):
+            assert names == [{"bearer"}, {"session"}], name
+        else:
+            assert names == [{"bearer"}, {"session", "csrf"}], name
+        assert set().union(*names) <= set(document()["components"]["securitySchemes"]), name
 
 
 @every_operation

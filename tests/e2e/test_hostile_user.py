@@ -27,7 +27,7 @@ PATHS = ("/exports", "/api/v1/etl/rules", "/livez")
 UUID = "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10"
 VALUES = {"job_id": UUID, "webhook_id": UUID, "delivery_id": UUID, "effective_date": "2024-01-01", "day": "2024-01-01"}
 NUMBERS = {"task_id": 1, "rule_id": 1, "version": 1, "key": "JFK", "handle": "x"}
-COMPOSE = yaml.safe_load((Path(settings.BASE_DIR) / "docker" / "compose.yaml").read_text())
+COMPOSE = yaml.load((Path(settings.BASE_DIR) / "docker" / "compose.yaml").read_text(), yaml.CSafeLoader)
 
 
 def attacks() -> Iterator[Attack]:

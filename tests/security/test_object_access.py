@@ -5,8 +5,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-import yaml
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 from rest_framework.test import APIClient
@@ -14,6 +12,7 @@ from rest_framework.test import APIClient
 from exports.models import Dataset, Download
 from exports.urls import WEBHOOK_PATHS
 from tests.conftest import client_of
+from tests.contract.test_document import document
 from tests.security.conftest import State, browser_of
 from tests.security.routes import OWNED, SAFE, STAFFS, UNSAFE, Route
 
@@ -33,8 +32,7 @@ def test_every_path_parameter_has_an_object_of_alice(belongings: dict[str, Any])
 
 
 def test_the_walk_covers_every_documented_operation_with_an_id() -> None:
-    document = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
-    documented = [(path, set(methods) - {"head"}) for path, methods in document["paths"].items() if "{" in path]
+    documented = [(path, set(methods) - {"head"}) for path, methods in document()["paths"].items() if "{" in path]
     others = WEBHOOK_PATHS[1:]  # of the same resource
     walked = [route.methods - {"head"} for route in OWNED if not route.is_page and not route.path.startswith(others)]
     assert sorted(map(sorted, walked)) == sorted(sorted(methods) for _, methods in documented)

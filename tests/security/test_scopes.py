@@ -5,13 +5,12 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-import yaml
-from django.conf import settings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from config.platform.http import tokens
 from config.platform.http.scopes import ALL
+from tests.contract.test_document import document
 from tests.security.conftest import State
 from tests.security.routes import ROUTES, UNSAFE, Route
 
@@ -49,10 +48,9 @@ def test_every_view_of_the_api_declares_its_scopes() -> None:
 
 
 def test_the_schema_names_the_scopes() -> None:
-    document = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
     found = [
         {scope for way in operation["security"] for scope in way.get("bearer", ())}
-        for path, operations in document["paths"].items()
+        for path, operations in document()["paths"].items()
         for operation in operations.values()
         if path.startswith(("/exports", "/api/v1/etl")) and not path.endswith("/download")
     ]

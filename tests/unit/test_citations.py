@@ -1,6 +1,7 @@
 """Citations: whether a value is in the text, and in which of its notations (B31)."""
 
 import calendar
+import time
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -21,12 +22,6 @@ from etl.postprocessors.strategies.base import StrategyResult
 from tests.integration.llm_factories import ocr_of
 
 FILES = sorted(Path(__file__).with_name("citation_cases").glob("*.yaml"))
-CASES = [
-    pytest.param(document, case, id=f"{document['name']}: {case[0]!r} by {case[1]!r}")
-    for file in FILES
-    for document in yaml.safe_load(file.read_text())
-    for case in document["cases"]
-]
 MIN_CASES = 300
 SURE = ("exact", "normalized")
 
@@ -44,21 +39,18 @@ def citations(data: Any, evidence: Any = None, *, pages: Any, schema: Any = None
     return {each["pointer"]: each for each in cited}
 
 
-def test_the_table_is_long() -> None:
-    assert len(CASES) >= MIN_CASES
-
-
-@pytest.mark.parametrize(("document", "case"), CASES)
-def test_it_reads_documents(document: Any, case: Any) -> None:
-    value, quote, level, *shown = case
-    if isinstance(value, str) and value.startswith("decimal "):
-        value = Decimal(value.removeprefix("decimal "))
-    schema = {"properties": {"value": document["schema"]}} if "schema" in document else None
-    found = citations({"value": value}, {"/value": quote}, pages=document["pages"], schema=schema)
-    citation = found.get("/value", {"match": "none", "quote": None})
-    assert citation["match"] == level
-    if shown:
-        assert citation["quote"] == shown[0]
+def test_it_reads_documents() -> None:
+    documents = [document for file in FILES for document in yaml.load(file.read_text(), yaml.CSafeLoader)]
+    cases = [(document, case) for document in documents for case in document["cases"]]
+    assert len(cases) >= MIN_CASES
+    for document, (stated, quote, level, *shown) in cases:
+        is_decimal = isinstance(stated, str) and stated.startswith("decimal ")
+        value = Decimal(stated.removeprefix("decimal ")) if is_decimal else stated
+        schema = {"properties": {"value": document["schema"]}} if "schema" in document else None
+        found = citations({"value": value}, {"/value": quote}, pages=document["pages"], schema=schema)
+        citation = found.get("/value", {"match": "none", "quote": None})
+        assert citation["match"] == level, f"{document['name']}: {value!r} by {quote!r}"
+        assert not shown or citation["quote"] == shown[0], f"{document['name']}: {value!r} by {quote!r}"
 
 
 # ---- Rows -----------------------------------------------------------------------------------------------------------
@@ -249,7 +241,9 @@ HOSTILE = (
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_texts_are_searched_in_time(part: str) -> None:
     data: Any = {"a": "nowhere", "b": 77, "c": "2024-02-29", "d": part * 20, "e": part}
-    found = citations(data, {"/a": part * 50, "/d": part}, pages=[part * (300_000 // len(part))])
+    began = time.process_time()
+    found = citations(data, {"/a": part * 50, "/d": part}, pages=[part * (100_000 // len(part))])
+    assert time.process_time() - began < 20
     assert found["/a"]["match"] not in ("exact", "normalized")  # it is not in the text
 
 
