@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 UP = [sys.executable, "-m", "config.dev.stack", "up", "--workers", "1", "--root"]
 EXPORTS, WEB = " worker -Q exports ", " uvicorn "
 SERVERS = ("/postgres -D ", "valkey", "/weed ")
-pytestmark = pytest.mark.timeout(400)  # each test starts and stops a whole stack
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # each test starts and stops a whole stack
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("local")
 
 
-@pytest.mark.slow
-def test_it_starts_once_and_ctrl_c_stops_everything_cleanly(root: Path) -> None:
+def test_it_starts_once_restarts_killed_processes_and_ctrl_c_stops_everything(root: Path) -> None:
     with up(root) as stack:
-        pids = process_tree.members(stack.pid)
-        variables = variables_of(root)
-        assert processes.responds(web_port(root))
-        assert variables["EXPORT_LEASE_SECONDS"] == "7", "the shell's variables reach the next shell"
+        port, pids = web_port(root), process_tree.members(stack.pid)
+        assert processes.responds(port)
+        assert variables_of(root)["EXPORT_LEASE_SECONDS"] == "7", "the shell's variables reach the next shell"
         assert set(listening(pids)) == {"0100007F"}
         for name in processes.WORKERS:
             assert find(stack, f" worker -Q {name} ")
@@ -43,16 +41,6 @@ def test_it_starts_once_and_ctrl_c_stops_everything_cleanly(root: Path) -> None:
         second = subprocess.run([*UP, str(root)], check=False, cwd=PROJECT, capture_output=True, text=True, timeout=60)
         assert second.returncode == 1
         assert "already runs in this folder" in second.stderr
-
-        stack.send_signal(signal.SIGINT)
-        assert stack.wait(timeout=90) == 0
-    assert_nothing_is_left(pids, root)
-
-
-@pytest.mark.slow
-def test_killed_processes_restart_and_ctrl_c_still_stops_everything(root: Path) -> None:
-    with up(root) as stack:
-        port, pids = web_port(root), process_tree.members(stack.pid)
 
         worker = find(stack, EXPORTS)
         wait_until(lambda: len(process_tree.members(worker)) > 1)
@@ -82,7 +70,6 @@ def test_killed_processes_restart_and_ctrl_c_still_stops_everything(root: Path) 
     assert_nothing_is_left(pids, root)
 
 
-@pytest.mark.slow
 def test_a_process_that_cannot_start_stops_the_stack_and_prints_its_log(root: Path) -> None:
     with up(root) as stack, unusable(root / "beat"):
         pids = process_tree.members(stack.pid)
@@ -94,7 +81,6 @@ def test_a_process_that_cannot_start_stops_the_stack_and_prints_its_log(root: Pa
     assert_nothing_is_left(pids, root)
 
 
-@pytest.mark.slow
 def test_kill_9_of_the_supervisor_stops_everything(root: Path) -> None:
     with up(root) as stack:
         pids = process_tree.members(stack.pid)
