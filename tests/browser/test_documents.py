@@ -277,6 +277,7 @@ def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> N
     expect(page.get_by_label("Rule")).to_have_value(str(plain.pk))
 
 
+@pytest.mark.slow
 def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: Workers, rehearsed: None) -> None:
     """B33."""
     task = make_task(alice, "page 3 10\nuntil never")
@@ -374,6 +375,7 @@ def test_a_value_is_shown_on_the_image_of_its_page(
     expect(page.locator("#image-22")).to_be_in_viewport()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_images")
 def test_values_and_blocks_show_their_places_in_both_directions(page: Page, alice: User) -> None:
     """B30: by the pointer and by the keyboard, also on the page that corrects the values."""

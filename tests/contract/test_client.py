@@ -23,6 +23,8 @@ from tests.contract.test_document import operations as every
 from tests.e2e.conftest import Workers
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = "generated_sluice"
 TEXT = b"Invoice 2026-0042\n\nTotal: 118.50\n"
 
@@ -82,7 +84,6 @@ def sluice(generated: Path, web: Web, token: str) -> Iterator[Sluice]:
         yield signed_in
 
 
-@pytest.mark.slow
 def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     """No operation is left out, and every body has a type: the generator leaves out what it does not understand."""
     names = [path.relative_to(generated).with_suffix("") for path in generated.rglob("*.py")]
@@ -103,7 +104,6 @@ def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_it_runs_an_export(sluice: Sluice, models: Any, dataset: Dataset, workers: Workers) -> None:
     workers.start()
     item = models.ExportItem(key="JFK", effective_date=date(2024, 2, 29))
@@ -136,7 +136,6 @@ def test_it_runs_an_export(sluice: Sluice, models: Any, dataset: Dataset, worker
     assert [each.job_id for each in page.results] == [accepted.job_id]
 
 
-@pytest.mark.slow
 def test_it_processes_a_document(sluice: Sluice, models: Any, workers: Workers, alice: User) -> None:
     workers.start("etl-ocr,etl-postprocess", concurrency=1)
     file = part("types").File(payload=io.BytesIO(TEXT), file_name="invoice.txt", mime_type="text/plain")
@@ -176,7 +175,6 @@ def test_errors_are_typed(sluice: Sluice, models: Any, dataset: Dataset) -> None
     assert sluice.call("documents.get_task", 4711).code == "not_found"
 
 
-@pytest.mark.slow
 def test_unauthenticated_calls_raise_a_typed_error(generated: Path, models: Any, web: Web) -> None:
     stranger = Sluice(web, "slc_wrong")
     with stranger.client:

@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
 from tests.docs.blocks import PROJECT
 from tests.docs.viewing import in_browser, served
 
+pytestmark = pytest.mark.slow
+
 SOURCES = ("Makefile", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "requirements-dev.txt")
 OTHER_PAGES = {Path(name) for name in ("index.html", "404.html", "docs/webhooks.html", "docs/metrics.html")}
 PATIENCE = 30_000  # milliseconds
@@ -81,7 +83,6 @@ def read(site: Path) -> dict[Path, ParsedPage]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["[there](nowhere.md)", "[there](glossary.md#nothing)"])
 def test_a_broken_link_fails(tmp_path: Path, broken: str) -> None:
     with (copy(tmp_path) / "docs" / "faq.md").open("a") as page:
@@ -162,7 +163,6 @@ def url(site: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.slow
 def test_pages_load_without_errors_and_draw_their_diagrams(site: Path, url: str, read: dict[Path, ParsedPage]) -> None:
     """Pages with diagrams, and a sample of the others: all have the same frame."""
     watch = PageErrors(url)
@@ -179,7 +179,6 @@ def test_pages_load_without_errors_and_draw_their_diagrams(site: Path, url: str,
     assert watch.seen == []
 
 
-@pytest.mark.slow
 def test_the_search_finds_pages(url: str) -> None:
     watch = PageErrors(url)
 

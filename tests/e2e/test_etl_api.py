@@ -98,6 +98,7 @@ def in_parts(body: bytes) -> Iterator[bytes]:
 # ---- Bodies ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_up_to_the_limit_are_accepted_with_or_without_a_length(raw_client: RawClient) -> None:
     """B12."""
     assert raw_client.send(form(b"x" * MOST))[0] == 202
@@ -204,6 +205,7 @@ def waiting_requests(web: Web) -> float:
     return metric(web, "etl_waits_begun_total") - metric(web, "etl_waits_ended_total")
 
 
+@pytest.mark.slow
 def test_a_stopping_process_answers_waiting_requests(alice: User, own_web: Web, token: str) -> None:
     web, client = own_web, Client(own_web, token)
     task = make_task(alice)

@@ -148,6 +148,7 @@ def put_undecodable(kind: str) -> None:
     valkey().lpush("exports", texts.get(kind) or json.dumps(sent))
 
 
+@pytest.mark.slow
 def test_remote_control_is_off(dataset: Dataset, api: APIClient, workers: Workers) -> None:
     """A command through the broker could stop consumption, while `/readyz` shows no problem."""
     from config.celery import app

@@ -323,6 +323,7 @@ def test_a_stream_ends_when_its_user_is_deactivated(
     assert time.monotonic() - since < 10
 
 
+@pytest.mark.slow
 def test_a_hundred_listeners_cost_no_more_queries_than_one(
     dataset: Dataset, alice: User, web: Web, clients: Clients
 ) -> None:

@@ -224,6 +224,7 @@ def test_concurrent_calls_never_exceed_the_slots(
     assert most == 2
 
 
+@pytest.mark.slow
 def test_logs_hold_no_rows_tokens_or_paths(
     dataset: Dataset, api: APIClient, source_db: psycopg.Connection, workers: Workers
 ) -> None:

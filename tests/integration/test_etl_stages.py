@@ -102,6 +102,7 @@ def test_a_document_becomes_a_result(alice: User) -> None:
     assert {name: getattr(state, name) for name in shown} == {name: getattr(of_row, name) for name in shown}
 
 
+@pytest.mark.slow
 def test_the_boxes_of_the_pages_are_stored_beside_the_markdown(alice: User, rehearsed: Change) -> None:
     """B30: through both stages, by the real provider."""
     rehearsed(etl_ocr_provider="local")

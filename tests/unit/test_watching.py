@@ -66,6 +66,7 @@ def test_an_empty_dsn_disables_error_reports(monkeypatch: pytest.MonkeyPatch) ->
     assert env.read.__wrapped__().sentry_dsn is None
 
 
+@pytest.mark.slow
 def test_a_worker_loads_no_pages_and_no_admin() -> None:
     """A fork of a worker takes 123 MB before its first task, and 141 MB with them."""
     names = ("config.urls", "unfold.admin", "rest_framework.views", "exports.admin.", "exports.pages.", "pyarrow")
