@@ -78,6 +78,8 @@ class Databases:
         """
         with self.open(name) as wrapper:
             executor = MigrationExecutor(wrapper)
+            if target in executor.loader.applied_migrations:
+                return state or ProjectState()  # the end was after its commit
             plan = [(executor.loader.graph.nodes[target], False)] if state else executor.migration_plan([target])
             with wrapper.execute_wrapper(wrap) if wrap else nullcontext():
                 return executor.migrate([target], plan, state=state and state.clone())
