@@ -6,6 +6,7 @@ fails the test.
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from config.dev.stack.processes import Web
+from config.platform.ui.sign_in import CONFIRMED
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
 from tests.serving import serving, variables
 
@@ -132,9 +134,12 @@ def anonymous(browser: Browser, browser_context_args: dict[str, Any], watch: Pag
 
 
 def sign_in(context: BrowserContext, user: User) -> None:
-    """Set a user's session cookie in a browser."""
+    """Set a user's session cookie in a browser, as if the user had just entered a password."""
     client = Client()
     client.force_login(user)
+    session = client.session
+    session[CONFIRMED] = time.time()
+    session.save()
     name = settings.SESSION_COOKIE_NAME
     context.add_cookies([{"name": name, "value": client.cookies[name].value, "domain": HOST, "path": "/"}])
 

@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Browser
 
 from config.dev.stack.processes import Web
+from config.platform.models import SecondFactor
 from tests.browser import scenes_admin, scenes_documents, scenes_exports, scenes_rules, scenes_webhooks
 from tests.browser.conftest import HOST, sign_in
 from tests.browser.scenes import Scene
@@ -27,11 +28,22 @@ LOOKS: dict[str, dict[str, Any]] = {
     "phone": {"color_scheme": "light", "viewport": NARROW},
 }
 TALLEST = 4000  # pixels of a page; a longer one is cut off
+
+
+def with_factors(user: User) -> None:
+    SecondFactor.objects.create(user=user, kind=SecondFactor.Kind.TOTP, name="Work phone", secret=b"x" * 20)
+    SecondFactor.objects.create(user=user, kind=SecondFactor.Kind.WEBAUTHN, name="Blue key", secret=b"x")
+
+
 OWN = [
     Scene(name="home", path=lambda _: "/", anonymous=True),
     Scene(name="sign-in", path=lambda _: "/app/sign-in", anonymous=True),
     Scene(name="account", path=lambda _: "/app/account"),
     Scene(name="password", path=lambda _: "/app/account/password"),
+    Scene(name="second-factors", path=lambda _: "/app/account/second-factors", prepare=with_factors),
+    Scene(name="confirm-password", path=lambda _: "/app/account/second-factors/confirm"),
+    Scene(name="add-authenticator-app", path=lambda _: "/app/account/second-factors/app"),
+    Scene(name="add-security-key", path=lambda _: "/app/account/second-factors/key"),
     Scene(name="not-found", path=lambda _: "/app/nothing", status=404),
     Scene(name="api-docs", path=lambda _: "/api/docs", anonymous=True),
 ]

@@ -41,7 +41,9 @@ def shot(page: Page, box: dict[str, Any]) -> Image.Image:
         "width": box["width"] + 2 * MARGIN,
         "height": box["height"] + 2 * MARGIN,
     }
-    return Image.open(BytesIO(page.screenshot(clip=clip))).convert("RGB")  # type: ignore[arg-type]
+    # To hide the caret, Playwright would set styles in the page, which htmx copies, and the policy of the page refuses.
+    picture = page.screenshot(clip=clip, caret="initial")  # type: ignore[arg-type]
+    return Image.open(BytesIO(picture)).convert("RGB")
 
 
 def visible_pixels(before: Image.Image, after: Image.Image) -> int:
