@@ -81,9 +81,9 @@ class AddIndexConcurrently(operations.AddIndexConcurrently):
 
 
 class AddTrigramIndexConcurrently(AddIndexConcurrently):
-    """An index for the search for a part of a text, by the extension `pg_trgm`.
+    """An index for the search for a part of a text, by groups of three characters.
 
-    Django writes the operator class of an expression only for projects with `django.contrib.postgres`, whose
+    Django writes the operator class of an expression only for projects with its application for PostgreSQL, whose
     connections begin with queries for types that are not used here. So this writes the statement.
     """
 

@@ -172,7 +172,7 @@ WIDTH, LEAST = 1000, 6  # of a progress bar and of its smallest visible part, in
 
 
 def segments(counts: Iterable[tuple[str, int]], total: int) -> list[dict[str, Any]]:
-    """Return the segments of a progress bar from the left: status, x and width. What is left is its background."""
+    """Return the segments of a progress bar from the left: status, x, and width. What is left is its background."""
     x, found = 0, []
     for status, number in counts:
         if number:
