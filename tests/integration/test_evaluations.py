@@ -304,6 +304,43 @@ def test_a_model_that_is_away_says_nothing_about_the_rule(
     assert answer["error"]["code"] == "llm_unavailable"
 
 
+def test_a_used_up_budget_says_nothing_about_the_rule(
+    alice: User, api: APIClient, rule: Rule, settings: LazySettings
+) -> None:
+    """B38: the budget ends between two samples. The evaluation fails, without an accuracy."""
+    for _ in range(2):
+        add(api, rule, read_document(alice, rule=rule))
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_tokens": 1})
+    number = start(api, rule)
+    work(alice)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["accuracy"], answer["failed"]) == ("failed", None, 1)
+    assert answer["error"]["code"] == "token_budget_exceeded"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("LlmForbidden", "failed", None),
+        ("VisionUnsupported", "failed", None),
+        ("PagesUnavailable", "completed", 0),
+        ("DocumentTooLong", "completed", 0),
+        ("LlmRefused", "completed", 0),
+    ],
+)
+def test_errors_of_the_installation_are_not_those_of_the_rule(
+    alice: User, api: APIClient, rule: Rule, settings: LazySettings, case: Any
+) -> None:
+    """B38: none of them is retried."""
+    error, *outcome = case
+    rehearse(settings)
+    add(api, rule, read_document(alice, f"post:raise {error}", rule=rule))
+    number = start(api, rule)
+    work(alice, 1)
+    answer = get(api, rule, number)
+    assert [answer["status"], answer["accuracy"]] == outcome
+
+
 def test_a_document_that_is_being_read_is_waited_for(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: no attempt counts meanwhile."""
     task = make_row(alice, "Invoice INV-17", rule=rule)
