@@ -238,6 +238,19 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
     assert api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 9}).status_code == 404
 
 
+def test_evaluations_with_deleted_samples_are_not_of_the_same(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: the accuracies include the deleted sample, and the pairs do not."""
+    ids = [add(api, rule, read_document(alice, rule=rule)).json()["sample_id"] for _ in range(2)]
+    for _ in range(2):
+        start(api, rule)
+        work(alice, 2)
+    url, pair = path(rule, "evaluations/compare"), {"a": 1, "b": 2}
+    assert api.get(url, pair).json()["same_samples"] is True
+    api.delete(path(rule, f"samples/{ids[0]}"))
+    answer = api.get(url, pair).json()
+    assert (len(answer["samples"]), answer["same_samples"]) == (1, False)
+
+
 def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38."""
     add(api, rule, read_document(alice, rule=rule))
