@@ -15,6 +15,8 @@ class EtlError(Exception):
     transient = False
     # A manual retry may succeed.
     retryable = False
+    # The installation, its settings, or its budgets are the cause. This says nothing about the document or the rule.
+    is_operational = False
     detail = "The task failed."
     # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.
     retry_after: float | None = None
@@ -31,6 +33,7 @@ class EtlError(Exception):
 class TemporaryError(EtlError):
     transient = True
     retryable = True
+    is_operational = True
 
 
 # ---- The document ---------------------------------------------------------------------------------------------------
@@ -127,6 +130,7 @@ class OcrFailed(TemporaryError):
 class OcrRefused(OcrFailed):
     transient = False
     retryable = False
+    is_operational = False
     detail = "The OCR provider rejected this document. Another attempt cannot help."
 
 
@@ -166,10 +170,16 @@ class LlmForbidden(LlmUnavailable):
     detail = "No language model is configured, or its server rejected our credentials or requests."
 
 
+class PagesUnavailable(LlmForbidden):
+    is_operational = False
+    detail = "The pages of this document cannot be shown to a language model."
+
+
 class VisionUnsupported(EtlError):
     code = "vision_unsupported"
     # After the operator has configured another model.
     retryable = True
+    is_operational = True
     detail = "The configured language model does not take images, which the rule's strategy needs."
 
 
@@ -209,6 +219,7 @@ class TokenBudgetExceeded(EtlError):
     code = "token_budget_exceeded"
     # On the next day.
     retryable = True
+    is_operational = True
     detail = "The daily budget of language model tokens is used up."
 
 

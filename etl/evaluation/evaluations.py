@@ -174,7 +174,8 @@ class SamplePair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two evaluations of a rule side by side. `is_same_set`: whether both have the same samples."""
+    """Two evaluations of a rule side by side. `is_same_set`: whether both accuracies are of just these samples. They
+    include deleted samples, which are not compared."""
 
     a: Any
     b: Any
@@ -183,7 +184,8 @@ class Comparison:
 
     @property
     def is_same_set(self) -> bool:
-        return all(each.a is not None and each.b is not None for each in self.samples)
+        is_complete = len(self.samples) == self.a.samples == self.b.samples
+        return is_complete and all(each.a is not None and each.b is not None for each in self.samples)
 
     @property
     def change(self) -> float | None:

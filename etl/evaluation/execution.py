@@ -168,12 +168,12 @@ class SampleEvaluation:
         return self.fail(error)
 
     def fail(self, error: EtlError) -> float:
-        """End a sample without data: nothing of what is expected was found."""
+        """End a sample without data: nothing of what is expected was found, or the rule was not measured."""
         log.warning("sample_failed", code=error.code, attempt=self.run.attempts)
         self.finish(
             SampleStatus.FAILED,
             scoring.score(self.run.sample.expected, ABSENT),
-            error=explain(error, stage=Stage.POSTPROCESS) | {"retryable": error.transient},
+            error=explain(error, stage=Stage.POSTPROCESS) | {"retryable": error.is_operational},
         )
         return 0
 

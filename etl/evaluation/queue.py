@@ -95,8 +95,8 @@ def ending(evaluation_id: int) -> Iterator[Evaluation]:
 
 
 def complete(evaluation: Evaluation) -> None:
-    """Compute the accuracy. Without it, the evaluation has failed: no samples are left, or the model was unavailable,
-    which says nothing about the rule."""
+    """Compute the accuracy. Without it, the evaluation has failed: no samples are left, or one has an operational
+    error, which says nothing about the rule."""
     runs = list(evaluation.runs.only("fields", "error"))
     lost = next((run.error for run in runs if run.error and run.error["retryable"]), None)
     evaluation.ended_at = Now()

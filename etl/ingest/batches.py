@@ -190,7 +190,9 @@ def create(
         ranked = enumerate(files, turns.next_rank(user.pk))
         rows = [{**shared, "rank": rank, **columns_of(file, earlier)} for rank, file in ranked]
         audit.record_change(batch_id=batch.pk)
-        return batch, Task.objects.accept_many(rows)
+        tasks = Task.objects.accept_many(rows)
+        mark_repeats(tasks)
+        return batch, tasks
 
 
 def columns_of(file: StoredDocument, earlier: Mapping[str, int]) -> dict[str, Any]:
@@ -203,6 +205,19 @@ def columns_of(file: StoredDocument, earlier: Mapping[str, int]) -> dict[str, An
         "sha256": file.sha256,
         "duplicate_of": earlier.get(file.sha256),
     }
+
+
+def mark_repeats(tasks: Sequence[Task]) -> None:
+    """Set the earlier task of documents that are several times in one batch. Its id is only known after the INSERT."""
+    newest: dict[str, int] = {}
+    repeats = []
+    for task in tasks:
+        if task.sha256 in newest:
+            task.duplicate_of = newest[task.sha256]
+            repeats.append(task)
+        if task.sha256:
+            newest[task.sha256] = task.pk
+    Task.objects.bulk_update(repeats, ["duplicate_of"])
 
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------

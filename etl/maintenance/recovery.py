@@ -23,7 +23,7 @@ from etl.core import metrics
 from etl.core.states import ENDED, Stage, Status
 from etl.maintenance import evaluations
 from etl.models import DocumentBatch, Task
-from etl.pipeline import artifacts, batch_ends, completion, dispatch
+from etl.pipeline import artifacts, batch_ends, completion, dispatch, duplicates
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState, TransitionResult, Verdict
 
@@ -177,13 +177,16 @@ def recreate_run_state(task: Task, stored: StoredOcr | None) -> TransitionResult
     """Create the run-state as started: a worker may have read the document, so the task cannot be cancelled."""
     if stored is None:
         return runstate.create(task, stage=Stage(task.phase), started=True)
+    facts = completion.facts_of(stored)
+    if not task.sha256:
+        facts["duplicate_of"] = str(duplicates.find(task, facts.get("sha256", "")) or 0)
     return runstate.create(
         task,
         stage=Stage.POSTPROCESS,
         status=Status.LLM_PROCESSING if task.phase == Stage.OCR else None,
         started=True,
         facts={
-            **completion.facts_of(stored),
+            **facts,
             "attempts_ocr": str(stored.attempts),
             "progress": str(runstate.HALF),
         },

@@ -45,9 +45,12 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
     in between, the documents that are cancelled in Redis are recorded by recovery, and the others continue. Raises
     NothingToCancel and RunStateUnavailable.
     """
-    running = DocumentBatch.objects.running().filter(pk=batch.pk)
-    if not running.update(cancelled_at=clock.now()):
-        raise NothingToCancel(f"The batch has ended: {batch.status}.")
+    now, running = clock.now(), DocumentBatch.objects.running().filter(pk=batch.pk)
+    with transaction.atomic():
+        locked = running.select_for_update(no_key=True).first()
+        if locked is None:
+            raise NothingToCancel(f"The batch has ended: {batch.status}.")
+        running.update(cancelled_at=now)
     waiting = list(Task.objects.open().filter(batch_id=batch.pk).without_results().order_by("-rank", "-pk"))
     cancelled: list[RunState] = []
     try:
@@ -55,7 +58,7 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
             cancelled += cancel_some(waiting[start : start + CANCELLED_AT_ONCE], is_forced=is_forced)
     finally:
         if not cancelled:
-            running.update(cancelled_at=None)
+            running.filter(cancelled_at=now).update(cancelled_at=locked.cancelled_at)
     if not cancelled:
         raise NothingToCancel(f"Being processed: {len(waiting):,} documents. With `force`, they are cancelled too.")
     log.info("batch_cancelled", batch_id=batch.pk, documents=len(cancelled), forced=is_forced)

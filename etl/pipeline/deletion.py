@@ -108,8 +108,10 @@ def delete_expired() -> int:
     for task in tasks:
         with actions.reading_state():
             runstate.forget(task.pk, generation=task.generation)
-        with suppress(ChangedMeanwhile), transaction.atomic():
-            delete_objects(delete_row(task))
+        with suppress(ChangedMeanwhile):
+            with transaction.atomic():
+                deletion = delete_row(task)
+            delete_objects(deletion)
     if tasks:
         log.info("tasks_expired", tasks=len(tasks))
     return len(tasks)

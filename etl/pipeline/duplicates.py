@@ -10,6 +10,11 @@ from etl.runstate import RunState
 log = structlog.get_logger(__name__)
 
 
+def find(owner: Task | RunState, sha256: str) -> int | None:
+    """Return the id of the newest earlier task with these bytes. Raises Django's errors."""
+    return Task.objects.filter(pk__lt=owner.task_id).newest_duplicate(user_id=owner.user_id, sha256=sha256)
+
+
 def note(state: RunState, sha256: str) -> None:
     """Record the SHA-256 of a document that was read for the first time, and its earlier task. Raises Unavailable.
 
@@ -19,7 +24,7 @@ def note(state: RunState, sha256: str) -> None:
         return
     earlier = None
     try:
-        earlier = Task.objects.filter(pk__lt=state.task_id).newest_duplicate(user_id=state.user_id, sha256=sha256)
+        earlier = find(state, sha256)
     except DATABASE_ERRORS as error:
         log.warning("duplicate_not_found", etl_task_id=state.task_id, reason=type(error).__name__)
     runstate.note_digest(state, sha256, duplicate_of=earlier)

@@ -7,6 +7,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import User
+from django.db import DatabaseError, connection
 from django.utils import timezone
 from pydantic import AnyHttpUrl, SecretStr
 from rest_framework.test import APIClient
@@ -161,6 +162,30 @@ def test_tasks_are_deleted_after_their_own_time(api: APIClient, alice: User) -> 
     assert deletion.delete_expired() == 1
     assert (objects(short), len(objects(kept)) > 0) == (set(), True)
     assert [each["task_id"] for each in api.get("/api/v1/etl/tasks").json()["results"]] == [kept.pk]
+
+
+FAILING_COMMIT = """
+CREATE FUNCTION no_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'No commit.'; END $$;
+CREATE CONSTRAINT TRIGGER no_commit AFTER DELETE ON etl_task DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION no_commit();
+"""
+
+
+def test_an_expired_task_whose_deletion_is_not_committed_keeps_its_objects(alice: User) -> None:
+    """The next sweep deletes both."""
+    task = completed(alice, expires_at=timezone.now() - timedelta(days=1))
+    before = objects(task)
+    with connection.cursor() as cursor:
+        cursor.execute(FAILING_COMMIT)
+        try:
+            with pytest.raises(DatabaseError):
+                deletion.delete_expired()
+        finally:
+            cursor.execute("DROP FUNCTION no_commit CASCADE")
+    assert before
+    assert objects(task) == before
+    assert deletion.delete_expired() == 1
+    assert objects(task) == set()
 
 
 def test_tasks_are_deleted_after_the_time_of_the_setting(alice: User, rehearsed: Change) -> None:

@@ -17,6 +17,7 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection, transaction
+from pydantic import SecretStr
 from rest_framework.test import APIClient
 
 from config.platform import storage
@@ -37,7 +38,7 @@ from tests.broker import queued, valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule
 from tests.integration.etl_progress import begin, complete, end_well, fail, read
-from tests.integration.etl_rehearsal import row_of
+from tests.integration.etl_rehearsal import Change, row_of
 from tests.integration.test_leases import in_threads, waits_for_a_lock
 from tests.waiting import wait_until
 
@@ -690,6 +691,47 @@ def test_running_documents_of_a_cancelled_batch_run_to_their_end_unless_forced(a
     response = api.post(f"{BATCHES}/{batch.pk}/cancel", {"force": True})
     assert (response.json()["status"], response.json()["cancelled"]) == ("cancelled", 3)
     assert runstate.renew(state) != runstate.Verdict.MOVED
+
+
+def test_a_second_cancellation_does_not_undo_the_first(
+    api: APIClient, rehearsed: Change, settings: LazySettings
+) -> None:
+    """B36: it finds nothing to cancel, or Redis is away."""
+    batch, tasks = make_batch(api, 2)
+    begin(tasks[0])
+    assert batch_actions.cancel(batch) == 1
+    with pytest.raises(batch_actions.NothingToCancel):
+        batch_actions.cancel(batch)
+    own = settings.SLUICE.etl_redis_url
+    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    with pytest.raises(actions.RunStateUnavailable):
+        batch_actions.cancel(batch)
+    rehearsed(etl_redis_url=own)
+    actions.cancel(task=row_of(tasks[0]), is_forced=True)
+    assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)
+
+
+def test_a_cancellation_of_nothing_leaves_no_trace(api: APIClient) -> None:
+    """B36: a document that is cancelled later does not make it a cancelled batch."""
+    batch, tasks = make_batch(api, 1)
+    begin(tasks[0])
+    with pytest.raises(batch_actions.NothingToCancel):
+        batch_actions.cancel(batch)
+    actions.cancel(task=row_of(tasks[0]), is_forced=True)
+    assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
+
+
+def test_repeated_documents_of_a_batch_name_the_one_before(api: APIClient) -> None:
+    """B39: also if an earlier batch has the same bytes."""
+    files = [SimpleUploadedFile(f"{number}.txt", b"The same.") for number in range(3)]
+    assert send(api, *files[:1], *texts("other.txt")).status_code == 202
+    [before] = Task.objects.filter(filename="0.txt")
+    for file in files:
+        file.seek(0)
+    assert send(api, *files, *texts("more.txt")).status_code == 202
+    *repeated, other = Task.objects.filter(pk__gt=before.pk).exclude(filename="other.txt").order_by("pk")
+    assert [task.duplicate_of for task in repeated] == [before.pk, *(task.pk for task in repeated[:2])]
+    assert other.duplicate_of is None
 
 
 def test_a_cancelled_document_is_not_a_cancelled_batch(api: APIClient) -> None:

@@ -238,6 +238,19 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
     assert api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 9}).status_code == 404
 
 
+def test_evaluations_with_deleted_samples_are_not_of_the_same(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: the accuracies include the deleted sample, and the pairs do not."""
+    ids = [add(api, rule, read_document(alice, rule=rule)).json()["sample_id"] for _ in range(2)]
+    for _ in range(2):
+        start(api, rule)
+        work(alice, 2)
+    url, pair = path(rule, "evaluations/compare"), {"a": 1, "b": 2}
+    assert api.get(url, pair).json()["same_samples"] is True
+    api.delete(path(rule, f"samples/{ids[0]}"))
+    answer = api.get(url, pair).json()
+    assert (len(answer["samples"]), answer["same_samples"]) == (1, False)
+
+
 def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38."""
     add(api, rule, read_document(alice, rule=rule))
@@ -302,6 +315,43 @@ def test_a_model_that_is_away_says_nothing_about_the_rule(
     answer = get(api, rule, number)
     assert (answer["status"], answer["accuracy"]) == ("failed", None)
     assert answer["error"]["code"] == "llm_unavailable"
+
+
+def test_a_used_up_budget_says_nothing_about_the_rule(
+    alice: User, api: APIClient, rule: Rule, settings: LazySettings
+) -> None:
+    """B38: the budget ends between two samples. The evaluation fails, without an accuracy."""
+    for _ in range(2):
+        add(api, rule, read_document(alice, rule=rule))
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_tokens": 1})
+    number = start(api, rule)
+    work(alice)
+    answer = get(api, rule, number)
+    assert (answer["status"], answer["accuracy"], answer["failed"]) == ("failed", None, 1)
+    assert answer["error"]["code"] == "token_budget_exceeded"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("LlmForbidden", "failed", None),
+        ("VisionUnsupported", "failed", None),
+        ("PagesUnavailable", "completed", 0),
+        ("DocumentTooLong", "completed", 0),
+        ("LlmRefused", "completed", 0),
+    ],
+)
+def test_errors_of_the_installation_are_not_those_of_the_rule(
+    alice: User, api: APIClient, rule: Rule, settings: LazySettings, case: Any
+) -> None:
+    """B38: none of them is retried."""
+    error, *outcome = case
+    rehearse(settings)
+    add(api, rule, read_document(alice, f"post:raise {error}", rule=rule))
+    number = start(api, rule)
+    work(alice, 1)
+    answer = get(api, rule, number)
+    assert [answer["status"], answer["accuracy"]] == outcome
 
 
 def test_a_document_that_is_being_read_is_waited_for(alice: User, api: APIClient, rule: Rule) -> None:

@@ -291,7 +291,9 @@ def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: Us
 
 @pytest.mark.usefixtures("rehearsed")
 def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, settings: Any) -> None:
-    """B39. The OCR result in the object storage has it too."""
+    """B39. The OCR result in the object storage has it too, and the earlier task is searched again."""
+    first = submit(api)
+    run(Task.objects.get(pk=first["task_id"]))
     accepted = api.post(SUBMIT, {"file_key": upload(api)}).json()
     task = Task.objects.get(pk=accepted["task_id"])
     assert execution.run_next(Stage.OCR, task_id=task.pk)
@@ -302,7 +304,8 @@ def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, setti
     assert state
     assert len(state.sha256) == 64
     execution.run_next(Stage.POSTPROCESS, task_id=task.pk)
-    assert row_of(task).sha256 == state.sha256
+    row = row_of(task)
+    assert (row.sha256, row.duplicate_of) == (state.sha256, first["task_id"])
 
 
 def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient, alice: User) -> None:

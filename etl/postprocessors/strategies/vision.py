@@ -4,7 +4,7 @@ from typing import ClassVar
 from django.conf import settings
 
 from etl.core import completeness
-from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, LlmForbidden
+from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, PagesUnavailable
 from etl.core.stage_context import PageImages, StageContext
 from etl.postprocessors import corrections, parallel, splitting
 from etl.postprocessors.conversation import Draft, Model
@@ -35,7 +35,7 @@ class Vision(Strategy):
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         images = context.page_images
         if images is None:
-            raise LlmForbidden("The pages of this document cannot be shown to a language model.")
+            raise PagesUnavailable
         cut = groups(images.count)
         schema = rule.json_schema or {}
         shown, checked = (schema, schema) if len(cut) == 1 else (for_pieces(schema), checked_for_pieces(schema))
