@@ -6,8 +6,6 @@ the document. The codes are part of the public API.
 
 from typing import Any, Self
 
-from config.platform.durations import duration
-
 
 class EtlError(Exception):
     code = "ocr_failed"
@@ -138,9 +136,9 @@ class TimeLimitExceeded(TemporaryError):
     """A stage exceeded its time limit."""
 
     @classmethod
-    def after(cls, seconds: float) -> Self:
-        """Return the error with the limit."""
-        return cls(f"{cls.detail.removesuffix('.')}, which is {duration(seconds)}.")
+    def after(cls, limit: str) -> Self:
+        """Return the error with the limit, such as `2 min`."""
+        return cls(f"{cls.detail.removesuffix('.')}, which is {limit}.")
 
 
 class OcrTimeout(TimeLimitExceeded):

@@ -16,6 +16,7 @@ from django.conf import settings
 from structlog.contextvars import bound_contextvars
 
 from config.platform import backoff, storage
+from config.platform.durations import duration
 from config.platform.heartbeat import Heartbeat, LeaseLost
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs, tracing
@@ -320,7 +321,7 @@ def as_etl_error(error: Exception, stage: StageDefinition) -> EtlError:
     if isinstance(error, EtlError):
         return error
     if isinstance(error, OutOfTime | SoftTimeLimitExceeded):
-        return stage.timeout.after(settings.SLUICE.etl_task_timeout)
+        return stage.timeout.after(duration(settings.SLUICE.etl_task_timeout))
     if isinstance(error, storage.StorageError):
         log.warning("storage_failed", error=str(error))
         if error.is_outage:

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import close_old_connections
 
+from config.platform.durations import duration
 from config.platform.http.problems import DATABASE_ERRORS, Problem
 from config.platform.observability import logs
 from etl.core import metrics
@@ -133,7 +134,10 @@ def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict
     except EtlError as error:
         outcome = {"ok": False, "error": explain(error, stage=Stage.POSTPROCESS)}
     except OutOfTime:
-        outcome = {"ok": False, "error": explain(StageTimeout.after(context.seconds), stage=Stage.POSTPROCESS)}
+        outcome = {
+            "ok": False,
+            "error": explain(StageTimeout.after(duration(context.seconds)), stage=Stage.POSTPROCESS),
+        }
     spent = {"usage": context.usage.as_dict(), "warnings": [warning.as_dict() for warning in context.warnings]}
     cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
     return cleaned
