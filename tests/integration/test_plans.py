@@ -205,7 +205,13 @@ def of_retention(rows: Million) -> dict[str, Case]:
     return {
         "purge": Case(
             work=lambda _: retention.purge_some(),
-            by=("exports_jobs_finished", "exports_event_untold", OF_JOB, "exports_delivery_job_id"),
+            by=(
+                "exports_jobs_finished",
+                "exports_event_untold",
+                "exports_jobs_of_schedule",
+                OF_JOB,
+                "exports_delivery_job_id",
+            ),
             most=2 * LARGE,
         ),
         # It finds jobs by the events of their ends, the oldest first.
