@@ -16,7 +16,6 @@ import structlog
 import zstandard
 from django.db import transaction
 from django.db.models import Sum
-from django.db.models.functions import Now
 
 from config.platform import storage
 from config.platform.db import identity
@@ -57,9 +56,12 @@ def key_of_batch(job_id: UUID, token: int) -> str:
 def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
     """Store the files of a batch in a pack, and return the position of each, or None if it is not there.
 
-    That is no failure, because the completion packs what no batch has packed.
+    That is no failure, because the completion packs what no batch has packed. The leases of the chunks are not renewed
+    meanwhile, so it takes one request of some seconds at most, and none while the storage is suspected.
     """
     nowhere: list[int | None] = [None] * len(contents)
+    if storage.is_suspected():
+        return nowhere
     offsets, pack, compressor = nowhere.copy(), bytearray(), zstandard.ZstdCompressor(level=1)
     for number, content in enumerate(contents):
         if content is not None and len(pack) + longest_frame(len(content)) <= BATCH_BYTES:
@@ -69,9 +71,11 @@ def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int
         return nowhere
     metadata = {"job": str(job_id), "token": str(token), **identity.marker()}
     try:
-        storage.put(key_of_batch(job_id, token), bytes(pack), content_type=CONTENT_TYPE, metadata=metadata)
-    except (storage.StorageError, storage.Conflict) as error:
+        storage.put_once(key_of_batch(job_id, token), bytes(pack), content_type=CONTENT_TYPE, metadata=metadata)
+    except storage.StorageError as error:
         log.warning("pack_not_stored", error=str(error))
+        if error.is_outage:
+            storage.suspect()
         return nowhere
     return offsets
 
@@ -89,12 +93,19 @@ def read_from_batch(chunk: Chunk) -> bytes:
     return zstandard.decompress(frame) if zstandard.frame_content_size(frame) == chunk.bytes else b""
 
 
-def forget_old(job_id: UUID, token: int) -> None:
-    """Let the completion with this token pack the files of batches that ended long ago."""
-    ended = Chunk.objects.filter(job_id=job_id, pack__isnull=False, finished_at__lt=Now() - BATCH_KEPT)
+def unset_lost(job_id: UUID, token: int) -> None:
+    """Let the completion with this token pack the files whose pack is old or gone. Raises StorageError.
+
+    Packs are gone after a restore of the database, or of the bucket. Their age is by the storage's clock, as the sweep
+    and the lifecycle rule have it.
+    """
+    since = storage.now() - BATCH_KEPT
+    found = storage.list_objects(f"{folder_of_batches(job_id)}/")
+    there = [int(each.key.rpartition("/")[2]) for each in found if each.last_modified > since]
+    lost = Chunk.objects.filter(job_id=job_id, pack__isnull=False).exclude(pack__in=there)
     with transaction.atomic():
         if Job.objects.select_for_update().filter(pk=job_id, completion_token=token).exists():
-            ended.update(pack=None, pack_offset=None)
+            lost.update(pack=None, pack_offset=None)
 
 
 # ---- Packs of completions -------------------------------------------------------------------------------------------

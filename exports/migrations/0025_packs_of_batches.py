@@ -19,6 +19,6 @@ class Migration(repeatable.Migration):
         migrations.AddField(
             "chunk",
             "pack_offset",
-            models.PositiveIntegerField(blank=True, help_text="Position in that pack, in bytes.", null=True),
+            models.IntegerField(blank=True, help_text="Position in that pack, in bytes.", null=True),
         ),
     ]

@@ -54,7 +54,7 @@ class Chunk(models.Model):
     pack = models.BigIntegerField(
         null=True, blank=True, help_text="The pack of its batch that has the file's bytes, by the batch's token."
     )
-    pack_offset = models.PositiveIntegerField(null=True, blank=True, help_text="Position in that pack, in bytes.")
+    pack_offset = models.IntegerField(null=True, blank=True, help_text="Position in that pack, in bytes.")
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
     source_message = models.TextField(

@@ -5,8 +5,11 @@ not begun returns to the queue, and the running chunk goes on alone. So no chunk
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -15,6 +18,7 @@ from django.db import Error, connection
 
 from config.platform.observability import logs
 from exports.core import wakeups
+from exports.delivery import packs
 from exports.source.database import SourceSession
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
@@ -44,6 +48,14 @@ class ChunkDurations:
     def note(self, dataset: str, seconds: float) -> None:
         """Record how long a chunk took. The newest counts as much as all before it."""
         self._seconds[dataset] = (self._seconds.get(dataset, seconds) + seconds) / 2
+
+    @contextmanager
+    def measured(self, dataset: str) -> Iterator[None]:
+        started_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self.note(dataset, time.monotonic() - started_at)
 
     def sizes(self) -> dict[str, int]:
         """Return how many chunks to claim at once, for the datasets with more than one."""
@@ -89,6 +101,9 @@ class Batch:
     def end(self, claim: Claim, result: ChunkResult, seconds: float) -> bool:
         """Take over the result of a chunk. Return whether it is recorded by now: the last one ends all."""
         with self._lock:
+            kept = sum(len(each.result.content or b"") for each in self._ended)
+            if kept + len(result.content or b"") > packs.BATCH_BYTES:
+                result = replace(result, content=None)
             self._ended.append(Ended(claim, result, seconds))
             if self._waiting:
                 return False
@@ -116,27 +131,33 @@ class Batch:
             transitions.free_slots([self._token])
 
     def _flush(self, *, keep_slots: bool) -> None:
-        with self._lock:
-            ended, self._ended = self._ended, []
-        if ended:
-            self._record(ended, keep_slots)
+        if self._record_ended(keep_slots=keep_slots):
             self._holds_slot = self._holds_slot and keep_slots
 
-    def _split(self) -> None:
-        """Record what has ended, and return what has not begun. Runs in a thread of its own."""
+    def _record_ended(self, *, keep_slots: bool) -> bool:
+        """Record what has ended. Return whether there was any. What was not recorded is recorded again at the end."""
         with self._lock:
             ended, self._ended = self._ended, []
-            rest, self._waiting = list(self._waiting), deque()
         try:
             if ended:
-                self._record(ended, True)
+                self._record(ended, keep_slots)
+        except BaseException:
+            with self._lock:
+                self._ended[:0] = ended
+            raise
+        return bool(ended)
+
+    def _split(self) -> None:
+        """Return what has not begun, and record what has ended. Runs in a thread of its own."""
+        with self._lock:
+            rest, self._waiting = list(self._waiting), deque()
+        try:
             if rest:
                 transitions.release(rest, keep_slot=True)
                 # A worker that has a slot looks for its next chunk without a message.
                 wakeups.chunks(waiting=min(len(rest), leases.slots_left()))
+            self._record_ended(keep_slots=True)
         except Error as error:
-            log.warning("database_unavailable", error=logs.describe(error))
-            with self._lock:
-                self._ended[:0] = ended  # recorded again at the end; `rest` returns when its lease expires
+            log.warning("database_unavailable", error=logs.describe(error))  # `rest` returns when its lease expires
         finally:
             connection.close()  # of this thread

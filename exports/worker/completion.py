@@ -27,6 +27,7 @@ from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, packs, receipts
 from exports.models import Job
+from exports.models.job import DeliveryKind
 from exports.worker import transitions
 from exports.worker.adoption import adopt
 from exports.worker.heartbeat import heartbeat
@@ -101,7 +102,8 @@ def attempt(job: Job, token: int) -> None:
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
     """Return the bundle, or None if a file was gone: then its chunk has been queued for another export."""
-    packs.forget_old(job.pk, token)
+    if job.delivery == DeliveryKind.MANIFEST:
+        packs.unset_lost(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
     for _ in range(bundles.ADOPTIONS):
         try:

@@ -95,7 +95,6 @@ def run_batch(claims: list[Claim], session: database.SourceSession, since: float
     session.may_still_run = False
     with Batch(claims, session, record_successes) as batch:
         for claim in batch:
-            started_at = time.monotonic()
             ids = ids_of(claim)
             with (
                 tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
@@ -103,7 +102,6 @@ def run_batch(claims: list[Claim], session: database.SourceSession, since: float
             ):
                 run_chunk(claim, session, batch, since)
             session.cancelled = False
-            DURATIONS.note(claim.dataset, time.monotonic() - started_at)
 
 
 def ids_of(claim: Claim) -> dict[str, str | int]:
@@ -132,7 +130,8 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
     """Bring one claimed chunk to an outcome, and record it under the fencing token, or leave that to the batch."""
     started_at = time.monotonic()
     try:
-        result = produce(claim, session, since)
+        with DURATIONS.measured(claim.dataset):
+            result = produce(claim, session, since)
         tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
         batch.end(claim, result, time.monotonic() - started_at)
     except LeaseLost:
@@ -372,7 +371,7 @@ def follow_up(progress: JobProgress) -> None:
 
 
 def reuse_some(pool: ThreadPoolExecutor) -> bool:
-    """Check a batch of chunks for reusable files: one HEAD request each, without a slot or a call.
+    """Check a batch of chunks for reusable files: one request each, without a slot or a call.
 
     Return whether there were any.
     """

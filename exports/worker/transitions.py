@@ -81,7 +81,7 @@ SETTLE = (
            count(*) FILTER (WHERE status = 'retrying') AS retrying,
            count(*) FILTER (WHERE status = 'done' AND source = 'reused') AS reused,
            count(*) FILTER (WHERE status = 'done' AND source = 'snapshot') AS degraded,
-           count(*) FILTER (WHERE charged AND (status = 'failed' OR (status = 'done' AND source = 'reused'))) AS refund,
+           count(*) FILTER (WHERE charged AND (status = 'failed' OR status = 'done' AND source = 'reused')) AS refund,
            coalesce(sum(rows) FILTER (WHERE status = 'done'), 0) AS rows,
            coalesce(sum(bytes) FILTER (WHERE status = 'done'), 0) AS bytes,
            max(error_code) FILTER (WHERE status = 'failed') AS error_code,
@@ -121,13 +121,13 @@ PROGRESS_OF_MANY = PROGRESS.replace(" FROM", ", ARRAY(SELECT id FROM ended) AS c
 # small would later scan the whole table.
 FINISH_ONE = """
 WITH ended AS (
-    UPDATE exports_chunk c
+    UPDATE exports_chunk
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
         source = %(source)s, etag = %(etag)s, sha256 = %(sha256)s, rows = %(rows)s, bytes = %(bytes)s,
         header_bytes = %(header_bytes)s, data_as_of = %(data_as_of)s, error_code = %(error_code)s,
-        error_detail = %(error_detail)s, source_message = %(source_message)s
-    WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'
-    RETURNING c.*
+        error_detail = %(error_detail)s, source_message = %(source_message)s, pack = NULL
+    WHERE id = %(chunk)s::bigint AND token = %(token)s::bigint AND status = 'running'
+    RETURNING *
 )
 """
 FINISH_MANY = """

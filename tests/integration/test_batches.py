@@ -13,6 +13,7 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from exports.core.errors import SourceError
+from exports.delivery import packs
 from exports.jobs import actions, quotas
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Slot
@@ -167,6 +168,49 @@ def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User) -> N
     ends = [query for query in queries if "status = 'done', token = NULL" in query["sql"]]
     assert len(ends) == 5  # the first chunk alone, then three batches of 32 and the rest
     assert len(claims) - len(ends) <= 2  # that found none
+    assert not Slot.objects.held().exists()
+
+
+def test_what_has_not_begun_is_returned_before_what_has_ended_is_recorded(
+    alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To record may take a request to the storage."""
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.1)
+    job = make_job(alone, alice, 24)
+    seen: list[list[str]] = []
+
+    def record(ended: list[batches.Ended], keep_slots: bool) -> None:  # noqa: FBT001 - as Batch calls it
+        seen.append(statuses(job)[:3])
+        execution.record_successes(ended, keep_slots)
+
+    with database.SourceSession() as session, batches.Batch(claim_batch(3), session, record) as batch:
+        first, second = (next(iter(batch)) for _ in range(2))
+        batch.end(first, result_of(first), 0.1)
+        wait_until(lambda: seen)
+        batch.end(second, result_of(second), 0.1)
+    assert seen == [["running", "running", "pending"], ["done", "running", "pending"]]
+    assert statuses(job)[:3] == ["done", "done", "pending"]
+    assert not Slot.objects.held().exists()
+
+
+def test_a_shutdown_while_a_batch_is_recorded_loses_none(
+    alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4: its chunks are done, but the last one, which is released at once and costs no attempt."""
+    job = make_job(alone, alice, 24, delivery="manifest")
+    claims, calls = claim_batch(3), []
+
+    def keep(*_: object) -> list[None]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise SystemExit
+        return [None] * 3
+
+    monkeypatch.setattr(packs, "keep", keep)
+    with pytest.raises(SystemExit):
+        run(claims)
+    assert statuses(job)[:3] == ["done", "done", "pending"]
+    assert job.chunks.get(pk=claims[2].chunk_id).attempts == 0
     assert not Slot.objects.held().exists()
 
 

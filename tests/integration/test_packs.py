@@ -1,6 +1,7 @@
 """Packs of batches: a worker keeps the small files of a manifest with their ends. A26, A38, P4."""
 
 import hashlib
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ from pydantic import AnyHttpUrl
 
 from config.platform import storage
 from config.platform.http.problems import Problem
+from config.platform.storage import small_puts
 from exports.core.errors import PermanentSourceError
 from exports.delivery import bundles, chunk_files, packs
 from exports.jobs import actions
@@ -24,6 +26,13 @@ from tests.integration.factories import make_job
 from tests.integration.test_batches import claim_batch, run, time_enough  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import let_pass
+
+
+@pytest.fixture(autouse=True)
+def _writable_storage() -> None:
+    """The state of a worker that has begun to export."""
+    storage.require_writable()
 
 
 @pytest.fixture
@@ -138,6 +147,33 @@ def test_a_pack_that_is_not_stored_costs_no_chunk(alone: Dataset, alice: User) -
     check_files(job)
 
 
+def test_a_storage_that_hangs_costs_no_lease(
+    alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A16: a pack takes one request of some seconds at most, and the next batch waits for no other."""
+    monkeypatch.setattr(small_puts, "SECONDS", 1)
+    held: list[bytes] = []
+
+    def hang(handler: faulty_s3.Handler, body: bytes) -> None:
+        held.append(body)
+        let_pass(5)
+        handler.close_connection = True
+
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("PUT", "/batches/", hang, times=1000)
+        job = make_job(alone, alice, 7, delivery="manifest")
+        began = time.monotonic()
+        for size in (3, 3):
+            run(claim_batch(size))
+        assert time.monotonic() - began < 4.5
+        assert len(held) == 1
+        storage.require_writable()
+        assert not storage.is_suspected()
+    assert packs_of(job) == [None] * 7
+    assert set(job.chunks.filter(status="done").values_list("attempts", flat=True)) == {1}
+
+
 @pytest.mark.parametrize("garbage", [b"x" * 4000, b""], ids=["other bytes", "nothing"])
 def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> None:
     """A38: the file is taken from its path if it is the same there."""
@@ -154,26 +190,32 @@ def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> No
         file_of(job.chunks.get(seq=3))
 
 
-def test_the_completion_packs_what_was_packed_long_ago(job: Job) -> None:
-    """A38: the bucket's lifecycle rule would delete such a pack before the delivery expires."""
-    old = job.chunks.filter(seq__range=(1, 3))
-    first = old[0].pack
-    old.update(finished_at=Now() - packs.BATCH_KEPT - timedelta(minutes=1))
+def test_the_completion_packs_what_was_in_a_lost_pack(job: Job) -> None:
+    """A28, A38: the rows are of a backup."""
+    storage.delete(packs.key_of_batch(job.pk, job.chunks.get(seq=1).pack or 0))
     completion.complete(job.pk)
-
     assert packs_of(job) == [None] * 4 + [1] * 3
-    storage.delete(packs.key_of_batch(job.pk, first or 0))
     check_files(job)
 
 
-def test_a_stale_completion_changes_no_pack(job: Job) -> None:
+def test_the_completion_packs_what_was_packed_long_ago(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A38: the bucket's lifecycle rule would delete such a pack before the delivery expires."""
+    monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
+    completion.complete(job.pk)
+    assert packs_of(job) == [None] * 7
+    for item in list(storage.list_objects(f"{packs.folder_of_batches(job.pk)}/")):
+        storage.delete(item.key)
+    check_files(job)
+
+
+def test_a_stale_completion_changes_no_pack(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A12: another one may have issued a receipt by now."""
     token = completion.claim(job.pk)
     assert token
-    job.chunks.update(finished_at=Now() - 2 * packs.BATCH_KEPT)
-    packs.forget_old(job.pk, token - 1)
+    monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
+    packs.unset_lost(job.pk, token - 1)
     assert packs_of(job) == [None, *[1] * 3, *[2] * 3]
-    packs.forget_old(job.pk, token)
+    packs.unset_lost(job.pk, token)
     assert packs_of(job) == [None] * 7
 
 

@@ -35,8 +35,9 @@ from config.platform.storage.objects import (
     read_span,
 )
 from config.platform.storage.small_gets import etag_of, read_small
+from config.platform.storage.small_puts import put_once
 from config.platform.storage.uploads import Upload, put
-from config.platform.storage.writability import require_writable, suspect
+from config.platform.storage.writability import is_suspected, require_writable, suspect
 
 __all__ = [
     "Blocks",
@@ -60,6 +61,7 @@ __all__ = [
     "delete_many",
     "etag_of",
     "head",
+    "is_suspected",
     "list_objects",
     "list_uploads",
     "now",
@@ -67,6 +69,7 @@ __all__ = [
     "presign_download",
     "presign_upload",
     "put",
+    "put_once",
     "read",
     "read_head",
     "read_small",

@@ -59,6 +59,16 @@ def put(key: str, content: bytes, *, content_type: str, metadata: Mapping[str, s
     return bare(result["e_tag"] or "")
 
 
+def put_once(key: str, content: bytes, *, content_type: str, metadata: Mapping[str, str]) -> None:
+    """Store an object that may be missing later, by one request of SECONDS at most. Raises StorageError.
+
+    Call it where no lease is renewed meanwhile.
+    """
+    if not is_possible(key, 0):
+        raise RequestFailed("this process cannot store an object by one request")
+    put(key, content, content_type=content_type, metadata=metadata, if_match=None)
+
+
 @contextmanager
 def calling(operation: str) -> Iterator[S3Store]:
     """Surround a call of obstore. Raises Changed for a failed condition, and RequestFailed for all other errors."""

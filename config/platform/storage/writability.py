@@ -24,6 +24,11 @@ def suspect() -> None:
     suspected.set()
 
 
+def is_suspected() -> bool:
+    """Return whether no write of this process has succeeded since the last failed one."""
+    return suspected.is_set()
+
+
 def require_writable() -> None:
     """Write and delete a small object, unless the last write of this process succeeded. Raises StorageError."""
     if not suspected.is_set():
