@@ -75,7 +75,7 @@ generators:
 # Generated Go code needs one package. Where Debian's is not available, Go loads it.
 GO_PACKAGES := $(GENERATORS)/debian
 .PHONY: go-packages
-go-packages:
+go-packages: generators
 	@if [ ! -d $(GO_PACKAGES)/usr ] && command -v apt-get >/dev/null; then \
 	  mkdir -p $(GO_PACKAGES); cd $(GO_PACKAGES); \
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq; fi; \

@@ -57,7 +57,8 @@ def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) 
 
     with audit.pending(audit.Pending(lambda: fields_of(name, arguments[2:]))) as entry:
         outcome = AuditEntry.Outcome.FAILED
-        if name in INTERACTIVE and not HELP & {*arguments}:
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # psql's -h is a host
+        if name in INTERACTIVE and not HELP & {*own}:
             finish(entry, name, AuditEntry.Outcome.SUCCESS)
             entry.is_written = True
         try:

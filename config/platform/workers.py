@@ -34,7 +34,7 @@ CONSEQUENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker. `busy`: child processes that run a task. `tasks`: those that it has received since its start."""
+    """A worker. `busy`: child processes that run a task. `tasks`: those that it has started since its own start."""
 
     name: str
     queues: list[str]

@@ -43,7 +43,9 @@ FILE = OpenApiResponse(OpenApiTypes.BINARY, "The results.")
 class TooManyDownloads(Problem):
     status = 503
     code = "too_many_downloads"
-    detail = f"The server is preparing {AT_ONCE} files of results, which is its limit. Try again in a few seconds."
+    detail = (
+        f"This server process is preparing {AT_ONCE} files of results, which is its limit. Try again in a few seconds."
+    )
 
 
 class BatchResultsView(TaskAPIView):

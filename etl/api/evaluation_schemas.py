@@ -73,6 +73,6 @@ class EvaluationComparison(TypedDict):
     a: Evaluation
     b: Evaluation
     change: Annotated[float | None, "Accuracy of b minus accuracy of a."]
-    same_samples: Annotated[bool, "Whether both evaluated the same samples."]
+    same_samples: Annotated[bool, "False if one has samples that the other has not, or that were deleted since."]
     fields: list[FieldComparison]
     samples: list[SampleComparison]

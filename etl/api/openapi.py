@@ -457,8 +457,8 @@ TRIAL: dict[str, Any] = {
     "summary": "Test a rule",
     "description": """Post-processes the given Markdown synchronously: no task, nothing stored, one attempt, two minutes
 at most. Use it while you write a rule. The response is 200 whether post-processing succeeds or fails: check `ok`. The
-model is called as for a document. 429 and 503 `too_many_trials`: a server
-process runs at most eight tests with a language model at a time, and two of one user.""",
+model is called as for a document. A server process runs at most eight tests with a language model at a time (503), and
+two of one user (429 `too_many_trials`).""",
     "examples": [
         request_example("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}),
         response_example("Success", examples.TRIAL_PASSED),

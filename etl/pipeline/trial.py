@@ -46,7 +46,10 @@ class TooManyTrials(Problem):
     status = 503
     code = "too_many_trials"
     retry_after = RETRY_AFTER_SECONDS
-    detail = f"The server is testing {MAX_AT_ONCE} rules at the moment, which is its limit. Try again in a few seconds."
+    detail = (
+        f"This server process is testing {MAX_AT_ONCE} rules at the moment, which is its limit. "
+        "Try again in a few seconds."
+    )
 
 
 class TooManyTrialsOfUser(Problem):

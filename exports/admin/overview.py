@@ -295,10 +295,14 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
     return f"{expired} of lost workers: released after their calls are terminated"
 
 
-# As many rows as there are slots.
+# As many rows as there are slots. The chunks of a batch run in the order of their ids.
 CALLS = """
 SELECT s.backend, s.job_id, d.name AS dataset, c.key, c.effective_date, clock_timestamp() - c.started_at AS since
-FROM exports_slot s JOIN exports_chunk c ON c.id = s.chunk_id JOIN exports_dataset d ON d.id = c.dataset_id
+FROM exports_slot s
+CROSS JOIN LATERAL (
+    SELECT * FROM exports_chunk WHERE status = 'running' AND token = s.token ORDER BY id LIMIT 1
+) c
+JOIN exports_dataset d ON d.id = c.dataset_id
 WHERE s.dataset_id IS NULL AND s.token IS NOT NULL ORDER BY c.started_at
 """
 

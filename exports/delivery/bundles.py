@@ -457,7 +457,7 @@ class SeekableFile(io.RawIOBase):
 def chunks_without_file(job: Job) -> list[int]:
     """Return the ids of the chunks whose object was replaced or deleted, and of which no pack has the bytes."""
 
-    def is_there(chunk: Chunk) -> bool:
+    def has_bytes(chunk: Chunk) -> bool:
         return chunk.pack is not None or ((head := storage.head(chunk.path)) is not None and head.etag == chunk.etag)
 
-    return [chunk.pk for chunk, there in each_file(job, is_there, lambda chunk: chunk) if not there]
+    return [chunk.pk for chunk, there in each_file(job, has_bytes, lambda chunk: chunk) if not there]

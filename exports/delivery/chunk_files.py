@@ -31,6 +31,9 @@ class FileSuperseded(Problem):
     detail = "A later export replaced this file with newer data. Export again to get a receipt for the new file."
 
 
+FILE_DELETED = "This file was deleted after the export. Download the whole delivery instead."
+
+
 def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
 
@@ -88,7 +91,7 @@ def copy(job: Job, chunk: Chunk, key: str) -> None:
             with suppress(storage.Conflict):
                 bundles.copy_file(chunk, key, encoding.content_type(job.shape), metadata_of(job))
             return
-    raise FileSuperseded("The file is only in the delivery by now." if job.dataset.built_in else None)
+    raise FileSuperseded(FILE_DELETED if job.dataset.built_in else None)
 
 
 def metadata_of(job: Job) -> dict[str, str]:

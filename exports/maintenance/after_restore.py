@@ -199,7 +199,7 @@ def unknown_deliveries(*, delete: bool) -> int:
         unknown = [
             key
             for key in storage_cleanup.undelivered(batch)
-            if "/".join(key.split("/")[:2]) not in live and not packs.is_of_batch(key)  # the sweep deletes old ones
+            if bundles.folder_of_job(key) not in live and not packs.is_of_batch(key)  # the sweep deletes old ones
         ]
         found += len(unknown)
         if delete:

@@ -153,7 +153,7 @@ def test_every_operation_declares_its_authentication() -> None:
         if operation["operationId"] in ("livez", "readyz", "download"):
             assert names == [], name
         elif operation["operationId"] == "metrics":
-            assert names == [set(), {"bearer"}, {"session"}]
+            assert names == [set(), {"bearer"}, {"session"}], name
         elif name.startswith("get "):
             assert names == [{"bearer"}, {"session"}], name
         else:

@@ -23,7 +23,7 @@ from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.factories import fail_chunk, make_job
 
-EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "3")
+EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "5")
 SEED = os.environ.get("FUZZ_SEED", "20130215")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 HOOKS = Path(__file__).with_name("fuzz_checks.py")

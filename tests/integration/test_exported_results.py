@@ -475,7 +475,10 @@ def test_files_are_deleted_after_the_end_of_the_job(
     if delivery == "single":
         assert file.status_code == 302
     else:
-        assert (file.status_code, file.json()["detail"]) == (410, "The file is only in the delivery by now.")
+        assert (file.status_code, file.json()["detail"]) == (
+            410,
+            "This file was deleted after the export. Download the whole delivery instead.",
+        )
 
 
 @pytest.mark.parametrize("status", ["cancelled", "failed"])

@@ -423,7 +423,7 @@ def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
 
 def current() -> set[str]:
     users = single_sign_on.users().filter(is_active=True)
-    return {*User.objects.filter(pk__in=single_sign_on.current_ones(users)).values_list("username", flat=True)}
+    return {*User.objects.filter(pk__in=single_sign_on.current_user_ids(users)).values_list("username", flat=True)}
 
 
 def test_without_a_refresh_token_the_access_token_is_the_limit(client: Client, provider: OpenIDProvider) -> None:

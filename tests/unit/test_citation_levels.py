@@ -106,7 +106,7 @@ def test_a_number_without_its_sign_is_not_sure() -> None:
     for text in SIGNS.values():
         for quotes in ({"/balance": text}, {}):
             [found] = citations({"balance": 500}, quotes, pages=[text]).values()
-            assert found["match"] not in SURE, text
+            assert found["match"] not in SURE, (text, quotes)
 
 
 TEXTS_WITH_SIGN = {
@@ -271,7 +271,7 @@ def test_a_number_with_a_scale_elsewhere_is_ambiguous_with_and_without_it() -> N
     for text, value in product(FAR_SCALES.values(), (500, 500_000)):
         for quotes in ({"/value": text.splitlines()[-1]}, {}):
             [found] = citations({"value": value}, quotes, pages=[text]).values()
-            assert found["match"] == "ambiguous", text
+            assert found["match"] == "ambiguous", (text, value, quotes)
 
 
 def test_a_table_that_goes_on_keeps_the_scale_of_its_head() -> None:

@@ -15,7 +15,7 @@ from config.platform import workers
 
 
 class Call(NamedTuple):
-    """What a process of a worker does: the process as `host-pid`, its work with a link, and since when."""
+    """A call that a process of a worker makes: the process as `host-pid`, its work with a link, and since when."""
 
     process: str
     work: SafeString
@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What the processes of workers do, from rows. `permission`: to see it."""
+    """A source of rows of running calls. `permission`: to see them."""
 
     permission: str
     calls: Callable[[], Sequence[Call]]

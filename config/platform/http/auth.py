@@ -101,7 +101,7 @@ def still_valid(credentials: Collection[Credential]) -> set[Credential]:
     """
     now = timezone.now()
     users = single_sign_on.users().filter(is_active=True).in_bulk({each.user_id for each in credentials})
-    current = single_sign_on.current_ones(users.values())
+    current = single_sign_on.current_user_ids(users.values())
     digests = {each.token for each in credentials if each.token}
     tokens = AuthToken.objects.filter(Q(expiry=None) | Q(expiry__gt=now), digest__in=digests)
     keys = {each.session for each in credentials if each.session}

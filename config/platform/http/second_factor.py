@@ -267,9 +267,9 @@ def reset(user: User) -> tuple[int, int]:
     with transaction.atomic():
         removed, _ = SecondFactor.objects.filter(user=user).delete()
         RecoveryCode.objects.filter(user=user).delete()
-        # Last: after that, no session can be completed with a code that was just removed.
+        # Last: after that, a code that was just removed completes no other session, unless it was accepted before.
         ended, _ = Session.objects.filter(session_key__in=sessions_of(user)).delete()
-        staff.record_command(user, f"Removed all second factors, and ended {ended} sessions.")
+        staff.record_command(user, f"Removed all second factors, and ended the sessions: {ended}.")
     return removed, ended
 
 

@@ -347,8 +347,8 @@ def is_current(user: User, *, waits: bool = True) -> bool:
     return user.is_active
 
 
-def current_ones(users: Iterable[User]) -> set[int]:
-    """Return the IDs of the current ones of these users, for whose streams one thread checks them all.
+def current_user_ids(users: Iterable[User]) -> set[int]:
+    """Return the IDs of those users who are still current. One thread checks the users of all streams.
 
     It waits for at most one check without a response in RETRY. Users whose last attempt is oldest come first: one
     whose checks fail keeps no other from being checked.

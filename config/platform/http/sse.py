@@ -44,6 +44,7 @@ HEARTBEAT = b":\n\n"
 HEARTBEAT_SECONDS = 10.0  # at most 15 by the API; proxies often close connections that are silent for 30 or 60
 POLL_SECONDS = 0.5
 ACCESS_SECONDS = 5.0  # between two checks of the clients' tokens and sessions
+MESSAGES = {"event_stream": "streams_broken", "stream_access": "stream_access_not_checked"}  # by place in `CAUGHT`
 STREAM_SECONDS = 30 * 60.0  # then clients reconnect
 # Per process, for all kinds of streams. A stream takes a file descriptor, which the rest of the API needs too, and
 # 40 KiB of memory.
@@ -147,7 +148,7 @@ class EventHub(Generic[Subject]):
     def __init__(self) -> None:
         self.listeners: dict[Subject, set[Listener[Subject]]] = {}
         self.task: asyncio.Task[None] | None = None
-        self.is_failing = False
+        self.failing: set[str] = set()  # what failed last, of the places in `CAUGHT`
         self.count = 0
         self.of_user: Counter[int] = Counter()
 
@@ -191,10 +192,9 @@ class EventHub(Generic[Subject]):
         while self.listeners:
             try:
                 more = await self.read_and_send()
-                self.is_failing = False
+                self.failing.discard("event_stream")
             except Exception as error:  # noqa: BLE001 - after any error, streams must not hang with heartbeats only
-                CAUGHT.labels("event_stream").inc()
-                self.log_once(error)
+                self.note_error("event_stream", error)
                 more = False
             await asyncio.sleep(0 if more else self.poll_seconds)
         access.cancel()
@@ -202,12 +202,12 @@ class EventHub(Generic[Subject]):
 
     async def check_access(self) -> None:
         while True:
+            await asyncio.sleep(ACCESS_SECONDS)  # the requests have just been authenticated
             try:
                 await self.end_revoked()
-            except Exception:  # after any error, access must be checked again
-                CAUGHT.labels("stream_access").inc()
-                log.exception("stream_access_not_checked")
-            await asyncio.sleep(ACCESS_SECONDS)
+                self.failing.discard("stream_access")
+            except Exception as error:  # noqa: BLE001 - after any error, access must be checked again
+                self.note_error("stream_access", error)
 
     async def read_and_send(self) -> bool:
         """Read once and pass the events on. Return whether there are more to read immediately."""
@@ -239,15 +239,16 @@ class EventHub(Generic[Subject]):
         if update.is_final:
             self.end(listener, "ended")
 
-    def log_once(self, error: Exception) -> None:
-        """Log an error once, not twice a second. Streams stay open with heartbeats, and get the missed events later."""
-        if self.is_failing:
+    def note_error(self, place: str, error: Exception) -> None:
+        """Count an error, and log it once, not twice a second. Streams stay open, and get the missed events later."""
+        CAUGHT.labels(place).inc()
+        if place in self.failing:
             return
-        self.is_failing = True
+        self.failing.add(place)
         if isinstance(error, DATABASE_ERRORS):
             log.warning("streams_wait_for_database", error=logs.describe(error))
         else:
-            log.error("streams_broken", exc_info=error)
+            log.error(MESSAGES[place], exc_info=error)
 
 
 async def in_thread(call: Callable[[Argument], Result], argument: Argument) -> Result:

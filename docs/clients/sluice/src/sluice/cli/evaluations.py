@@ -164,7 +164,7 @@ def compare(session: Session, rule: Name, a: Number, b: Number) -> None:
     whole = ("all", percent(found["a"]["accuracy"]), percent(found["b"]["accuracy"]), points(found["change"]))
     session.terminal.table(("FIELD", f"NO. {a}", f"NO. {b}", "CHANGE"), iter([*rows, whole]))
     if not found["same_samples"]:
-        session.terminal.info("Warning: the two evaluations have different samples.")
+        session.terminal.info("Warning: the evaluations have different samples, or samples were deleted since.")
 
 
 @command(app, "cancel-evaluation")
