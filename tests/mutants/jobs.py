@@ -151,11 +151,17 @@ MUTANTS = [
     ),
     RETENTION(
         name="purge a job before its last webhook event",
-        old="        .filter(settled, finished_at__lt=before)",
-        new="        .filter(finished_at__lt=before)",
+        old="        .filter(settled, ~Q(",
+        new="        .filter(~Q(",
         tests=tests_of(
             "tests/integration/test_sweeper.py", "a_job_is_not_purged_before_the_webhook_deliveries_of_its_end_exist"
         ),
+    ),
+    RETENTION(
+        name="purge the success that a schedule continues",
+        old="~Q(Exists(schedule), ~Exists(newer), status=JobStatus.SUCCESS), ",
+        new="",
+        tests=tests_of("tests/integration/test_schedules.py", "a_success_that_the_next_run_continues_is_not_purged"),
     ),
     COMPLETION(
         name="fail a delivery because the storage refuses writes",

@@ -98,8 +98,8 @@ MUTANTS = [
     ),
     BATCHES(
         name="keep the results of a batch until its slow chunk ends",
-        old="            if ended:\n                self._record(ended, True)",
-        new="            if ended:\n                raise Error",
+        old="            self._record_ended(keep_slots=True)\n",
+        new="",
         tests=batches("a_chunk_that_takes_long_delays_no_other"),
     ),
     BATCHES(
@@ -115,6 +115,12 @@ MUTANTS = [
         tests=batches("a_shutdown_records_what_has_ended_and_returns_the_rest"),
     ),
     BATCHES(
+        name="lose what a batch has ended if a shutdown interrupts its record",
+        old="            with self._lock:\n                self._ended[:0] = ended\n            raise",
+        new="            raise",
+        tests=batches("a_shutdown_while_a_batch_is_recorded_loses_none"),
+    ),
+    BATCHES(
         name="keep the slot of a batch that was split",
         old="if self._holds_slot and not self._session.may_still_run:",
         new="if False:",
@@ -122,8 +128,8 @@ MUTANTS = [
     ),
     OUTCOMES(
         name="finish a chunk without a fencing check",
-        old="WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'",
-        new="WHERE c.id = %(chunk)s::bigint AND c.status = 'running'",
+        old="WHERE id = %(chunk)s::bigint AND token = %(token)s::bigint AND status = 'running'",
+        new="WHERE id = %(chunk)s::bigint AND status = 'running'",
         tests=STALE,
     ),
     OUTCOMES(
@@ -171,7 +177,7 @@ MUTANTS = [
     ),
     OUTCOMES(
         name="refund every finished chunk",
-        old="(WHERE charged AND (status = 'failed' OR (status = 'done' AND source = 'reused'))) AS refund",
+        old="(WHERE charged AND (status = 'failed' OR status = 'done' AND source = 'reused')) AS refund",
         new="(WHERE charged AND status <> 'retrying') AS refund",
         tests=tests_of("tests/integration/test_quotas.py", "reused_chunks_are_refunded"),
     ),
