@@ -39,8 +39,10 @@ def test_a_security_key_is_added_and_used(anonymous: Page, carol: User, key: Non
     page = anonymous
     page.goto("/app/account/second-factors")
     enter(page, "carol", PASSWORD)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Second factors")
     accessible(page)
     page.get_by_role("button", name="Add a security key").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Add a security key")
     accessible(page)
     page.get_by_label("Name").fill("Blue key")
     page.get_by_role("button", name="Add", exact=True).click()
