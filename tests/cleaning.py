@@ -2,7 +2,7 @@
 
 Django's own way truncates every table and then has every app fill its own again: 0.2 s a test, and there are thousands.
 Here a function of the database does it, whose statements stay planned. What the migrations left is kept in copies, and
-a table that nobody has changed is not filled again.
+an unchanged table is not filled again.
 """
 
 from typing import Any

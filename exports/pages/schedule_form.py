@@ -110,9 +110,8 @@ class ScheduleForm(ExportForm):
         as the dataset is the same."""
         request = self.as_body(data)
         stored = self.schedule.request if self.schedule else {}
-        kept = {name: value for name, value in stored.items() if name not in WITH_INPUT}
-        if stored.get("dataset") != request["dataset"]:
-            kept = {}
+        is_same = stored.get("dataset") == request["dataset"]
+        kept = {name: value for name, value in stored.items() if is_same and name not in WITH_INPUT}
         return {
             "name": data["name"],
             "cron": " ".join(data["cron"].split()),

@@ -189,6 +189,13 @@ class EventHub(Generic[Subject]):
     async def run(self) -> None:
         # In a task of its own: an identity provider that does not respond must not delay the events.
         access = asyncio.create_task(self.check_access())
+        try:
+            await self.read_until_left()
+        finally:
+            access.cancel()
+        self.task = None
+
+    async def read_until_left(self) -> None:
         while self.listeners:
             try:
                 more = await self.read_and_send()
@@ -197,8 +204,6 @@ class EventHub(Generic[Subject]):
                 self.note_error("event_stream", error)
                 more = False
             await asyncio.sleep(0 if more else self.poll_seconds)
-        access.cancel()
-        self.task = None
 
     async def check_access(self) -> None:
         while True:

@@ -402,7 +402,7 @@ class Sample(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFailure(Model):
-    """Why an evaluation failed."""
+    """The reason of a failed evaluation."""
 
     code: str
     detail: str
