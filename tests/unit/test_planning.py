@@ -19,7 +19,7 @@ shapes = st.builds(
         delimiter=st.sampled_from([",", ";", "\t", "|"]),
         formula_policy=st.sampled_from(["none", "escape"]),
     ),
-)
+).filter(lambda shape: (shape.format, shape.compression) != ("parquet", "gzip"))  # which no request may have
 
 
 def test_a_path_has_the_documented_shape() -> None:
