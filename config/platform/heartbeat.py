@@ -39,7 +39,9 @@ class LeaseLostEvent(threading.Event):
 
 
 class Heartbeat:
-    """Renews a lease every third of its length, at least every `every` seconds, in a thread, as a context manager.
+    """Renews a lease every third of its length, at least every `every` seconds, in a thread.
+
+    As a context manager, or by `start` and `stop`: a lease that is shorter held than that needs no thread.
 
     `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
     work continues until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
@@ -66,14 +68,22 @@ class Heartbeat:
         self.lost = LeaseLostEvent(lease, since=time.monotonic() if since is None else since)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, if it was started."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def check(self) -> None:
         """Renew the lease unless that was done within the last second. Raises LeaseLost.
@@ -86,11 +96,13 @@ class Heartbeat:
             raise LeaseLost
 
     def _run(self) -> None:
-        while not self._ended.wait(self._every):
+        pause = max(0.0, self._every - self.lost.age)
+        while not self._ended.wait(pause):
             self._beat()
             if self.lost.is_set():
                 self._on_loss()
                 return
+            pause = self._every
 
     def _beat(self) -> None:
         started_at = time.monotonic()

@@ -6,6 +6,7 @@ The source may be another server, such as a read replica, so it is accessed by p
 import os
 import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -96,6 +97,8 @@ class SourceSession:
         self._stream: CopyStream | None = None
         self._end = "ROLLBACK"
         self._timeout = 0
+        self._chunk_id: int | None = None  # of the current call
+        self._lock = threading.Lock()  # guards it and `cancelled`
         self.cancelled = False
         self.may_still_run = False  # whether the server may still run the last call
 
@@ -111,15 +114,27 @@ class SourceSession:
             self._connection = None
 
     @contextmanager
-    def ending_calls(self) -> Iterator[None]:
-        """After an error, end the call before its slot is freed for another worker."""
+    def calling(self, chunk_id: int) -> Iterator[None]:
+        """Surround the call of a chunk. After an error, end the call before its slot is freed for another worker.
+
+        Raises LeaseLost in place of the errors of a call that `cancel` stopped.
+        """
         self.may_still_run = False
+        self._begin_call(chunk_id)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self.may_still_run = True  # also when ending it is interrupted
             self.may_still_run = not self._end_call()
+            if self.cancelled and isinstance(error, ExportError):
+                raise LeaseLost from None
             raise
+        finally:
+            self._begin_call(None)
+
+    def _begin_call(self, chunk_id: int | None) -> None:
+        with self._lock:
+            self._chunk_id, self.cancelled = chunk_id, False
 
     def _end_call(self) -> bool:
         """Return whether it is certain that the call has ended. A server notices a broken connection late or never."""
@@ -151,15 +166,18 @@ class SourceSession:
         if self._connection:
             self._connection.execute(f"{end}; {RESET}")
 
-    def cancel(self) -> None:
-        """Cancel the running call, and prevent new ones while `cancelled` is set. Safe from another thread.
+    def cancel(self, chunk_id: int) -> None:
+        """Cancel the call of a chunk, and prevent it if it has not begun. Safe from another thread.
 
         Without the flag, a worker that was stopped before its call would still make it, at the same time as the worker
-        that has its chunk by then.
+        that has its chunk by then. The call of another chunk, which began meanwhile, continues.
         """
-        self.cancelled = True
-        if (connection := self._connection) is not None:
-            connection.cancel_safe(timeout=2)
+        with self._lock:
+            if chunk_id != self._chunk_id:
+                return
+            self.cancelled = True
+            if (connection := self._connection) is not None:
+                connection.cancel_safe(timeout=2)
 
     def begin(self, *, timeout: int, allow_writes: bool = False) -> None:
         """Begin the transaction of a call. `timeout`: statement_timeout in seconds. Writes are rolled back if the call
@@ -218,7 +236,7 @@ class SourceSession:
         return self._connection
 
     def require_not_cancelled(self) -> None:
-        """Raise LeaseLost after `cancel`. Safe from another thread."""
+        """Raise LeaseLost if the current call was cancelled. Safe from another thread."""
         if self.cancelled:
             raise LeaseLost
 

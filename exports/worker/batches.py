@@ -1,14 +1,16 @@
 """Batches: small chunks of one job that a worker claims together, runs one after the other, and ends together.
 
-A batch has one slot, because its calls run one at a time, and BATCH_SECONDS: then what has ended is recorded, what has
-not begun returns to the queue, and the running chunk goes on alone. So no chunk waits behind one that takes long.
+A batch has one slot, because its calls run one at a time: while one chunk calls the source, the file of the last one is
+uploaded. It has BATCH_SECONDS: then what has ended is recorded, what has not begun returns to the queue, and the
+running chunks go on. So no chunk waits behind one that takes long.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -16,6 +18,7 @@ from typing import NamedTuple, Self
 import structlog
 from django.db import Error, connection
 
+from config.platform.heartbeat import Heartbeat
 from config.platform.observability import logs
 from exports.core import wakeups
 from exports.delivery import packs
@@ -49,14 +52,6 @@ class ChunkDurations:
         """Record how long a chunk took. The newest counts as much as all before it."""
         self._seconds[dataset] = (self._seconds.get(dataset, seconds) + seconds) / 2
 
-    @contextmanager
-    def measured(self, dataset: str) -> Iterator[None]:
-        started_at = time.monotonic()
-        try:
-            yield
-        finally:
-            self.note(dataset, time.monotonic() - started_at)
-
     def sizes(self) -> dict[str, int]:
         """Return how many chunks to claim at once, for the datasets with more than one."""
         sizes = {name: min(leases.MAX_BATCH, int(AIM_SECONDS / seconds)) for name, seconds in self._seconds.items()}
@@ -67,7 +62,7 @@ class ChunkDurations:
 
 
 class Batch:
-    """The claims of a batch, as a context manager. Iterate it, and report each chunk that succeeds by `end`.
+    """The claims of a batch, as a context manager. Iterate it, and report each chunk by `end` or `leave`.
 
     `record` records the success of chunks; `keep_slots` as in `transitions.finish`.
     """
@@ -78,11 +73,15 @@ class Batch:
         self._token = claims[0].token
         self._session = session
         self._record = record
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards the next five
         self._waiting = deque(claims)
+        self._running = 0
         self._ended: list[Ended] = []
+        self._heartbeats: set[Heartbeat] = set()
+        self._is_split = len(claims) == 1
         self._holds_slot = True
-        self._timer = threading.Timer(BATCH_SECONDS, self._split) if len(claims) > 1 else None
+        self._timer = None if self._is_split else threading.Timer(BATCH_SECONDS, self._split)
+        self._uploads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         if self._timer:
@@ -96,30 +95,59 @@ class Batch:
                 if not self._waiting:
                     return
                 claim = self._waiting.popleft()
+                self._running += 1
             yield claim
 
-    def end(self, claim: Claim, result: ChunkResult, seconds: float) -> bool:
-        """Take over the result of a chunk. Return whether it is recorded by now: the last one ends all."""
+    @contextmanager
+    def renewing(self, heartbeat: Heartbeat) -> Iterator[None]:
+        """Run a chunk's heartbeat once the time of the batch is over: until then the lease is new."""
+        with self._lock:
+            self._heartbeats.add(heartbeat)
+            if self._is_split:
+                heartbeat.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._heartbeats.remove(heartbeat)
+            heartbeat.stop()
+
+    def upload(self, work: Callable[[], None]) -> Future[None] | None:
+        """Run the upload of a chunk in another thread if another chunk can call the source meanwhile."""
+        if not self._waiting:
+            return None
+        self._uploads = self._uploads or ThreadPoolExecutor(1, "upload")
+        return self._uploads.submit(copy_context().run, closing_connection(work))
+
+    def end(self, claim: Claim, result: ChunkResult, seconds: float) -> None:
+        """Take over the result of a chunk. The last one of the batch, or any later one, is recorded at once."""
         with self._lock:
             kept = sum(len(each.result.content or b"") for each in self._ended)
             if kept + len(result.content or b"") > packs.BATCH_BYTES:
                 result = replace(result, content=None)
             self._ended.append(Ended(claim, result, seconds))
-            if self._waiting:
-                return False
-        self._flush(keep_slots=False)
-        return True
+            self._running -= 1
+            if self._waiting or (self._running and not self._is_split):
+                return
+            keep_slots = bool(self._running) or self._session.may_still_run
+        self._flush(keep_slots=keep_slots)
 
-    def keep_slot(self) -> bool:
-        """Return whether the slot is needed after the current chunk. If not, the statement that ends it frees it."""
+    def leave(self) -> bool:
+        """Take a chunk that did not succeed out of the batch. Return whether the batch still needs its slot.
+
+        If not, the statement that ends the chunk frees the slot.
+        """
         with self._lock:
-            keep = bool(self._waiting or self._ended) or self._session.may_still_run
+            self._running -= 1
+            keep = bool(self._waiting or self._ended or self._running) or self._session.may_still_run
         self._holds_slot = keep
         return keep
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._uploads:
+            self._uploads.shutdown()
         if self._timer:
             self._timer.cancel()
             self._timer.join()
@@ -151,6 +179,9 @@ class Batch:
         """Return what has not begun, and record what has ended. Runs in a thread of its own."""
         with self._lock:
             rest, self._waiting = list(self._waiting), deque()
+            self._is_split = True
+            for heartbeat in self._heartbeats:
+                heartbeat.start()
         try:
             if rest:
                 transitions.release(rest, keep_slot=True)
@@ -161,3 +192,15 @@ class Batch:
             log.warning("database_unavailable", error=logs.describe(error))  # `rest` returns when its lease expires
         finally:
             connection.close()  # of this thread
+
+
+def closing_connection(work: Callable[[], None]) -> Callable[[], None]:
+    """Return the work, with the database connection of its thread closed after it."""
+
+    def done() -> None:
+        try:
+            work()
+        finally:
+            connection.close()
+
+    return done

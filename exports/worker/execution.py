@@ -5,8 +5,9 @@ Execution is at-least-once and its effect exactly-once: a worker may die at any 
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -91,17 +92,30 @@ def next_claims(session: database.SourceSession) -> list[Claim]:
 
 
 def run_batch(claims: list[Claim], session: database.SourceSession, since: float) -> None:
-    """Run claimed chunks of one job, one after the other. `since`: the `time.monotonic()` before their claim."""
+    """Run claimed chunks of one job. Each calls the source while the file of the chunk before it is uploaded.
+
+    `since`: the `time.monotonic()` before their claim.
+    """
     session.may_still_run = False
+    uploading: Callable[[], None] = nothing
     with Batch(claims, session, record_successes) as batch:
-        for claim in batch:
-            ids = ids_of(claim)
-            with (
-                tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
-                bound_contextvars(request_id=claim.request_id, **ids),
-            ):
-                run_chunk(claim, session, batch, since)
-            session.cancelled = False
+        try:
+            for claim in batch:
+                advance = in_own_context(run_chunk(claim, session, batch, since))
+                advance()
+                uploading, finish = advance, uploading
+                finish()
+        finally:
+            uploading()
+
+
+def nothing() -> None: ...
+
+
+def in_own_context(steps: Iterator[None]) -> Callable[[], None]:
+    """Return a function that takes the next step, if there is one, with the steps' own log fields and span."""
+    context = copy_context()
+    return lambda: context.run(next, steps, None)
 
 
 def ids_of(claim: Claim) -> dict[str, str | int]:
@@ -126,34 +140,40 @@ def stop_without_servers() -> Iterator[None]:
         log.warning("storage_unavailable", error=error.detail)
 
 
-def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> None:
-    """Bring one claimed chunk to an outcome, and record it under the fencing token, or leave that to the batch."""
+def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
+    """Bring one claimed chunk to an outcome, and record it under the fencing token, or leave that to the batch.
+
+    This yields when another chunk may call the source, while the file of this one is uploaded.
+    """
+    ids = ids_of(claim)
     started_at = time.monotonic()
-    try:
-        with DURATIONS.measured(claim.dataset):
-            result = produce(claim, session, since)
-        tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
-        batch.end(claim, result, time.monotonic() - started_at)
-    except LeaseLost:
-        record_loss(claim)
-        # Another worker has the chunk, or it was cancelled. This only frees the slot.
-        transitions.release([claim], keep_slot=batch.keep_slot())
-    except SourceConnectionsExhausted:
-        # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
-        # connection take the chunk, and the reaper wakes the others.
-        transitions.release([claim], keep_slot=batch.keep_slot())
-        raise
-    except OperationalError:
-        raise
-    except Exception as error:
-        record_failure(claim, as_export_error(error), keep_slot=batch.keep_slot())
-        if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
+    with (
+        tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
+        bound_contextvars(request_id=claim.request_id, **ids),
+    ):
+        try:
+            yield from produce(claim, session, batch, since)
+        except LeaseLost:
+            record_loss(claim)
+            # Another worker has the chunk, or it was cancelled. This only frees the slot.
+            transitions.release([claim], keep_slot=batch.leave())
+        except SourceConnectionsExhausted:
+            # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
+            # connection take the chunk, and the reaper wakes the others.
+            transitions.release([claim], keep_slot=batch.leave())
             raise
-    except BaseException:
-        # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
-        transitions.release([claim], keep_slot=batch.keep_slot())
-        wakeups.chunks(waiting=1)
-        raise
+        except OperationalError:
+            raise
+        except Exception as error:
+            DURATIONS.note(claim.dataset, time.monotonic() - started_at)
+            record_failure(claim, as_export_error(error), keep_slot=batch.leave())
+            if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
+                raise
+        except BaseException:
+            # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
+            transitions.release([claim], keep_slot=batch.leave())
+            wakeups.chunks(waiting=1)
+            raise
 
 
 def as_export_error(error: Exception) -> ExportError:
@@ -177,18 +197,25 @@ def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:
     return ChunkUploadFailed(str(error))
 
 
-def produce(claim: Claim, session: database.SourceSession, since: float) -> ChunkResult:
-    """Return the chunk's file: the existing one if it may be reused, or a new one from the source."""
-    with heartbeat(partial(leases.renew, claim), since=since, on_loss=session.cancel) as beat:
+def produce(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
+    """Give the chunk's file to the batch: the existing one if it may be reused, or a new one from the source."""
+    started_at = time.monotonic()
+    beat = heartbeat(partial(leases.renew, claim), since=since, on_loss=partial(session.cancel, claim.chunk_id))
+
+    def end(result: ChunkResult) -> None:
+        seconds = time.monotonic() - started_at
+        DURATIONS.note(claim.dataset, seconds)
+        tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
+        batch.end(claim, result, seconds)
+
+    with batch.renewing(beat):
         try:
-            with session.ending_calls():
-                return reuse(claim) or export(claim, session, beat.check)
+            if known := reuse(claim):
+                end(known)
+            else:
+                yield from export(claim, session, batch, beat.check, end)
         except storage.StorageError as error:
             raise as_upload_error(error) from error
-        except ExportError:
-            if session.cancelled:  # by the heartbeat
-                raise LeaseLost from None
-            raise
 
 
 def reuse(claim: Claim, *, for_pack: bool = False) -> ChunkResult | None:
@@ -209,21 +236,45 @@ def reuse(claim: Claim, *, for_pack: bool = False) -> ChunkResult | None:
     return ChunkResult(source=Source.REUSED, content=content, **asdict(known))
 
 
-def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[], None]) -> ChunkResult:
-    """Read the rows once and stream them into the object. An upload that is not committed leaves no object."""
-    with content_of(claim, session) as content:
-        checkpoint()  # a worker that was stopped until now must not start a call
-        with storage.Upload(
-            claim.path,
-            content_type=encoding.content_type(claim.shape),
-            metadata={"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)},
-            if_match=claim.known_file.etag if claim.known_file else None,
-            checkpoint=checkpoint,
-        ) as upload:
+def export(
+    claim: Claim,
+    session: database.SourceSession,
+    batch: Batch,
+    checkpoint: Callable[[], None],
+    end: Callable[[ChunkResult], None],
+) -> Iterator[None]:
+    """Read the rows once and stream them into the object. An upload that is not committed leaves no object.
+
+    The last request, which is the only one of a small object, is sent by another thread if there are more chunks.
+    """
+    with storage.Upload(
+        claim.path,
+        content_type=encoding.content_type(claim.shape),
+        metadata={"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)},
+        if_match=claim.known_file.etag if claim.known_file else None,
+        checkpoint=checkpoint,
+    ) as upload:
+        with session.calling(claim.chunk_id), content_of(claim, session) as content:
+            checkpoint()  # a worker that was stopped until now must not start a call
             for block in content:
                 upload.write(block)
-            stored = commit_or_adopt(claim, upload)
-            content_to_keep = upload.content(packs.PACKED_BYTES) if claim.delivery == DeliveryKind.MANIFEST else None
+
+        def commit() -> None:
+            end(committed(claim, upload, content))
+
+        if sending := batch.upload(commit):
+            try:
+                yield
+            finally:
+                wait([sending])  # also on a shutdown: it uses the upload
+            sending.result()
+        else:
+            commit()
+
+
+def committed(claim: Claim, upload: storage.Upload, content: encoding.Content) -> ChunkResult:
+    """Commit the upload, or adopt the file that another job has put at its path."""
+    stored = commit_or_adopt(claim, upload)
     if isinstance(stored, KnownFile):
         return ChunkResult(source=Source.REUSED, **asdict(stored))
     return ChunkResult(
@@ -234,7 +285,7 @@ def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[
         bytes=stored.size,
         header_bytes=content.header_bytes,
         data_as_of=claim.claimed_at,
-        content=content_to_keep,
+        content=upload.content(packs.PACKED_BYTES) if claim.delivery == DeliveryKind.MANIFEST else None,
     )
 
 

@@ -202,6 +202,7 @@ LEFT JOIN exports_file f ON f.path = t.path
 """
 )
 PREPARED_CLAIM = sql.PreparedStatement(CLAIM + DESCRIBE)
+PREPARED_CLAIM_BATCH = sql.PreparedStatement(CLAIM_BATCH + DESCRIBE)
 
 
 def claim(*, backend: str) -> Claim | None:
@@ -228,7 +229,7 @@ def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
     `sizes`: how many chunks to claim at once, at most MAX_BATCH, by the name of the dataset; 1 for others.
     """
     rows = sql.rows(
-        CLAIM_BATCH + DESCRIBE,
+        PREPARED_CLAIM_BATCH,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,

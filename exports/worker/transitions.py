@@ -166,6 +166,7 @@ RECORD_FILE = """
 )
 """
 PREPARED_FINISH = sql.PreparedStatement(FINISH_ONE + RECORD_FILE + SETTLE + PROGRESS)
+PREPARED_FINISH_MANY = sql.PreparedStatement(FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS_OF_MANY)
 
 
 def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False) -> JobProgress | None:
@@ -184,7 +185,7 @@ def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False
     if len(results) == 1:
         row = sql.one(PREPARED_FINISH, freed=freed, **{name: value for name, (value,) in values.items()})
     else:
-        row = sql.one(FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS_OF_MANY, freed=freed, **values)
+        row = sql.one(PREPARED_FINISH_MANY, freed=freed, **values)
     return JobProgress(**{"chunk_ids": values["chunk"], **row}) if row else None
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -11,6 +11,7 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
+from pydantic import AnyHttpUrl
 
 from exports.core.errors import SourceError
 from exports.delivery import packs
@@ -21,6 +22,7 @@ from exports.source import database
 from exports.worker import batches, execution, leases, transitions
 from exports.worker.leases import Claim
 from tests.broker import lose_messages, queued
+from tests.integration import faulty_s3
 from tests.integration.factories import make_job, result_of
 from tests.waiting import wait_until
 
@@ -157,15 +159,22 @@ def test_a_batch_ends_by_one_statement(alone: Dataset, alice: User) -> None:
     assert {(chunk.sha256 != "", chunk.source) for chunk in job.chunks.filter(status="done")} == {(True, "live")}
 
 
-def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User) -> None:
+def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_job(alone, alice, 120)
+    ends: list[int] = []
+    finish = transitions.finish
+
+    def counted(results: list[Any], **options: Any) -> Any:
+        ends.append(len(results))
+        return finish(results, **options)
+
+    monkeypatch.setattr(transitions, "finish", counted)  # in any thread
     with CaptureQueriesContext(connection) as queries:
         execution.drain()
 
     job.refresh_from_db()
     assert (job.done, job.rows) == (120, 360)
     claims = [query for query in queries if "exports_turn_seq" in query["sql"]]
-    ends = [query for query in queries if "status = 'done', token = NULL" in query["sql"]]
     assert len(ends) == 5  # the first chunk alone, then three batches of 32 and the rest
     assert len(claims) - len(ends) <= 2  # that found none
     assert not Slot.objects.held().exists()
@@ -196,7 +205,7 @@ def test_what_has_not_begun_is_returned_before_what_has_ended_is_recorded(
 def test_a_shutdown_while_a_batch_is_recorded_loses_none(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C4: its chunks are done, but the last one, which is released at once and costs no attempt."""
+    """C4: its chunks are done, but the one that ended last, which is released at once and costs no attempt."""
     job = make_job(alone, alice, 24, delivery="manifest")
     claims, calls = claim_batch(3), []
 
@@ -209,8 +218,8 @@ def test_a_shutdown_while_a_batch_is_recorded_loses_none(
     monkeypatch.setattr(packs, "keep", keep)
     with pytest.raises(SystemExit):
         run(claims)
-    assert statuses(job)[:3] == ["done", "done", "pending"]
-    assert job.chunks.get(pk=claims[2].chunk_id).attempts == 0
+    assert sorted(statuses(job)[:3]) == ["done", "done", "pending"]
+    assert set(job.chunks.filter(status="pending").values_list("attempts", flat=True)) == {0}
     assert not Slot.objects.held().exists()
 
 
@@ -308,6 +317,93 @@ def test_a_batch_skips_what_it_has_lost(alone: Dataset, alice: User) -> None:
     assert sorted(progress.chunk_ids) == [claims[0].chunk_id, claims[2].chunk_id]
     assert statuses(job)[:3] == ["done", "pending", "done"]
     assert transitions.finish(results) is None  # once
+
+
+# ---- Uploads beside calls -------------------------------------------------------------------------------------------
+
+
+class Called(database.SourceSession):
+    """A session that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def stream(self, *args: Any, **options: Any) -> database.CopyStream:
+        self.calls += 1
+        return super().stream(*args, **options)
+
+
+@pytest.fixture
+def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
+    """The way to the object storage."""
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        yield proxy
+
+
+def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
+    alone: Dataset, alice: User, proxy: faulty_s3.Proxy
+) -> None:
+    """P4: one call at a time, as the batch has one slot, and one upload beside it."""
+    job = make_job(alone, alice, 8)
+    seen: list[int] = []
+    with Called() as session:
+
+        def wait_for_the_next_call() -> None:
+            wait_until(lambda: session.calls == 2)
+            seen.append(session.calls)
+
+        proxy.trouble("PUT", "", faulty_s3.first(wait_for_the_next_call))
+        execution.run_batch(claim_batch(4), session, time.monotonic())
+    assert seen == [2]
+    assert statuses(job)[:5] == ["done"] * 4 + ["pending"]
+    assert not Slot.objects.held().exists()
+
+
+def test_a_file_is_recorded_while_the_next_call_takes_long(
+    alone: Dataset, alice: User, proxy: faulty_s3.Proxy, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its upload ends after the time of the batch. The slot stays with the call."""
+    behave(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(3); END IF;")
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.2)
+    job = make_job(alone, alice, 24)
+    proxy.trouble("PUT", "", faulty_s3.first(lambda: time.sleep(1)))
+    worker = threading.Thread(target=in_thread, args=[run, claim_batch(3)])
+    worker.start()
+    wait_until(lambda: statuses(job)[:3] == ["done", "running", "pending"], limit=2.5)
+    assert Slot.objects.held().count() == 2
+    worker.join()
+    assert statuses(job)[:3] == ["done", "done", "pending"]
+    assert not Slot.objects.held().exists()
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failed_upload_ends_only_its_chunk(alone: Dataset, alice: User, proxy: faulty_s3.Proxy, failing: int) -> None:
+    """Whichever it is: one beside another call, or the last."""
+    job = make_job(alone, alice, 16)
+    claims = claim_batch(4)
+    denied = faulty_s3.ERROR.replace(b"InternalError", b"InvalidRequest")
+    proxy.trouble("PUT", claims[failing].path, lambda handler, _body: handler.answer(400, [], denied), times=4)
+    run(claims)
+
+    expected = ["done"] * 4
+    expected[failing] = "failed"
+    assert statuses(job)[:4] == expected
+    job.refresh_from_db()
+    assert (job.done, job.failed) == (3, 1)
+    assert not Slot.objects.held().exists()
+
+
+def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
+    """C4: the signal comes while the worker calls the source for the third chunk, and the second file is on its way."""
+    job = make_job(alone, alice, 24)
+    claims = claim_batch(6)
+    proxy.trouble("PUT", claims[1].path, faulty_s3.first(lambda: time.sleep(0.5)))
+    with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
+        execution.run_batch(claims, session, time.monotonic())
+    assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4
+    assert not Slot.objects.held().exists()
 
 
 # ---- Workers that stop ----------------------------------------------------------------------------------------------

@@ -504,9 +504,22 @@ def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, a
     with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
-        session.cancel()
-        with pytest.raises(LeaseLost):
-            execution.export(claim, session, lambda: None)
+        with session.calling(claim.chunk_id):
+            session.cancel(claim.chunk_id)
+            with pytest.raises(LeaseLost):
+                execution.called(claim, session)
+
+
+def test_the_loss_of_a_chunk_does_not_stop_the_call_of_the_next(dataset: Dataset, alice: User) -> None:
+    """A12: the lease of a chunk whose file is still being uploaded may be lost meanwhile."""
+    make_job(dataset, alice, 2)
+    with database.SourceSession() as session:
+        before, claim = (leases.claim(backend=session.backend) for _ in range(2))
+        assert before
+        assert claim
+        with session.calling(claim.chunk_id):
+            session.cancel(before.chunk_id)
+            assert b"".join(execution.called(claim, session)).count(b"\n") == 4
 
 
 def test_graceful_shutdown_hands_the_chunk_to_another_worker(

@@ -35,7 +35,7 @@ def call(
     allow_writes: bool = False,
 ) -> bytes:
     shape = shape or Shape()
-    with session.ending_calls():
+    with session.calling(chunk_id=1):
         session.begin(timeout=timeout, allow_writes=allow_writes)
         columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
         statement = encoding.copy_statement(("data", name), PAIR, shape, columns)

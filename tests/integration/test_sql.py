@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from config.platform.db import sql
 from config.platform.db.base import DatabaseWrapper
+from exports.jobs import representation
 from exports.models import Dataset
 from exports.worker import leases, transitions
 from tests.integration.factories import make_job, result_of
@@ -117,9 +118,19 @@ def test_it_rejects_comments() -> None:
         sql.PreparedStatement("SELECT 1 -- one")
 
 
-def test_it_rejects_statements_that_psycopg_would_parse_each_time() -> None:
-    with pytest.raises(ValueError, match="placeholders"):
-        sql.PreparedStatement(f"SELECT '{'x' * 5000}'")
+@pytest.mark.parametrize("statement", [leases.PREPARED_CLAIM, transitions.PREPARED_FINISH, representation.FIND])
+def test_what_runs_for_each_chunk_or_poll_is_short_enough_to_be_parsed_once(statement: str) -> None:
+    assert len(statement) <= sql.CACHED_LENGTH
+
+
+def test_batches_are_claimed_and_finished_by_statements_that_are_planned_once(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 60)
+    prepared: list[int] = []
+    while len(claims := leases.claim_batch(backend="test", sizes={"things": 3})) > 1:
+        transitions.finish([(claim, result_of(claim)) for claim in claims])
+        prepared.append(sql.scalar(PREPARED))
+    assert len(prepared) > 3
+    assert set(prepared) == {prepared[0]}
 
 
 def test_claims_and_finishes_are_two_statements_that_are_planned_once(

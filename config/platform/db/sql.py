@@ -15,14 +15,16 @@ log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
 
-# psycopg caches the placeholders of statements up to this length.
-MAX_PREPARED_LENGTH = 4096
+# psycopg caches the placeholders of statements up to this length, and parses those of longer ones at each run.
+CACHED_LENGTH = 4096
 
 
 class PreparedStatement(str):
-    """A statement that runs for every chunk. A connection prepares it once, because planning takes longer than running.
+    """A statement that runs for every chunk, or every batch of them. A connection prepares it once, because planning
+    takes longer than running.
 
-    Such statements find rows by constants, not by joins with lists: the plan of a join depends on the tables' sizes.
+    Those that run for every chunk have at most CACHED_LENGTH characters and find rows by constants, not by joins with
+    lists: the plan of a join depends on the tables' sizes.
     """
 
     __slots__ = ()
@@ -30,10 +32,7 @@ class PreparedStatement(str):
     def __new__(cls, text: str) -> Self:
         if "--" in text:
             raise ValueError("a statement on one line cannot have a comment")
-        statement = super().__new__(cls, " ".join(text.split()))
-        if len(statement) > MAX_PREPARED_LENGTH:
-            raise ValueError("too long: psycopg would parse its placeholders at each run")
-        return statement
+        return super().__new__(cls, " ".join(text.split()))
 
 
 # SQLSTATEs of a prepared statement that cannot be used: a migration changed its result types, or a pooler switched to a

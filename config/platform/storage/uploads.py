@@ -120,12 +120,15 @@ class Upload:
         return bytes(self._last) if self._multipart is None and self._used <= most else None
 
     def abort(self) -> None:
-        """Abort an uncommitted upload. It may be called repeatedly, and does nothing after a commit."""
+        """Abort an uncommitted upload. It may be called repeatedly, and does nothing after a commit.
+
+        A commit in another thread, which a signal may leave behind, sends nothing more: whatever it has sent is whole.
+        """
         if self._multipart:
             if not self._over:
                 self._multipart.abort()
             self._multipart.free()
-        self._over = True
+        self._over = True  # before the buffer is gone
         self._buffer = NOTHING  # errors may keep this upload alive
 
     @property
@@ -169,6 +172,7 @@ class Upload:
         # The hash of a single part is the hash of the file, so the storage can verify it without extra work.
         checksum = base64.b64encode(self._digest.digest()).decode()
         with body(self._last) as content:
+            self._expect_open()
             reply = client().put_object(
                 Bucket=bucket(),
                 Key=self._key,
@@ -182,6 +186,7 @@ class Upload:
     def _put_small(self, if_match: str | None) -> str:
         metadata, content_type = self._headers["Metadata"], self._headers["ContentType"]
         content = bytes(self._last)
+        self._expect_open()
         try:
             return small_puts.put(self._key, content, content_type=content_type, metadata=metadata, if_match=if_match)
         except RequestFailed:
