@@ -3,7 +3,7 @@
 The picture shows the lines of all PDF objects and of scans alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
 # Distance within which lines meet or are the same, in inches.
 TOLERANCE = 0.04
 FRAME = 4  # lines of a frame
+SAME_LINE = 3  # points between parts of a line
 # Maximum share of ink beside a line, unless it is longer than this share of the page's width.
 MAX_INK, LONG = 0.25, 0.3
 
@@ -64,6 +65,17 @@ def meets(first: Ruling, second: Ruling) -> bool:
         and first.y0 - margin <= second.y1
         and second.y0 - margin <= first.y1
     )
+
+
+def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the positions of lines and their lengths. `parts`: the same of their parts, in order of position."""
+    lines: list[tuple[float, float]] = []
+    for position, length in parts:
+        if lines and position - lines[-1][0] < SAME_LINE:
+            lines[-1] = (lines[-1][0], lines[-1][1] + length)
+        else:
+            lines.append((position, length))
+    return lines
 
 
 def find_rulings(image: Any, scale: float) -> Rulings:
