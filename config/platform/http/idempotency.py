@@ -102,7 +102,7 @@ class Idempotency:
 
 
 def replay_headers(*, replayed: bool) -> dict[str, str]:
-    """Return the header that marks the response to a repeated request."""
+    """Return the headers of a response, with the mark of a repeated request."""
     return {REPLAYED: "true"} if replayed else {}
 
 

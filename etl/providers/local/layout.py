@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from etl.providers.local import hyphens
 from etl.providers.local.boxes import (
     Area,
     Box,
@@ -63,12 +62,6 @@ class Block:
     y1: float
     lines: int = 1
     left_out: bool = False  # of the running text
-
-
-def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
-    """Return the text of a page as Markdown, without a picture of the page."""
-    text = "\n\n".join(block.text for block in analyze(boxes, Sheet(body=body, width=width)))
-    return hyphens.resolve(text, hyphens.words(text))
 
 
 def is_plain(boxes: list[Box]) -> bool:

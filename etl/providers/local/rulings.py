@@ -13,6 +13,7 @@ MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
 TOLERANCE = 0.04
 FRAME = 4  # lines of a frame
 SAME_LINE = 3  # points between parts of a line
+MARGIN = 4.0  # points around a rectangle
 # Maximum share of ink beside a line, unless it is longer than this share of the page's width.
 MAX_INK, LONG = 0.25, 0.3
 
@@ -33,12 +34,12 @@ class Rulings:
     vertical: list[Ruling] = field(default_factory=list)
     edges: list[Ruling] = field(default_factory=list)  # the top and bottom edges of filled areas, such as a shaded head
 
-    def inside(self, x0: float, y0: float, x1: float, y1: float, *, margin: float = 4.0) -> "Rulings":
-        """Return the lines whose middle is in a rectangle."""
+    def inside(self, x0: float, y0: float, x1: float, y1: float) -> "Rulings":
+        """Return the lines whose middle is in a rectangle or near it."""
 
         def is_inside(line: Ruling) -> bool:
             x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
-            return x0 - margin <= x <= x1 + margin and y0 - margin <= y <= y1 + margin
+            return x0 - MARGIN <= x <= x1 + MARGIN and y0 - MARGIN <= y <= y1 + MARGIN
 
         return Rulings(*([*filter(is_inside, each)] for each in (self.horizontal, self.vertical, self.edges)))
 
