@@ -24,9 +24,9 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
 from config.platform.http.pointers import tokens
-from config.platform.http.problems import BadInput, DiskFull, Problem, require_first
+from config.platform.http.problems import BadInput, DiskFull, Problem
 from etl.api import openapi
-from etl.api.batches import NoSuchBatch
+from etl.api.batches import NoSuchBatch, owned
 from etl.api.serializers import read_flag
 from etl.api.views import TaskAPIView
 from etl.models import DocumentBatch, Task
@@ -63,10 +63,8 @@ class BatchResultsView(TaskAPIView):
         },
     )
     def get(self, request: Request, batch_id: int) -> HttpResponseBase:
-        user = user_of(request)
-        batch = require_first(DocumentBatch.objects.owned_by(user).filter(pk=batch_id), NoSuchBatch)
-        layout = layout_of(request)
-        return results(batch, layout, request, user=user, what="Over the API: downloaded the results.")
+        batch, layout = owned(request, batch_id), layout_of(request)
+        return results(batch, layout, request, user=user_of(request), what="Over the API: downloaded the results.")
 
 
 def layout_of(request: Request) -> ResultLayout:

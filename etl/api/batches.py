@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
-from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, replay_headers
 from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import JSONParser
 from config.platform.http.problems import (
@@ -53,9 +53,14 @@ def seen(request: Request, batch_id: int) -> Any:
     return require_first(rows.filter(pk=batch_id), NoSuchBatch)
 
 
+def owned(request: Request, batch_id: int) -> DocumentBatch:
+    """Return a batch without its counts. Raises NoSuchBatch, also for one that the user may not see."""
+    return require_first(DocumentBatch.objects.owned_by(request.user).filter(pk=batch_id), NoSuchBatch)
+
+
 def changeable(request: Request, batch_id: int) -> DocumentBatch:
     """Return a batch to change. Raises NoSuchBatch, and NotPermitted for one that the user may only see."""
-    batch = require_first(DocumentBatch.objects.owned_by(request.user).filter(pk=batch_id), NoSuchBatch)
+    batch = owned(request, batch_id)
     staff.require_change(request.user, batch)
     return batch
 
@@ -156,7 +161,7 @@ def submit(request: Request) -> Response:
         request_id=request_id(request._request),
         idempotency=Idempotency.of(request, body=lambda: identity_of(wanted)),
     )
-    headers = headers_of(batch.pk) | ({REPLAYED: "true"} if replayed else {})
+    headers = headers_of(batch.pk) | replay_headers(replayed=replayed)
     return Response(representation.accepted_batch(batch), status=202, headers=headers)
 
 

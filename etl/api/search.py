@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 
-from config.platform.http.paging import refusal, whole_number
+from config.platform.http.paging import one_of, refusal, whole_number
 from config.platform.http.search import Readers, created_between, read_day, read_parameters, read_text
 from etl.api import lookup
 from etl.core.states import Status
@@ -38,31 +39,18 @@ class TaskFilter:
         return lookup.with_status(tasks, self.status) if self.status else tasks
 
 
-def read_rule(name: str, text: str) -> int:
+def read_id(name: str, text: str, *, of: str) -> int:
     number = whole_number(text)
     if not number:
-        raise refusal(name, "Must be the id of a rule.")
+        raise refusal(name, f"Must be the id of a {of}.")
     return number
-
-
-def read_batch(name: str, text: str) -> int:
-    number = whole_number(text)
-    if not number:
-        raise refusal(name, "Must be the id of a batch.")
-    return number
-
-
-def read_status(name: str, text: str) -> str:
-    if text not in Status.values:
-        raise refusal(name, f"Must be one of: {', '.join(sorted(Status.values))}.", code="invalid_choice")
-    return text
 
 
 READERS: Readers = {
     "q": read_text,
-    "rule_id": read_rule,
-    "batch_id": read_batch,
-    "status": read_status,
+    "rule_id": partial(read_id, of="rule"),
+    "batch_id": partial(read_id, of="batch"),
+    "status": partial(one_of, among=Status.values),
     "from": read_day,
     "to": read_day,
 }

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES
 from config.platform.http.auth import credential_of, user_of
-from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, replay_headers
 from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import JSONParser
 from config.platform.http.problems import (
@@ -151,10 +151,8 @@ class SubmitUploadedView(SubmitView):
 def accepted(task_id: int, *, duplicate_of: int | None, replayed: bool = False) -> Response:
     """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
     headers = {"Location": representation.path_of(task_id), "Retry-After": str(POLL_SECONDS)}
-    if replayed:
-        headers[REPLAYED] = "true"
     body = representation.accepted(task_id, duplicate_of=duplicate_of)
-    return Response(body, status=202, headers=headers)
+    return Response(body, status=202, headers=headers | replay_headers(replayed=replayed))
 
 
 class UploadView(TaskAPIView):

@@ -90,16 +90,7 @@ def submit(
         user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
     )
     found = candidates()  # after the search for an earlier request: files of an inbox may have been moved away since
-    # Before they are read. Some may not be accepted, so room for one is enough.
-    queue_limit.check(user_id=user.pk, size=0, uploads=uploads_of(*(each.document for each in found)))
-    with ThreadPoolExecutor(THREADS) as pool:
-        checks = list(pool.map(check, found))
-        fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
-        require_some(fitting, checks)
-        queue_limit.check(user_id=user.pk, **cost(fitting))  # before storing them
-        stores = list(pool.map(partial(store, mark=identity.marker()), fitting))
-    refused = [outcome for outcome in checks if outcome.problem] + [outcome for outcome in stores if outcome.problem]
-    stored = [outcome for outcome in stores if outcome.stored]
+    stored, refused = check_and_store(found, user_id=user.pk)
     try:
         require_some(stored, refused)
         batch, tasks = create(request, stored, refused)
@@ -115,6 +106,19 @@ def submit(
     log.info("batch_accepted", batch_id=batch.pk, documents=len(tasks), refused=len(refused))
     dispatch.begin_many(dict.fromkeys(tasks, Stage.OCR))
     return batch, False
+
+
+def check_and_store(found: Sequence[Candidate], *, user_id: int) -> tuple[list[Outcome], list[Outcome]]:
+    """Return the documents that were stored, and those that are refused. Raises as `submit`."""
+    # Before they are read. Some may not be accepted, so room for one is enough.
+    queue_limit.check(user_id=user_id, size=0, uploads=uploads_of(*(each.document for each in found)))
+    with ThreadPoolExecutor(THREADS) as pool:
+        checks = list(pool.map(check, found))
+        fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
+        require_some(fitting, checks)
+        queue_limit.check(user_id=user_id, **cost(fitting))  # before storing them
+        stores = list(pool.map(partial(store, mark=identity.marker()), fitting))
+    return [each for each in stores if each.stored], [each for each in (*checks, *stores) if each.problem]
 
 
 def check(candidate: Candidate) -> Outcome:
@@ -188,23 +192,13 @@ def create(
         files = [outcome.stored for outcome in stored if outcome.stored]
         earlier = Task.objects.newest_duplicates(user_id=user.pk, digests=(file.sha256 for file in files))
         ranked = enumerate(files, turns.next_rank(user.pk))
-        rows = [{**shared, "rank": rank, **columns_of(file, earlier)} for rank, file in ranked]
+        rows = [
+            {**shared, "rank": rank, **file.columns, "duplicate_of": earlier.get(file.sha256)} for rank, file in ranked
+        ]
         audit.record_change(batch_id=batch.pk)
         tasks = Task.objects.accept_many(rows)
         mark_repeats(tasks)
         return batch, tasks
-
-
-def columns_of(file: StoredDocument, earlier: Mapping[str, int]) -> dict[str, Any]:
-    """Return the columns of a document. `earlier`: tasks with the same bytes, by SHA-256."""
-    return {
-        "filename": file.filename,
-        "kind": file.kind,
-        "size": file.size,
-        "document_key": file.key,
-        "sha256": file.sha256,
-        "duplicate_of": earlier.get(file.sha256),
-    }
 
 
 def mark_repeats(tasks: Sequence[Task]) -> None:

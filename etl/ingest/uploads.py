@@ -44,6 +44,17 @@ class StoredDocument:
     filename: str
     sha256: str  # "" if it is not known yet
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return its columns of a task."""
+        return {
+            "filename": self.filename,
+            "kind": self.kind,
+            "size": self.size,
+            "document_key": self.key,
+            "sha256": self.sha256,
+        }
+
     def drop(self) -> None:
         """Delete the object if no task was created. If that fails, the hourly sweep deletes it."""
         with suppress(storage.StorageError):

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from config.platform.db import clock
 from config.platform.http.audit import CHANGES
 from config.platform.http.auth import user_of
-from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, replay_headers
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
 from config.platform.http.scopes import EXPORTS
@@ -67,7 +67,7 @@ class ScheduleListView(generics.ListAPIView[Schedule]):
         schedule, replayed = editing.create(
             lambda: NewScheduleSerializer.read(request.data), reader_of(request), caller, now=clock.now()
         )
-        headers = {"Location": f"/exports/schedules/{schedule.pk}", **({REPLAYED: "true"} if replayed else {})}
+        headers = {"Location": f"/exports/schedules/{schedule.pk}", **replay_headers(replayed=replayed)}
         return Response(body_of(schedule), status=201, headers=headers)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from uuid import UUID
 
-from config.platform.http.paging import refusal
+from config.platform.http.paging import one_of, refusal
 from config.platform.http.search import Readers, created_between, read_day, read_parameters, read_text
 from exports.core.states import JobStatus
 from exports.models import Dataset
@@ -42,12 +43,6 @@ class ExportFilter:
         return jobs.filter(created_between(self.first, self.last))
 
 
-def read_status(name: str, text: str) -> str:
-    if text not in JobStatus.values:
-        raise refusal(name, f"Must be one of: {', '.join(sorted(JobStatus.values))}.", code="invalid_choice")
-    return text
-
-
 def read_uuid(name: str, text: str) -> UUID:
     try:
         return UUID(text)
@@ -57,7 +52,7 @@ def read_uuid(name: str, text: str) -> UUID:
 
 READERS: Readers = {
     "q": read_text,
-    "status": read_status,
+    "status": partial(one_of, among=JobStatus.values),
     "dataset": lambda _name, text: text,
     "scheduleId": read_uuid,
     "from": read_day,

@@ -22,6 +22,7 @@ from config.platform.http.serializers import (
     StrictSerializer,
     WholeNumber,
     as_day,
+    refused_order,
 )
 from exports.core import planning
 from exports.core.planning import Dialect, Pair, Shape
@@ -153,9 +154,7 @@ class FiltersSerializer(StrictSerializer):
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         if is_too_long(data.get("keys")):
             yield api_settings.NON_FIELD_ERRORS_KEY, too_many_chunks(len(data["keys"]), "keys").detail  # type: ignore[misc]
-        first, last = as_day(data.get("dateFrom")), as_day(data.get("dateTo"))
-        if first and last and last < first:
-            yield "dateTo", [ErrorDetail("Must not be before dateFrom.", code="invalid")]
+        yield from refused_order(data)
         yield from super().refused(data)
 
     def validate(self, attrs: dict[str, Any]) -> Any:

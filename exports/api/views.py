@@ -15,7 +15,7 @@ from config.platform.http import staff
 from config.platform.http.addresses import client_address
 from config.platform.http.audit import CHANGES, NOTHING
 from config.platform.http.auth import user_of
-from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, replay_headers
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import chosen
 from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
@@ -112,9 +112,7 @@ def client_of(request: Request) -> links.LinkClient:
 def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair that `submit` returns
     """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
     headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
-    if replayed:
-        headers[REPLAYED] = "true"
-    return Response(representation.accepted(job), status=202, headers=headers)
+    return Response(representation.accepted(job), status=202, headers=headers | replay_headers(replayed=replayed))
 
 
 class PreviewView(APIView):

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.generic import View
 
 from config.platform.http.audit import OPENS_DATA
-from config.platform.http.idempotency import Idempotency, fingerprint
+from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import NotFound
 from config.platform.http.serializers import as_day
 from config.platform.ui.base import Action, RateLimitedView, api_request, uuid_of
@@ -16,7 +16,6 @@ from exports.api import downloads, rates, views
 from exports.delivery import chunk_files, links, receipts
 from exports.jobs import actions
 from exports.models import Job, Link
-from exports.pages.form import idempotency_key
 
 
 class JobAction(Action):
@@ -55,8 +54,7 @@ class ReplayExport(JobAction):
 
     def act(self, *, job_id: UUID) -> str:
         job = self.job(job_id)
-        key = idempotency_key(uuid_of(self.request.POST.get("once", "")))
-        once = Idempotency(key=key, fingerprint=fingerprint({"replay": str(job_id)}))
+        once = Idempotency.of_form(uuid_of(self.request.POST.get("once", "")), {"replay": str(job_id)})
         self.made, _ = actions.replay(job, views.caller_of(api_request(self.request), once))
         return "Export created from the same request."
 

@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from django import forms
 from django.conf import settings
@@ -417,8 +417,3 @@ def selection_of(job: Job) -> dict[str, Any]:
 def initial_of_documents(filters: Mapping[str, Any]) -> dict[str, Any]:
     names = {"rule": "ruleId", "batch": "batchId", "status": "status", "date_from": "dateFrom", "date_to": "dateTo"}
     return {field: filters.get(name, "") for field, name in names.items()}
-
-
-def idempotency_key(value: UUID | None) -> str:
-    """Return the form's idempotency key, or a new one."""
-    return str(value or uuid4())

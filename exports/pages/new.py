@@ -12,7 +12,7 @@ from django.urls import reverse
 from rest_framework.request import Request
 
 from config.platform.http.audit import CHANGES, NOTHING
-from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, fingerprint
+from config.platform.http.idempotency import Idempotency, InFlight, KeyReused
 from config.platform.http.problems import Problem
 from config.platform.ui.base import api_request, problem_text, redirect_page, uuid_of
 from exports.api import rates, views
@@ -20,7 +20,7 @@ from exports.core.states import JobStatus
 from exports.jobs import submission
 from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left
-from exports.pages.form import FILTERS, ExportForm, fresh_initial, idempotency_key, initial_like
+from exports.pages.form import FILTERS, ExportForm, fresh_initial, initial_like
 
 IN_QUERY = ("dataset", "rule", "batch", "status", "date_from", "date_to")
 NEWEST = 5  # exports that the estimate is based on
@@ -135,7 +135,7 @@ def submit(form: ExportForm, request: HttpRequest) -> Job:
 
     Raises the problems of `submission.submit`, and InFlight if the first request takes too long.
     """
-    once = Idempotency(key=idempotency_key(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
+    once = Idempotency.of_form(form.cleaned_data["once"], form.body)
     wanted = form.validated_request
     assert wanted is not None  # noqa: S101 - the form is valid
     caller = views.caller_of(api_request(request), once)

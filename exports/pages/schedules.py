@@ -10,14 +10,14 @@ from django.urls import reverse
 
 from config.platform.db import clock
 from config.platform.http.audit import CHANGES, NOTHING
-from config.platform.http.idempotency import Idempotency, KeyReused, fingerprint
+from config.platform.http.idempotency import Idempotency, KeyReused
 from config.platform.http.problems import Problem
 from config.platform.ui.base import Action, Listing, api_request, redirect_page, uuid_of
 from exports.api import rates, views
 from exports.api.schedules import read_export
 from exports.models import Job, Schedule, ScheduleRun
 from exports.pages.base import ExportsPage, quota_left
-from exports.pages.form import fresh_initial, idempotency_key
+from exports.pages.form import fresh_initial
 from exports.pages.new import PreviewThrottle, problems
 from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeating, planned_runs
 from exports.schedules import editing, representation
@@ -101,7 +101,7 @@ class ScheduleFormPage(ExportsPage):
         return self.render_to_response(self.get_context_data(form=form, **shown, **kwargs))
 
     def save(self, form: ScheduleForm) -> Schedule:
-        once = Idempotency(key=idempotency_key(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
+        once = Idempotency.of_form(form.cleaned_data["once"], form.body)
         caller = views.caller_of(api_request(self.request), once)
         schedule, _ = editing.create(form.values, read_export, caller, now=clock.now())
         messages.success(self.request, "Schedule created.")
@@ -220,8 +220,7 @@ class RunSchedule(ScheduleAction):
     made: Job | None = None
 
     def act(self, *, schedule_id: UUID) -> str:
-        key = idempotency_key(uuid_of(self.request.POST.get("once", "")))
-        once = Idempotency(key=key, fingerprint=fingerprint({"schedule": str(schedule_id)}))
+        once = Idempotency.of_form(uuid_of(self.request.POST.get("once", "")), {"schedule": str(schedule_id)})
         caller = views.caller_of(api_request(self.request), once)
         self.made, _ = editing.run_now(self.schedule(schedule_id), read_export, caller, now=clock.now())
         return "Export created for today."

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from django.contrib.auth.models import User
 from django.db import transaction
 
+from config.platform.db.locks import lock_user
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from exports.jobs import submission
@@ -66,9 +66,7 @@ def create(
     with transaction.atomic():
         if once and (earlier := once.claim(rows, user_id=caller.user_id)):
             return earlier, True
-        User.objects.select_for_update(no_key=True).get(
-            pk=caller.user_id
-        )  # parallel requests must not exceed the limit
+        lock_user(caller.user_id)
         if rows.filter(user_id=caller.user_id).count() >= MAX_PER_USER:
             raise TooManySchedules
         schedule.save(force_insert=True)

@@ -3,13 +3,20 @@
 from random import Random
 from time import process_time
 
+from etl.providers.local import hyphens
 from etl.providers.local.boxes import Box
-from etl.providers.local.layout import Sheet, analyze, to_markdown
+from etl.providers.local.layout import Sheet, analyze
 from etl.providers.local.order import reading_order
 from etl.providers.local.regions import Region
 
 # A letter is half as wide as the type is high, a line 1.2 times as high.
 SIZE = 10.0
+
+
+def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
+    """Return the text of a page as Markdown, without a picture of the page."""
+    text = "\n\n".join(block.text for block in analyze(boxes, Sheet(body=body, width=width)))
+    return hyphens.resolve(text, hyphens.words(text))
 
 
 def words(text: str, x: float, y: float, *, size: float = SIZE, bold: bool = False) -> list[Box]:

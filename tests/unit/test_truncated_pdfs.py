@@ -5,11 +5,11 @@ import io
 import pytest
 
 from etl.core.errors import FileCorrupt
-from etl.providers.local.layout import to_markdown
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf, find_catalog, has_xref_table
 from tests.samples import hostile
 from tests.unit.test_documents import least_of_three
+from tests.unit.test_layout import to_markdown
 
 LIMITS = DocumentLimits(pages=500, pixels=50_000_000, text=10_000_000)
 TEXTS = ["The first page", "The second page", "The third page"]

@@ -40,9 +40,8 @@ def list_of(model: str, text: object, query: Mapping[str, Any]) -> SafeString:
     return link(list_url(model, query), text)
 
 
-def list_url(model: str, query: Mapping[str, Any] | None = None) -> str:
-    url = reverse(f"admin:{full(model)}_changelist")
-    return f"{url}?{urlencode(query)}" if query else url
+def list_url(model: str, query: Mapping[str, Any]) -> str:
+    return f"{reverse(f'admin:{full(model)}_changelist')}?{urlencode(query)}"
 
 
 def full(model: str) -> str:

@@ -187,9 +187,9 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- Hours ----------------------------------------------------------------------------------------------------------
-def last_hours(now: datetime | None = None) -> list[datetime]:
+def last_hours() -> list[datetime]:
     """Return the starts of the last 24 hours, including the current one, oldest first."""
-    this = (now or clock.now()).replace(minute=0, second=0, microsecond=0)
+    this = clock.now().replace(minute=0, second=0, microsecond=0)
     return [this - timedelta(hours=back) for back in reversed(range(HOURS))]
 
 

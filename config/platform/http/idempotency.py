@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
+from uuid import UUID, uuid4
 
 import orjson
 from django.db.models import Model, QuerySet
@@ -67,6 +68,11 @@ class Idempotency:
             )
         return cls(key=key, fingerprint=fingerprint(body() if body else request.data))
 
+    @classmethod
+    def of_form(cls, once: UUID | None, body: Any) -> Self:
+        """Return the key in the form of a page, or a new one if it is missing or invalid."""
+        return cls(key=str(once or uuid4()), fingerprint=fingerprint(body))
+
     @property
     def columns(self) -> dict[str, str]:
         return {"idempotency_key": self.key, "fingerprint": self.fingerprint}
@@ -93,6 +99,11 @@ class Idempotency:
         number = int.from_bytes(digest[:8], signed=True)
         if not sql.scalar("SELECT pg_try_advisory_xact_lock(%(number)s)", number=number):
             raise InFlight
+
+
+def replay_headers(*, replayed: bool) -> dict[str, str]:
+    """Return the headers of a response, with the mark of a repeated request."""
+    return {REPLAYED: "true"} if replayed else {}
 
 
 def fingerprint(body: Any) -> str:

@@ -91,8 +91,8 @@ class BadInput(Problem):
     code = "invalid"
     detail = "The input is not valid."
 
-    def __init__(self, *errors: InputError, detail: str | None = None) -> None:
-        super().__init__(detail)
+    def __init__(self, *errors: InputError) -> None:
+        super().__init__()
         self.errors = errors
 
     def body(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from fido2.webauthn import (
     UserVerificationRequirement,
 )
 
+from config.platform.db.locks import lock_user
 from config.platform.http import staff, tokens
 from config.platform.http.problems import NotFound, Problem, require_first
 from config.platform.models import RecoveryCode, SecondFactor
@@ -221,7 +222,7 @@ def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str,
 def add(user: User, factor: SecondFactor) -> None:
     """Save a new factor. Raises TooManyFactors."""
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # parallel requests must not exceed the limit
+        lock_user(user.pk)
         if user.second_factors.count() >= MAX_FACTORS:
             raise TooManyFactors
         factor.user = user
@@ -232,7 +233,7 @@ def add(user: User, factor: SecondFactor) -> None:
 def remove(user: User, factor_id: int) -> SecondFactor:
     """Remove a second factor, and the recovery codes with the last one. Raises NoSuchFactor or LastFactor."""
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # parallel requests must not remove the last two
+        lock_user(user.pk)  # parallel requests must not remove the last two
         factor = require_first(user.second_factors.filter(pk=factor_id), NoSuchFactor)
         is_last = user.second_factors.count() == 1
         if is_last and is_required(user):

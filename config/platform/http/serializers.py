@@ -124,6 +124,13 @@ class DayField(serializers.Field[date, Any, str, Any]):
         return day
 
 
+def refused_order(data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+    """Yield the error of a `dateTo` that is before `dateFrom`, for `refused` of filters."""
+    first, last = as_day(data.get("dateFrom")), as_day(data.get("dateTo"))
+    if first and last and last < first:
+        yield "dateTo", [ErrorDetail("Must not be before dateFrom.", code="invalid")]
+
+
 def as_day(data: Any) -> date | None:
     if not isinstance(data, str) or not DATE.fullmatch(data):
         return None

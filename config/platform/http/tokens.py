@@ -15,6 +15,7 @@ from django.db.models.functions import MD5
 from django.utils import timezone
 from knox.models import AuthToken
 
+from config.platform.db.locks import lock_user
 from config.platform.http import scopes
 from config.platform.http.openapi.response_schemas import Uuid, choices
 from config.platform.http.problems import NotFound, Problem, require_first
@@ -67,7 +68,7 @@ def create(
     Raises TooManyTokens if the user has `most` tokens.
     """
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # parallel requests must not exceed the limit
+        lock_user(user.pk)
         if most is not None and AuthToken.objects.filter(user=user).count() >= most:
             raise TooManyTokens
         token, text = AuthToken.objects.create(user=user, expiry=timedelta(days=days))

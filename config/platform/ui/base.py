@@ -235,10 +235,9 @@ def first_page(request: HttpRequest, **values: str) -> str:
 class Listing:
     """One page of rows with the API's cursor pagination: `rows`, and links to `newer` and `older` pages."""
 
-    def __init__(self, request: HttpRequest, rows: QuerySet[Any], *, ordering: Iterable[str] = ()) -> None:
+    def __init__(self, request: HttpRequest, rows: QuerySet[Any], *, ordering: tuple[str, ...]) -> None:
         paginator = NewestFirst()
-        if ordering:
-            paginator.ordering = tuple(ordering)
+        paginator.ordering = ordering
         self.rows = paginator.paginate_queryset(rows, Request(request))
         self.older, self.newer = query(paginator.next_link), query(paginator.previous_link)
 

@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from config.platform.db import clock, sql
+from config.platform.db.locks import lock_user
 from config.platform.http import audit
 from config.platform.http.problems import NotFound, Problem, require_first
 from config.platform.webhooks import outbox, representation
@@ -67,7 +67,7 @@ def delivery_of(webhook: Webhook, delivery_id: UUID) -> Delivery:
 def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
     """Create a webhook for a URL that was checked. Raises TooManyWebhooks."""
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user_id)  # parallel requests must not exceed the maximum
+        lock_user(user_id)
         if Webhook.objects.filter(user_id=user_id).count() >= MAX_PER_USER:
             raise TooManyWebhooks
         webhook = Webhook.objects.create(user_id=user_id, url=url, events=events, secret=new_secret())

@@ -1,10 +1,7 @@
-from functools import partial
 from typing import Any, ClassVar
 
-from django.conf import settings
-
 from etl.core.stage_context import StageContext
-from etl.postprocessors import conflicts, corrections, missing, parallel, repeats, splitting
+from etl.postprocessors import conflicts, corrections, missing, repeats
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import Merged, merge
@@ -13,6 +10,7 @@ from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
+from etl.postprocessors.strategies.pieces import call_for_each, split
 from etl.postprocessors.validation import (
     InvalidReply,
     Question,
@@ -45,22 +43,15 @@ class ChunkedExtract(Strategy):
     name: ClassVar[str] = "chunked-extract"
 
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
-        env = settings.SLUICE
         schema = rule.json_schema or {}
-        cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+        cut = split(text)
         shown, checked = for_pieces(schema), checked_for_pieces(schema)
         total = len(cut) + 1
 
         def extract(piece: Piece, part: StageContext) -> Draft:
             return model.within(part).draft(question_about(piece, len(cut), shown, checked))
 
-        context.progress(0, total)
-        drafts = parallel.run(
-            [partial(extract, piece) for piece in cut],
-            most=env.etl_postprocess_parallel,
-            context=context,
-            on_done=lambda done: context.progress(done, total),
-        )
+        drafts = call_for_each(cut, extract, steps=total, context=context)
         answers = corrections.corrected(model, drafts, context=context)
         answers = repeats.without_foreign(answers, cut, schema, context=context)
         merged = merge(schema, answers)

@@ -1,17 +1,16 @@
 import re
-from functools import partial
 from typing import ClassVar
 
 from django.conf import settings
 
 from etl.core.stage_context import StageContext
-from etl.postprocessors import parallel, splitting
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import count_at
 from etl.postprocessors.schemas import Guide, Schema, list_places, relax, strip_annotations
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
+from etl.postprocessors.strategies.pieces import call_for_each, split
 from etl.postprocessors.validation import Question, named
 from rules.library.content import RuleContent
 
@@ -32,20 +31,13 @@ class ChunkedSummarize(Strategy):
     name: ClassVar[str] = "chunked-summarize"
 
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
-        env = settings.SLUICE
-        cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+        cut = split(text)
         total = len(cut) + 1
 
         def note(piece: Piece, part: StageContext) -> str:
             return take_notes(piece, len(cut), rule, model=model.within(part))
 
-        context.progress(0, total)
-        notes = parallel.run(
-            [partial(note, piece) for piece in cut],
-            most=env.etl_postprocess_parallel,
-            context=context,
-            on_done=lambda done: context.progress(done, total),
-        )
+        notes = call_for_each(cut, note, steps=total, context=context)
         found = combine(notes, rule, model=model, context=context)
         context.progress(total, total)
         return found

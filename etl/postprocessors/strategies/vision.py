@@ -1,4 +1,3 @@
-from functools import partial
 from typing import ClassVar
 
 from django.conf import settings
@@ -6,7 +5,7 @@ from django.conf import settings
 from etl.core import completeness
 from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, PagesUnavailable
 from etl.core.stage_context import PageImages, StageContext
-from etl.postprocessors import corrections, parallel, splitting
+from etl.postprocessors import corrections, splitting
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import merge
@@ -14,6 +13,7 @@ from etl.postprocessors.schemas import Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
 from etl.postprocessors.strategies.extract import fitted, report, with_evidence
+from etl.postprocessors.strategies.pieces import call_for_each
 from etl.postprocessors.validation import PageImage, Question
 from rules.library.content import RuleContent
 
@@ -45,13 +45,7 @@ class Vision(Strategy):
             question = question_about(piece, found, shown, checked, is_whole=len(cut) == 1)
             return model.within(part).draft(question) if found else None
 
-        context.progress(0, len(cut))
-        drafts = parallel.run(
-            [partial(see, piece) for piece in cut],
-            most=settings.SLUICE.etl_postprocess_parallel,
-            context=context,
-            on_done=lambda done: context.progress(done, len(cut)),
-        )
+        drafts = call_for_each(cut, see, steps=len(cut), context=context)
         seen = [(piece, draft) for piece, draft in zip(cut, drafts, strict=True) if draft]
         if not seen:
             raise EmptyDocument("No page of the document can be shown to the language model.")

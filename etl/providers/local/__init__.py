@@ -8,9 +8,8 @@ Untrusted documents are parsed in a sandboxed reader process (ADR 13).
 - Sources of `pages`: `pdf`, with `words` (text layer) and `forms`; `images`.
 - `office`: documents that are not printed, such as spreadsheets and mails.
 - OCR: `recognition`. Like text layers, it results in text `boxes`.
-- Blocks from boxes: `page_text` asks `layout`, which combines `regions` (a model), `rulings`, `tables`, `alignment`
-  (tables without lines), `prose`, and the reading `order`; `running_heads` and `hyphens` need several pages;
-  `page_layout` describes the boxes.
+- Blocks from boxes: `page_text` asks `layout`, which combines `regions` (a model), `rulings`, `tables`, `prose`, and
+  the reading `order`; `running_heads` and `hyphens` need several pages; `page_layout` describes the boxes.
 """
 
 from typing import TYPE_CHECKING, Any

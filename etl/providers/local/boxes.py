@@ -79,15 +79,15 @@ def is_in_row(box: Box, row: Row) -> bool:
     return abs(box.y0 + box.y1 - near.y0 - near.y1) < min(box.size, near.size)
 
 
-def split_cells(row: Row, gap: float = CELL_GAP) -> list[Words]:
-    """Return the words of a row from left to right as cells, which have at least `gap` type sizes between them."""
+def split_cells(row: Row) -> list[Words]:
+    """Return the words of a row from left to right as cells."""
     cells: list[Row] = []
     right = 0.0
     for box in sorted(row, key=lambda box: box.x0):
         last = cells[-1][-1] if cells else None
         if last and box.text == last.text and abs(box.x0 - last.x0) < 0.3 * box.size:
             continue  # some programs print text twice to make it bold
-        if last and box.x0 - right < gap * max(box.size, last.size):
+        if last and box.x0 - right < CELL_GAP * max(box.size, last.size):
             cells[-1].append(box)
             right = max(right, box.x1)
         else:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from etl.providers.local import hyphens, tables
-from etl.providers.local.alignment import aligned_tables
 from etl.providers.local.boxes import (
     Area,
     Box,
@@ -26,6 +24,8 @@ from etl.providers.local.order import reading_order
 from etl.providers.local.prose import paragraphs
 from etl.providers.local.regions import Region
 from etl.providers.local.rulings import Rulings
+from etl.providers.local.tables.alignment import aligned_tables
+from etl.providers.local.tables.table import Table, build
 
 # Text that ends before this share of the page's width does not extend to the right margin.
 NARROW_WIDTH = 0.6
@@ -62,12 +62,6 @@ class Block:
     y1: float
     lines: int = 1
     left_out: bool = False  # of the running text
-
-
-def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
-    """Return the text of a page as Markdown, without a picture of the page."""
-    text = "\n\n".join(block.text for block in analyze(boxes, Sheet(body=body, width=width)))
-    return hyphens.resolve(text, hyphens.words(text))
 
 
 def is_plain(boxes: list[Box]) -> bool:
@@ -136,7 +130,7 @@ def find_tables(rows: list[list[Words]], sheet: Sheet) -> tuple[list[Block], lis
     for area in table_areas(rows, sheet):
         inside = [word for row in rows for cell in row for word in cell if is_inside(word, area)]
         rulings = sheet.rulings.inside(area.x0, area.y0, area.x1, area.y1)
-        table = tables.build(inside, rulings) if inside else None
+        table = build(inside, rulings) if inside else None
         if table is None or is_frame(table):
             continue
         blocks.append(
@@ -196,7 +190,7 @@ def is_inside(word: Area, area: Area) -> bool:
     return area.x0 - 2 <= x <= area.x1 + 2 and area.y0 - 2 <= y <= area.y1 + 2
 
 
-def is_frame(table: tables.Table) -> bool:
+def is_frame(table: Table) -> bool:
     """Return whether most of the text is in one cell, so that the lines are a frame around text."""
     lengths = [len(cell) for row in table.cells for cell in row]
     return max(lengths) > 0.6 * sum(lengths) and max(lengths) > 100  # noqa: PLR2004 - a long cell of a small table

@@ -3,7 +3,7 @@
 The picture shows the lines of all PDF objects and of scans alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
 # Distance within which lines meet or are the same, in inches.
 TOLERANCE = 0.04
 FRAME = 4  # lines of a frame
+SAME_LINE = 3  # points between parts of a line
+MARGIN = 4.0  # points around a rectangle
 # Maximum share of ink beside a line, unless it is longer than this share of the page's width.
 MAX_INK, LONG = 0.25, 0.3
 
@@ -32,12 +34,12 @@ class Rulings:
     vertical: list[Ruling] = field(default_factory=list)
     edges: list[Ruling] = field(default_factory=list)  # the top and bottom edges of filled areas, such as a shaded head
 
-    def inside(self, x0: float, y0: float, x1: float, y1: float, *, margin: float = 4.0) -> "Rulings":
-        """Return the lines whose middle is in a rectangle."""
+    def inside(self, x0: float, y0: float, x1: float, y1: float) -> "Rulings":
+        """Return the lines whose middle is in a rectangle or near it."""
 
         def is_inside(line: Ruling) -> bool:
             x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
-            return x0 - margin <= x <= x1 + margin and y0 - margin <= y <= y1 + margin
+            return x0 - MARGIN <= x <= x1 + MARGIN and y0 - MARGIN <= y <= y1 + MARGIN
 
         return Rulings(*([*filter(is_inside, each)] for each in (self.horizontal, self.vertical, self.edges)))
 
@@ -64,6 +66,17 @@ def meets(first: Ruling, second: Ruling) -> bool:
         and first.y0 - margin <= second.y1
         and second.y0 - margin <= first.y1
     )
+
+
+def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the positions of lines and their lengths. `parts`: the same of their parts, in order of position."""
+    lines: list[tuple[float, float]] = []
+    for position, length in parts:
+        if lines and position - lines[-1][0] < SAME_LINE:
+            lines[-1] = (lines[-1][0], lines[-1][1] + length)
+        else:
+            lines.append((position, length))
+    return lines
 
 
 def find_rulings(image: Any, scale: float) -> Rulings:

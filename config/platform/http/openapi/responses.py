@@ -216,9 +216,8 @@ def idempotency_key(description: str) -> OpenApiParameter:
     )
 
 
-def request_example(name: str, value: Any, about: str = "", *, media_type: str | None = None) -> OpenApiExample:
-    """`media_type`: for requests with several."""
-    return OpenApiExample(name, value, description=about, request_only=True, media_type=media_type)
+def request_example(name: str, value: Any, about: str = "") -> OpenApiExample:
+    return OpenApiExample(name, value, description=about, request_only=True)
 
 
 def response_example(name: str, value: Any, *, status: int = 200, media_type: str | None = None) -> OpenApiExample:

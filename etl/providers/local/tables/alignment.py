@@ -8,17 +8,13 @@ from itertools import pairwise
 from statistics import median
 
 from etl.providers.local.boxes import Area, Box, Row
-from etl.providers.local.tables import (
-    MIN_COLUMNS,
-    MIN_ITEM,
-    MIN_ITEM_NUMBERS,
-    MIN_ROWS,
-    MIN_ROWS_OF_TWO_COLUMNS,
-    NUMBER,
-    TIGHT,
-)
+from etl.providers.local.tables.columns import MIN_COLUMNS, MIN_ITEM_NUMBERS, NUMBER
+from etl.providers.local.tables.rows import MIN_ITEM, TIGHT
+from etl.providers.local.tables.table import MIN_ROWS
 
 Span = tuple[float, float]
+# With only two columns a table needs more rows, because it may be a letterhead or signatures.
+MIN_ROWS_OF_TWO_COLUMNS = 3
 # Maximum gap between rows of a table, as a multiple of the type size, and number of rows between that do not fit.
 MAX_ROW_GAP, MAX_PENDING = 3.0, 4
 MAX_HEAD_GAP = 1.0  # gap of a head that spans columns

@@ -1,0 +1,94 @@
+"""A table, written as GitHub Markdown."""
+
+import re
+from dataclasses import dataclass, field
+
+from etl.providers.local.boxes import Box, Words, join_lines
+from etl.providers.local.rulings import Rulings
+from etl.providers.local.tables.cells import Line, split_lines
+from etl.providers.local.tables.columns import MIN_COLUMNS, find_cuts
+from etl.providers.local.tables.rows import BaseRow, band_rows, is_item, split_bands, split_shades
+
+MIN_ROWS = 2
+MIN_RULED_BANDS = 3
+# Leaders and lines of dashes are ruling lines made of letters.
+LEADER = re.compile(r"[.·…]{4,}|[-–—_=]{5,}")
+NOTE = re.compile(r"[*†‡§#¹²³]|\(?[a-z\d][)]\s|(?:notes?|sources?|quellen?|anmerkung(?:en)?)\s?:", re.IGNORECASE)
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """The texts of the cells by row and column, with the bounding box."""
+
+    cells: list[list[str]]
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    boxes: list[Box] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        head, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.cells]
+        return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+
+
+def build(words: Words, rulings: Rulings | None = None) -> Table | None:
+    """Return the table that words form, or None if they have no columns or rows."""
+    texts_only = [word for word in words if not LEADER.fullmatch(word.text)]
+    cuts = find_cuts(texts_only, rulings) if texts_only else []
+    if not cuts:
+        return None
+    lines = split_lines(texts_only, cuts)
+    rows: list[list[list[Line]]] = []
+    rulings = rulings or Rulings()
+    ruled = split_bands(lines, rulings.horizontal)
+    is_ruled = len(ruled) >= MIN_RULED_BANDS
+    bands = [part for band in ruled for part in split_shades(band, rulings.edges)]
+    for index, band in enumerate(bands):
+        is_first = index < len(bands) - 1 and all(map(is_across, rows))
+        rows += band_rows(band, len(cuts) + 1, is_ruled=is_ruled, is_first=is_first)
+    while len(rows) > MIN_ROWS and is_across(rows[0]):
+        del rows[0]
+    while len(rows) > MIN_ROWS and (is_across(rows[-1]) or is_note(rows[-1])):
+        del rows[-1]
+    top = min(line.box.y0 for base in rows[0] for line in base)
+    bottom = max(line.box.y1 for base in rows[-1] for line in base)
+    words = [word for word in words if top < word.middle < bottom]
+    cells = [texts(row, len(cuts) + 1) for row in rows]
+    cells = without_empty_columns(cells)
+    is_item_alone = len(rows) == 1 and any(is_item(BaseRow(base)) for base in rows[0])
+    if (len(cells) < MIN_ROWS and not is_item_alone) or len(cells[0]) < MIN_COLUMNS:
+        return None
+    return Table(
+        cells=cells,
+        x0=min(word.x0 for word in words),
+        y0=min(word.y0 for word in words),
+        x1=max(word.x1 for word in words),
+        y1=max(word.y1 for word in words),
+        boxes=words,
+    )
+
+
+def is_across(row: list[list[Line]]) -> bool:
+    """Return whether a row is a title or note of the table: lines of one text each, from the first column to others."""
+    return all(len(base) == 1 and base[0].first == 0 for base in row) and any(base[0].last > 0 for base in row)
+
+
+def is_note(row: list[list[Line]]) -> bool:
+    """Return whether a last row is a note or source in the first column."""
+    return all(len(base) == 1 and not base[0].last for base in row) and bool(NOTE.match(row[0][0].box.text))
+
+
+def texts(row: list[list[Line]], width: int) -> list[str]:
+    """Return the texts of the cells of a row. `row`: its baselines. A cell that spans columns is in all of them."""
+    cells = [""] * width
+    for base in row:
+        for line in sorted(base, key=lambda line: line.box.x0):
+            for column in range(line.first, line.last + 1):
+                cells[column] = join_lines(cells[column], line.box.text)
+    return [LEADER.sub("", cell).strip() for cell in cells]
+
+
+def without_empty_columns(cells: list[list[str]]) -> list[list[str]]:
+    kept = [index for index in range(len(cells[0])) if any(row[index] for row in cells)] if cells else []
+    return [[row[index] for index in kept] for row in cells]
