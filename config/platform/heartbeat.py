@@ -41,7 +41,7 @@ class LeaseLostEvent(threading.Event):
 class Heartbeat:
     """Renews a lease every third of its length, at least every `every` seconds, in a thread.
 
-    As a context manager, or by `start` and `stop`: a lease that is shorter held than that needs no thread.
+    Use it as a context manager, or by `start` and `stop`: work that is over before the first renewal needs no thread.
 
     `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
     work continues until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.

@@ -26,7 +26,7 @@ from config.platform.http.paging import chosen
 from config.platform.http.pointers import tokens
 from config.platform.http.problems import BadInput, DiskFull, Problem
 from etl.api import openapi
-from etl.api.batches import NoSuchBatch, owned
+from etl.api.batches import NoSuchBatch, visible
 from etl.api.serializers import read_flag
 from etl.api.views import TaskAPIView
 from etl.models import DocumentBatch, Task
@@ -63,7 +63,7 @@ class BatchResultsView(TaskAPIView):
         },
     )
     def get(self, request: Request, batch_id: int) -> HttpResponseBase:
-        batch, layout = owned(request, batch_id), layout_of(request)
+        batch, layout = visible(request, batch_id), layout_of(request)
         return results(batch, layout, request, user=user_of(request), what="Over the API: downloaded the results.")
 
 

@@ -53,14 +53,14 @@ def seen(request: Request, batch_id: int) -> Any:
     return require_first(rows.filter(pk=batch_id), NoSuchBatch)
 
 
-def owned(request: Request, batch_id: int) -> DocumentBatch:
+def visible(request: Request, batch_id: int) -> DocumentBatch:
     """Return a batch without its counts. Raises NoSuchBatch, also for one that the user may not see."""
     return require_first(DocumentBatch.objects.owned_by(request.user).filter(pk=batch_id), NoSuchBatch)
 
 
 def changeable(request: Request, batch_id: int) -> DocumentBatch:
     """Return a batch to change. Raises NoSuchBatch, and NotPermitted for one that the user may only see."""
-    batch = owned(request, batch_id)
+    batch = visible(request, batch_id)
     staff.require_change(request.user, batch)
     return batch
 

@@ -46,7 +46,7 @@ class StoredDocument:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Return its columns of a task."""
+        """The values of a task's columns for this document."""
         return {
             "filename": self.filename,
             "kind": self.kind,

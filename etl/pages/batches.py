@@ -174,7 +174,7 @@ def seen(batch_id: int, *, user: User) -> Any:
     return require_first(rows.filter(pk=batch_id), NotFound(UNKNOWN))
 
 
-def owned(batch_id: int, *, user: User) -> DocumentBatch:
+def visible(batch_id: int, *, user: User) -> DocumentBatch:
     """Return a batch that the user may see, without its counts. Raises NotFound."""
     return require_first(DocumentBatch.objects.owned_by(user).filter(pk=batch_id), NotFound(UNKNOWN))
 
@@ -215,7 +215,7 @@ class BatchAction(Action):
     throttle = rates.DocumentThrottle
 
     def batch(self, batch_id: int) -> DocumentBatch:
-        batch = owned(batch_id, user=self.user)
+        batch = visible(batch_id, user=self.user)
         staff.require_change(self.user, batch)
         self.record_change(batch)
         return batch
@@ -241,7 +241,7 @@ class BatchResultsDownload(DocumentsPage):
 
     def get(self, request: HttpRequest, *, batch_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
-        batch = owned(batch_id, user=self.user)
+        batch = visible(batch_id, user=self.user)
         asked = api_request(request)
         layout = batch_results.layout_of(asked)
         layout = replace(layout, rows=layout.rows or None)  # an empty field of the form

@@ -75,7 +75,7 @@ class Batch:
         self._record = record
         self._lock = threading.Lock()  # guards the next five
         self._waiting = deque(claims)
-        self._running = 0
+        self._running: set[int] = set()  # ids of chunks
         self._ended: list[Ended] = []
         self._heartbeats: set[Heartbeat] = set()
         self._is_split = len(claims) == 1
@@ -95,7 +95,7 @@ class Batch:
                 if not self._waiting:
                     return
                 claim = self._waiting.popleft()
-                self._running += 1
+                self._running.add(claim.chunk_id)
             yield claim
 
     @contextmanager
@@ -126,19 +126,19 @@ class Batch:
             if kept + len(result.content or b"") > packs.BATCH_BYTES:
                 result = replace(result, content=None)
             self._ended.append(Ended(claim, result, seconds))
-            self._running -= 1
+            self._running.discard(claim.chunk_id)
             if self._waiting or (self._running and not self._is_split):
                 return
             keep_slots = bool(self._running) or self._session.may_still_run
         self._flush(keep_slots=keep_slots)
 
-    def leave(self) -> bool:
+    def leave(self, claim: Claim) -> bool:
         """Take a chunk that did not succeed out of the batch. Return whether the batch still needs its slot.
 
         If not, the statement that ends the chunk frees the slot.
         """
         with self._lock:
-            self._running -= 1
+            self._running.discard(claim.chunk_id)
             keep = bool(self._waiting or self._ended or self._running) or self._session.may_still_run
         self._holds_slot = keep
         return keep

@@ -6,7 +6,7 @@ Execution is at-least-once and its effect exactly-once: a worker may die at any 
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import asdict, replace
 from functools import partial
@@ -97,16 +97,14 @@ def run_batch(claims: list[Claim], session: database.SourceSession, since: float
     `since`: the `time.monotonic()` before their claim.
     """
     session.may_still_run = False
-    uploading: Callable[[], None] = nothing
-    with Batch(claims, session, record_successes) as batch:
-        try:
-            for claim in batch:
-                advance = in_own_context(run_chunk(claim, session, batch, since))
-                advance()
-                uploading, finish = advance, uploading
-                finish()
-        finally:
-            uploading()
+    with Batch(claims, session, record_successes) as batch, ExitStack() as unfinished:
+        finish_last: Callable[[], None] = nothing
+        for claim in batch:
+            advance = in_own_context(run_chunk(claim, session, batch, since))
+            unfinished.callback(advance)  # also after an error; it does nothing when the chunk is over
+            advance()
+            finish_last()
+            finish_last = advance
 
 
 def nothing() -> None: ...
@@ -156,22 +154,22 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
         except LeaseLost:
             record_loss(claim)
             # Another worker has the chunk, or it was cancelled. This only frees the slot.
-            transitions.release([claim], keep_slot=batch.leave())
+            transitions.release([claim], keep_slot=batch.leave(claim))
         except SourceConnectionsExhausted:
             # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
             # connection take the chunk, and the reaper wakes the others.
-            transitions.release([claim], keep_slot=batch.leave())
+            transitions.release([claim], keep_slot=batch.leave(claim))
             raise
         except OperationalError:
             raise
         except Exception as error:
             DURATIONS.note(claim.dataset, time.monotonic() - started_at)
-            record_failure(claim, as_export_error(error), keep_slot=batch.leave())
+            record_failure(claim, as_export_error(error), keep_slot=batch.leave(claim))
             if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
                 raise
         except BaseException:
             # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
-            transitions.release([claim], keep_slot=batch.leave())
+            transitions.release([claim], keep_slot=batch.leave(claim))
             wakeups.chunks(waiting=1)
             raise
 

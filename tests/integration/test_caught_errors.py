@@ -1,5 +1,6 @@
 """Broad `except Exception` handlers of exports and documents: each logs the exception and counts it, and goes on."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from etl.maintenance import recovery
 from etl.pipeline.stages.definition import STAGES
 from etl.runstate import TransitionResult, Verdict
 from exports.delivery import bundles
-from exports.models import Chunk, Dataset
-from exports.worker import completion
+from exports.models import Chunk, Dataset, Slot
+from exports.source.database import SourceSession
+from exports.worker import batches, completion, leases
 from exports.worker import execution as chunks
 from tests.broker import valkey
 from tests.integration.etl_factories import make_task
@@ -43,6 +45,26 @@ def test_an_unexpected_error_ends_an_attempt_of_a_chunk(
     assert (Chunk.objects.get().status, Chunk.objects.get().error_detail) == ("retrying", "unexpected error")
     assert errors(lines, "unexpected_error") == ["Unforeseen"]
     assert counted("chunk") == before + 1
+
+
+def test_an_unexpected_error_of_an_upload_beside_a_call_ends_an_attempt(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised in another thread."""
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 60)
+    make_job(dataset, alice, 24)
+    claims = leases.claim_batch(backend="test", sizes={"things": 3})
+    assert len(claims) == 3
+    before = counted("chunk")
+    monkeypatch.setattr(chunks, "commit_or_adopt", fail)
+    with capture_logs() as lines, SourceSession() as session:
+        chunks.run_batch(claims, session, time.monotonic())
+
+    found = Chunk.objects.filter(pk__in=[claim.chunk_id for claim in claims])
+    assert set(found.values_list("status", "error_detail")) == {("retrying", "unexpected error")}
+    assert errors(lines, "unexpected_error") == ["Unforeseen"] * 3
+    assert counted("chunk") == before + 3
+    assert not Slot.objects.held().exists()
 
 
 def test_an_unexpected_error_ends_an_attempt_of_a_completion(

@@ -418,6 +418,20 @@ def test_buffers_are_freed_without_garbage_collection(
     assert sum(sizes) < PART
 
 
+def test_a_commit_whose_upload_was_aborted_sends_nothing(key: str) -> None:
+    """As by a signal, while another thread commits. Otherwise it would send what is left of the buffer: nothing."""
+    upload: storage.Upload
+
+    def abort() -> None:
+        upload.abort()
+
+    upload = storage.Upload(key, content_type="text/plain", metadata={}, if_match=None, checkpoint=abort)
+    upload.write(b"content")
+    with pytest.raises(ValueError, match="has ended"):
+        upload.commit()
+    assert storage.head(key) is None
+
+
 def test_an_abort_is_idempotent_and_final(key: str) -> None:
     upload = begin(key)
     feed(upload, LARGE)

@@ -122,7 +122,7 @@ class Upload:
     def abort(self) -> None:
         """Abort an uncommitted upload. It may be called repeatedly, and does nothing after a commit.
 
-        A commit in another thread, which a signal may leave behind, sends nothing more: whatever it has sent is whole.
+        A commit in another thread, which a signal may leave running, raises ValueError before its next request.
         """
         if self._multipart:
             if not self._over:
