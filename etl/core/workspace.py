@@ -74,27 +74,27 @@ def log_unusable(error: OSError) -> None:
 
 def clear() -> int:
     """Delete the folders of processes that have ended. Returns their number."""
-    found = [path for path in root().glob(f"{PREFIX}*") if is_leftover(path)]
-    for path in found:
-        shutil.rmtree(path, ignore_errors=True)
-    if found:
-        log.info("leftovers_deleted", folders=len(found))
-    return len(found)
+    deleted = sum(deleted_leftover(path) for path in root().glob(f"{PREFIX}*"))
+    if deleted:
+        log.info("leftovers_deleted", folders=deleted)
+    return deleted
 
 
-def is_leftover(path: Path) -> bool:
+def deleted_leftover(path: Path) -> bool:
+    """Delete a folder if its process has ended. Return whether it had.
+
+    The lock is held until the folder is gone: a new one is not locked yet, and its creator would lock it and use it.
+    """
     try:
-        return is_unlocked(path) if path.name.startswith(prefix()) else is_old(path)
-    except OSError:  # deleted meanwhile, or of another user
+        lock = locked(path) if path.name.startswith(prefix()) else None
+        if lock is None and not is_old(path):
+            return False
+    except OSError:  # in use, deleted meanwhile, or of another user
         return False
-
-
-def is_unlocked(path: Path) -> bool:
-    # A folder that is being created is not locked yet. Its creator checks that it still exists after locking it.
-    with suppress(BlockingIOError):
-        os.close(locked(path))
-        return True
-    return False
+    shutil.rmtree(path, ignore_errors=True)
+    if lock is not None:
+        os.close(lock)
+    return True
 
 
 def is_old(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Where documents lie while they are read: room for them, and nothing left of them. B12, B13."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,25 @@ def test_leftovers_of_killed_workers_are_deleted_and_folders_in_use_are_kept(
         other.wait()
         assert workspace.clear() == 1
         assert folders(cache) == [ours]
+    assert folders(cache) == []
+
+
+def test_a_leftover_is_locked_until_it_is_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B12: it may be a new folder that its worker is about to lock. That worker finds it locked or gone."""
+    new = cache / f"{workspace.prefix()}new"
+    new.mkdir(parents=True)
+    refused: list[Path] = []
+    delete = shutil.rmtree
+
+    def delete_beside_its_worker(path: Path, **options: bool) -> None:
+        with pytest.raises(BlockingIOError):
+            workspace.locked(path)
+        refused.append(path)
+        delete(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", delete_beside_its_worker)
+    assert workspace.clear() == 1
+    assert refused == [new]
     assert folders(cache) == []
 
 
