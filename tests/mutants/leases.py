@@ -91,6 +91,31 @@ MUTANTS = [
         tests=batches("chunks_that_were_lost_run_alone"),
     ),
     BATCHES(
+        name="upload each file before the next call",
+        old="        if not self._waiting:\n            return None",
+        new="        if work:\n            return None",
+        tests=batches("a_chunk_calls_the_source_while_the_last_file_is_uploaded"),
+    ),
+    BATCHES(
+        name="record a file that was uploaded late with the last chunk",
+        old="if self._waiting or (self._running and not self._is_split):",
+        new="if self._waiting or self._running:",
+        tests=batches("a_file_is_recorded_while_the_next_call_takes_long"),
+    ),
+    BATCHES(
+        name="free the slot of a call that runs beside an upload",
+        old="keep_slots = bool(self._running) or self._session.may_still_run",
+        new="keep_slots = self._session.may_still_run",
+        tests=batches("a_file_is_recorded_while_the_next_call_takes_long"),
+    ),
+    Mutant(
+        name="cancel the call of the next chunk when a chunk is lost",
+        file="exports/source/database.py",
+        old="            if chunk_id != self._chunk_id:\n                return\n",
+        new="",
+        tests=tests_of("tests/integration/test_execution.py", "the_loss_of_a_chunk_does_not_stop_the_call_of_the_next"),
+    ),
+    BATCHES(
         name="let the chunks of a batch wait for a slow one",
         old="rest, self._waiting = list(self._waiting), deque()",
         new="rest = list[Claim]()",
@@ -164,9 +189,8 @@ MUTANTS = [
     ),
     OUTCOMES(
         name="count chunks before the job is locked",
-        # Without spaces, psycopg no longer prepares the statement.
         old="SET done = j.done + d.done, failed = j.failed + d.failed",
-        new="SET done=(SELECT done FROM exports_jobs WHERE job_id=d.job_id)+d.done,failed=j.failed+d.failed",
+        new="SET done = (SELECT done FROM exports_jobs WHERE job_id = d.job_id) + d.done, failed = j.failed + d.failed",
         tests=leases("concurrent_finishes_complete_a_job_once"),
     ),
     OUTCOMES(

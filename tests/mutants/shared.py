@@ -63,6 +63,12 @@ MUTANTS = [
         new="            pass\n",
         tests=storage("it_aborts_when_the_producer_fails"),
     ),
+    UPLOADS(
+        name="send what an abort has left of a small object",
+        old="        content = bytes(self._last)\n        self._expect_open()\n",
+        new="        content = bytes(self._last)\n",
+        tests=storage("a_commit_whose_upload_was_aborted_sends_nothing"),
+    ),
     # ---- Run-states: compare and advance
     SCRIPT(
         name="advance a run-state under another worker's token",
