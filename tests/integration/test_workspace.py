@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -79,7 +80,7 @@ def test_a_leftover_is_locked_until_it_is_gone(cache: Path, monkeypatch: pytest.
     refused: list[Path] = []
     delete = shutil.rmtree
 
-    def delete_beside_its_worker(path: Path, **options: bool) -> None:
+    def delete_beside_its_worker(path: Path, **options: Any) -> None:
         with pytest.raises(BlockingIOError):
             workspace.locked(path)
         refused.append(path)
