@@ -58,7 +58,10 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) 
 
 
 def race(site: Site, rule: Rule, delay: float) -> tuple[Task, Any]:
-    task = submit(site, "Hello.", rule=rule)
+    try:
+        task = submit(site, "Hello.", rule=rule)
+    finally:
+        connection.close()  # of this thread
     let_pass(delay)
     return task, site.client.post(f"/api/v1/etl/tasks/{task.pk}/cancel", json={})
 

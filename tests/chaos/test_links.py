@@ -25,7 +25,7 @@ SCANNERS: dict[str, tuple[str, dict[str, str], int]] = {
     "a scanner of mails": ("GET", {"User-Agent": "Mozilla/5.0 (compatible; LinkScanner/1.0)"}, 403),
     "a preview of a chat": ("GET", {"User-Agent": "facebookexternalhit/1.1"}, 403),
     "a scanner's HEAD": ("HEAD", {"User-Agent": "Mozilla/5.0 (compatible; LinkScanner/1.0)"}, 403),
-    "OPTIONS": ("OPTIONS", USER, 405),
+    "OPTIONS": ("OPTIONS", USER, 200),
     "POST": ("POST", USER, 405),
 }
 # A hundred concurrent requests may wait longer for a database connection on a busy machine.
