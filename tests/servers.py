@@ -7,8 +7,10 @@ contains.
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def only_distributes(config: pytest.Config) -> bool:
     """Return whether `-n` runs the tests in other processes, each with servers of its own."""
     return bool(getattr(config.known_args_namespace, "numprocesses", None)) and "PYTEST_XDIST_WORKER" not in os.environ
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Add the end of the log of each server that has ended to the report of a failed test: its folder is deleted."""
+    report = yield
+    if report.failed:
+        ended = [process for running in started for process in running.processes() if not process.alive]
+        report.sections.extend((process.exit_reason(), process.tail()) for process in ended)
+    return report
 
 
 def pytest_unconfigure() -> None:
