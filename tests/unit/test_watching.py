@@ -1,4 +1,4 @@
-"""What traces and reports cost who did not ask for them: nothing is loaded. And what their settings refuse."""
+"""Libraries that a process imports, and the settings of traces and error reports."""
 
 import os
 import subprocess
@@ -11,6 +11,7 @@ from config import env
 
 # redis-py loads OpenTelemetry's metrics where the package is installed, 3 MB, for a feature of its own that stays off.
 TRACES = ("opentelemetry.sdk.trace", "opentelemetry.exporter", "opentelemetry.proto")
+SIGN_IN = ("authlib", "fido2")  # 15 MB with those that they import
 LOADED = """
 import sys
 {start}
@@ -41,8 +42,9 @@ worker_process_init.send(sender=None)
 def test_a_process_imports_only_configured_integrations(
     start: str, variables: dict[str, str], loaded: set[str]
 ) -> None:
+    names = (*TRACES, "sentry_sdk", *(SIGN_IN if start == WORKER else ()))
     done = subprocess.run(
-        [sys.executable, "-c", LOADED.format(start=start, names=(*TRACES, "sentry_sdk"))],
+        [sys.executable, "-c", LOADED.format(start=start, names=names)],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

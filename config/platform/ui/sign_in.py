@@ -29,11 +29,11 @@ from config.platform.http.problems import Problem
 from config.platform.http.throttling import limiter, rate
 from config.platform.models import Identity
 from config.platform.ui.base import redirect_page, too_many_attempts
+from config.platform.ui.sign_in_records import WAIT
 
 log = structlog.get_logger(__name__)
 
 BY_NAME = 30
-WAIT = "sign_in_wait"  # request attribute: seconds until the next attempt is allowed
 # Keys of the session
 PENDING = "sign_in_pending"  # a correct password that waits for the second factor
 CONFIRMED = "password_confirmed_at"  # Unix time
