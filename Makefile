@@ -58,11 +58,11 @@ demo: setup ## run real exports through a local stack and verify the results
 	@$(PYTHON) -m config.dev.stack demo
 
 test: setup browser ## run the main tests against real servers, workers, OCR, and a real browser (six minutes)
-	@$(PYTHON) -m pytest -n $(TESTERS) -m 'not slow'
+	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal -m 'not slow'
 
 test-all: setup browser ## run these and the slow ones (fifteen minutes)
 	@if command -v npm >/dev/null; then $(MAKE) generators; fi
-	@$(PYTHON) -m pytest -n $(TESTERS)
+	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal
 
 # Of npm, only for tests of generated clients. No package runs a script when it is installed.
 GENERATORS := .local/generators

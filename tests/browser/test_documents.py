@@ -100,6 +100,7 @@ def test_chosen_and_dropped_files_are_processed(
 
 
 @pytest.mark.usefixtures("slow_images")
+@pytest.mark.slow
 def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch: PageMonitor) -> None:
     context = browser.new_context(base_url=f"http://localhost:{web.port}", java_script_enabled=False)
     sign_in(context, alice)
@@ -264,6 +265,7 @@ def test_a_failure_is_explained_and_can_be_retried(
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
+@pytest.mark.slow
 def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> None:
     """The last update may come when a user has opened the retry form."""
     plain, task = make_rule(alice, name="Plain"), make_task(alice)
@@ -331,6 +333,7 @@ def test_values_link_to_their_citations(
 
 
 @pytest.mark.usefixtures("slow_images")
+@pytest.mark.slow
 def test_a_value_is_shown_on_the_image_of_its_page(
     page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, accessible: Accessible
 ) -> None:
@@ -423,6 +426,7 @@ def test_500_pages_load_their_images_as_they_come_into_view(page: Page, alice: U
     assert len(set(asked)) <= 300, len(set(asked))
 
 
+@pytest.mark.slow
 def test_a_result_is_corrected_and_approved(
     page: Page, alice: User, accessible: Accessible, watch: PageMonitor
 ) -> None:
@@ -517,6 +521,7 @@ def test_the_tree_opens_by_keyboard(page: Page, alice: User) -> None:
 
 
 # ---- Batches --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_batch_is_uploaded_and_followed_to_its_end(
     page: Page, alice: User, accessible: Accessible, tmp_path: Path
 ) -> None:

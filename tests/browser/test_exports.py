@@ -183,6 +183,7 @@ def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
     assert job_of(page).name == "By keyboard"
 
 
+@pytest.mark.slow
 def test_keys_and_columns_are_added_by_their_buttons(dataset: Dataset, alice: User, page: Page) -> None:
     """A32, A41: by keyboard too; the preview, which is loaded again, keeps the focus."""
     columns_of(dataset)

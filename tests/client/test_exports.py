@@ -204,6 +204,7 @@ def test_an_exhausted_quota_is_reported_at_once(dataset: Dataset, alice: User, s
 # ---- Lists and details ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lists_follow_pagination(dataset: Dataset, alice: User, bob: User, sluice: Cli) -> None:
     jobs = [make_job(dataset, alice, 1, key=f"K{number}") for number in range(3)]
     make_job(dataset, bob, 1)

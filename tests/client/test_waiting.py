@@ -108,6 +108,7 @@ def test_it_survives_a_server_restart(
     assert (code, "Export ready: 2 chunks" in err) == (0, True)
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_busy_server(done: Job, sluice: Cli, api_proxy: FaultProxy) -> None:
     api_proxy.trouble("GET", str(done.pk), problem(503, "database_unavailable", retry_after=1))
     api_proxy.trouble("GET", str(done.pk), problem(429, "rate_limited", retry_after=1))

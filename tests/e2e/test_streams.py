@@ -311,6 +311,7 @@ def test_a_stream_ends_when_its_token_is_deleted(dataset: Dataset, alice: User, 
     assert [event.event for event in going_on][-1] == "status"
 
 
+@pytest.mark.slow
 def test_a_stream_ends_when_its_user_is_deactivated(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:

@@ -350,6 +350,7 @@ def test_100_000_chunks_cost_no_extra_queries(pages: Client, failed: Job, alice:
 
 
 @pytest.mark.parametrize("name", ["JOBS_BY_HOUR", "EXPORTED_BY_HOUR", "QUEUE", "FAILURES"])
+@pytest.mark.slow
 def test_it_reads_only_by_indexes(pages: Client, failed: Job, alice: User, name: str) -> None:
     add_chunks(failed, 20_000)
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)

@@ -54,6 +54,7 @@ def row_of_pk(pk: int) -> Task:
     return Task.objects.get(pk=pk)
 
 
+@pytest.mark.slow
 def test_a_retry_from_post_processing_moves_no_other_user_behind_the_backlog(
     alice: User, bob: User, rule: Rule
 ) -> None:

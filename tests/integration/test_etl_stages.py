@@ -811,6 +811,7 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
         ("Hello.", Stage.POSTPROCESS, "completed"),
     ],
 )
+@pytest.mark.slow
 def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fixtures by name
     alice: User, relay: Relay, rehearsed: Change, text: str, stage: Stage, status: str
 ) -> None:

@@ -409,6 +409,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.slow
 def test_a_storage_that_refuses_writes_pauses_exports(
     dataset: Dataset,
     alice: User,

@@ -22,6 +22,9 @@ from config.platform.http import health
 from tests.servers import OPERATOR
 from tests.waiting import expect_within, wait_until
 
+# The probes use the database without Django's connection, also where no earlier test of the process has created it.
+pytestmark = pytest.mark.usefixtures("django_db_setup")
+
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,6 +310,7 @@ def test_images_on_pages_with_text_are_read(provider: LocalProvider, made: Maker
     ],
     ids=["Russian", "Greek", "Armenian"],
 )
+@pytest.mark.slow
 def test_unknown_scripts_have_a_warning(provider: LocalProvider, made: Maker, text: str) -> None:
     """The engine omits most of their letters, and takes others for those of scripts that it knows."""
     font = ImageFont.truetype(f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 28)
@@ -899,6 +900,7 @@ def resident(pid: int) -> int:
          "ModuleNotFoundError x"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_failed_start_of_the_sandbox_is_not_an_error_of_the_document(
     tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, said: str, reason: str
 ) -> None:

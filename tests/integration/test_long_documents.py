@@ -626,6 +626,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.slow
 def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": parallel})
     crowd = Crowd()
@@ -640,6 +641,7 @@ def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, par
     assert seen == sorted(seen)
 
 
+@pytest.mark.slow
 def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: Any) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 4})
 

@@ -153,6 +153,7 @@ def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Datab
         before, state = done, after
 
 
+@pytest.mark.slow
 def test_an_index_is_built_again_after_a_lock_timeout(databases: Databases) -> None:
     """A dump that is open while the index is built leaves it invalid, as the steps of docs/upgrade.md set a timeout."""
     name, node = databases.make(), ("exports", "0004_reusable_of_job")

@@ -351,6 +351,7 @@ def test_ends_at_the_deadline_without_cancellation(server: Scripted, document: D
 
 @pytest.mark.parametrize("where", [SUBMIT, LOOK, RESULT], ids=["submit", "look", "result"])
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
+@pytest.mark.slow
 def test_a_trickling_server_is_cut_off_at_the_deadline(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], head: bytes
 ) -> None:

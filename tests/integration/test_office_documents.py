@@ -246,6 +246,7 @@ BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 
 
 @pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
+@pytest.mark.slow
 def test_bombs_are_refused_and_the_next_document_is_read(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:

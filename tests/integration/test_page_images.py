@@ -28,13 +28,17 @@ from tests.waiting import wait_until
 A4 = (595, 842)
 
 
-@pytest.fixture(autouse=True)
-def _real_provider(rehearsed: Change) -> Iterator[None]:
-    valkey().flushdb()
-    rehearsed(etl_ocr_provider="local")
+@pytest.fixture(scope="module", autouse=True)
+def _one_reader() -> Iterator[None]:
+    """Keep the reader of this process for all tests, as a worker does: its start takes a second."""
     yield
     engines.local().close()
-    engines.provider().close()
+
+
+@pytest.fixture(autouse=True)
+def _real_provider(rehearsed: Change) -> None:
+    valkey().flushdb()
+    rehearsed(etl_ocr_provider="local")
 
 
 def submit(user: User, content: bytes, kind: str = "pdf") -> Task:

@@ -144,6 +144,7 @@ def test_the_schema_is_in_the_file_without_rows(typed: Dataset, alice: User, sou
         ("timestamptz[]", "'{infinity}'"),
     ],
 )
+@pytest.mark.slow
 def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, type_name: str, value: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +19,7 @@ from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import engines
 from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
+from etl.providers.local import LocalProvider
 from tests.integration.mineru_servers import CloudServer, Scripted, V3Server, V4Server, serving
 
 # The pages of the document that all providers get; "" is a blank page.
@@ -61,10 +62,27 @@ def case(request: pytest.FixtureRequest) -> Case:
     return PROVIDERS[request.param]
 
 
+@pytest.fixture(scope="module")
+def reader() -> Iterator[LocalProvider]:
+    """The local provider of all tests, as in a worker: its start takes a second."""
+    with closing(LocalProvider()) as made:
+        yield made
+
+
+@contextmanager
+def running(case: Case, settings: LazySettings, reader: LocalProvider, pages: tuple[str, ...]) -> Iterator[OCRProvider]:
+    """Give the provider, with what it needs for a document with these pages."""
+    with ExitStack() as stack:
+        stack.enter_context(case.around(settings, pages))
+        if case.name == "local":
+            yield reader
+        else:
+            yield stack.enter_context(closing(import_string(settings.ETL_OCR_PROVIDERS[case.name])()))
+
+
 @pytest.fixture
-def provider(case: Case, settings: LazySettings) -> Iterator[OCRProvider]:
-    made: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
-    with case.around(settings, PAGES), closing(made):
+def provider(case: Case, settings: LazySettings, reader: LocalProvider) -> Iterator[OCRProvider]:
+    with running(case, settings, reader, PAGES) as made:
         yield made
 
 
@@ -153,11 +171,12 @@ def test_progress_never_decreases(provider: OCRProvider, document: Document) -> 
     assert all(0 <= done <= total for done, total in seen)
 
 
-def test_a_document_without_text_is_a_failure(case: Case, settings: LazySettings, tmp_path: Path) -> None:
+def test_a_document_without_text_is_a_failure(
+    case: Case, settings: LazySettings, reader: LocalProvider, tmp_path: Path
+) -> None:
     """B18."""
     blank = ("", "")
-    provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
-    with case.around(settings, blank), closing(provider), pytest.raises(EmptyDocument):
+    with running(case, settings, reader, blank) as provider, pytest.raises(EmptyDocument):
         provider.convert(pdf(tmp_path, blank), context=StageContext(seconds=60))
 
 

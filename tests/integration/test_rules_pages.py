@@ -394,6 +394,7 @@ def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) 
     ],
     ids=["long name", "many levels"],
 )
+@pytest.mark.slow
 def test_schemas_that_a_page_would_multiply_cost_little(me: Client, text: str) -> None:
     with bounded_memory(30):
         response = me.post(reverse("check-rule"), {**TYPED, "json_schema": text, "format": "1"})

@@ -118,6 +118,7 @@ for message in read(Engine(), dict(kind="jpg", limits=limits), document):
 
 
 @pytest.mark.parametrize("signal", ["celeryd_init", "worker_process_init", "beat_init"])
+@pytest.mark.slow
 def test_celery_processes_hide_their_secrets(signal: str) -> None:
     """B12: from other processes of the same user, which may include the reader process."""
     code = f"""

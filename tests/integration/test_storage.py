@@ -403,6 +403,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     ],
 )
 @pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.slow
 def test_buffers_are_freed_without_garbage_collection(
     proxy: Proxy, key: str, buffers: list[weakref.ref[mmap]], trouble: tuple[Any, ...], times: int
 ) -> None:
@@ -516,6 +517,7 @@ def test_a_200_response_with_an_error_is_an_error(
     [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
     ids=["put", "complete", "create", "part"],
 )
+@pytest.mark.slow
 def test_it_retries_once_immediately(
     proxy: Proxy,
     key: str,
@@ -771,6 +773,7 @@ class TestCopy:
 
     @failures
     @pytest.mark.parametrize("method", ["PUT", "POST"])
+    @pytest.mark.slow
     def test_it_retries_once_immediately(
         self, proxy: Proxy, folder: str, method: str, failure: Callable[[faulty_s3.Handler, bytes], None]
     ) -> None:

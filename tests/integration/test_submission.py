@@ -203,6 +203,7 @@ def test_a_format_that_the_dataset_does_not_offer_is_refused(api: APIClient, dat
     assert ("/format", "invalid_choice") in pointers(post(api, items=[ITEM], format="json"))
 
 
+@pytest.mark.slow
 def test_repeated_keys_are_counted_without_expansion(api: APIClient, dataset: Dataset) -> None:
     """A short request can name millions of pairs that are all the same."""
     span = {"dateFrom": "1999-01-01", "dateTo": "2023-12-31"}

@@ -188,6 +188,7 @@ def scans_of_tasks(work: Any) -> list[tuple[Plan, str]]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_each_filter_reads_few_of_many_documents(api: APIClient, many: Rule, alice: User) -> None:
     """B39. Rare rows may be the oldest: a list by time would be read to its end."""
     cases: list[tuple[dict[str, Any], str]] = [

@@ -66,6 +66,7 @@ def ranks(jobs: Iterable[Job]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.slow
 def test_a_job_takes_turns_with_a_hundred_of_another_user(
     dataset: Dataset, alice: User, bob: User, slots: int, chunks: int
 ) -> None:

@@ -248,15 +248,20 @@ def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
 
 
 # ---- The whole task -------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def reader() -> Iterator[None]:
+    """The reader of this process, kept for all tests, as in a worker: its start takes a second."""
+    yield
+    engines.local().close()
+
+
 @pytest.fixture
-def real(rehearsed: Change, models: ModelServer, settings: LazySettings) -> Iterator[ModelServer]:
+def real(rehearsed: Change, models: ModelServer, settings: LazySettings, reader: None) -> ModelServer:
     valkey().flushdb()
     rehearsed(etl_ocr_provider="local")
     configure(settings, models)
     settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
-    yield models
-    engines.local().close()
-    engines.provider().close()
+    return models
 
 
 def browser_of(user: User) -> Client:

@@ -35,6 +35,7 @@ def test_the_walk_covers_every_unsafe_route() -> None:
 
 
 @pytest.mark.parametrize("has_cookie", [False, True])
+@pytest.mark.slow
 def test_session_requests_without_a_csrf_token_change_nothing(
     belongings: dict[str, Any],
     alice: User,

@@ -41,6 +41,7 @@ def checked(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_deployment_checks_pass_with_safe_settings(tmp_path: Path) -> None:
     done = checked(tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,6 +80,7 @@ def findings(name: str, text: str) -> list[tuple[str, str]]:
     return [(name, kind) for kind, shape in SECRETS.items() if re.search(shape, text)]
 
 
+@pytest.mark.slow
 def test_the_repository_contains_no_secret() -> None:
     files = tracked()
     assert len(files) > 500

@@ -103,6 +103,7 @@ def test_a_link_without_its_token_is_404_for_everyone(belongings: dict[str, Any]
 
 
 # ---- Staff ----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_admin_pages_are_closed_to_other_users(
     belongings: dict[str, Any], bob: User, state: Callable[[], State], dataset: Dataset
 ) -> None:

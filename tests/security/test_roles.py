@@ -114,6 +114,7 @@ def test_every_operation_of_the_schema_has_an_expectation() -> None:
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
+@pytest.mark.slow
 def test_each_role_gets_what_the_matrix_says(
     belongings: dict[str, Any], state: Callable[[], State], persona: str
 ) -> None:
@@ -201,6 +202,7 @@ def test_operators_do_not_see_accounts_rules_links_or_the_audit_log(operator: Us
 OWN_PAGES = ("app/account", "app/sign-in", "app/sign-out", "admin/login/", "admin/logout/", "admin/password_change/")
 
 
+@pytest.mark.slow
 def test_auditors_change_nothing_on_pages_and_in_the_admin(
     belongings: dict[str, Any], state: Callable[[], State], dataset: Dataset
 ) -> None:

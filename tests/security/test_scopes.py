@@ -59,6 +59,7 @@ def test_the_schema_names_the_scopes() -> None:
 
 
 @pytest.mark.parametrize("scope", ALL)
+@pytest.mark.slow
 def test_a_token_reaches_what_its_scope_permits_and_nothing_else(
     belongings: dict[str, Any], alice: User, state: Callable[[], State], scope: str
 ) -> None:

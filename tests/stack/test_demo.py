@@ -140,6 +140,7 @@ def test_it_fails_on_unexpected_files_in_the_zip(
 
 
 @pytest.mark.parametrize("field", ["key", "effectiveDate", "fileName", "rows", "bytes", "sha256"])
+@pytest.mark.slow
 def test_it_fails_on_a_wrong_manifest_entry(delivered: FinishedExport, function: SourceFunction, field: str) -> None:
     delivered.lines[1][field] = 0
     with pytest.raises(CheckFailed, match="manifest"):

@@ -183,6 +183,7 @@ def moves_task(node: ast.AST) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_no_other_code_sets_the_status_of_a_task() -> None:
     folder = Path(etl.__file__).parent
     trees = {str(path.relative_to(folder)): ast.parse(path.read_text()) for path in folder.rglob("*.py")}

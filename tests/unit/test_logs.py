@@ -245,6 +245,7 @@ def test_it_describes_exceptions_by_class_and_code(error: Exception, expected: s
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=st.recursive(st.text() | st.binary() | st.integers() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip  # noqa: E501
+@pytest.mark.slow
 def test_any_value_is_written_as_one_ascii_line(value: object, lines: Lines) -> None:
     log.info("something", value=value)
 

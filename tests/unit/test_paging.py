@@ -86,6 +86,7 @@ def test_it_shows_the_newest_first_with_full_links(client: Client) -> None:
 @pytest.mark.parametrize("url", ["/accounts", "/mixed"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 20, 200])
 @pytest.mark.parametrize("spread", [1, 3, 100])
+@pytest.mark.slow
 def test_it_visits_every_row_once_in_both_directions(client: Client, url: str, limit: int, spread: int) -> None:
     make({f"{'abc'[n % 3]}{n}": n // spread for n in range(20)})
     whole = names(client.get(f"{url}?limit=200").json())

@@ -42,9 +42,9 @@ worker_process_init.send(sender=None)
 def test_a_process_imports_only_configured_integrations(
     start: str, variables: dict[str, str], loaded: set[str]
 ) -> None:
-    names = (*TRACES, "sentry_sdk", *(SIGN_IN if start == WORKER else ()))
+    searched = (*TRACES, "sentry_sdk", *(SIGN_IN if start == WORKER else ()))
     done = subprocess.run(
-        [sys.executable, "-c", LOADED.format(start=start, names=names)],
+        [sys.executable, "-c", LOADED.format(start=start, names=searched)],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
@@ -72,6 +72,6 @@ def test_an_empty_dsn_disables_error_reports(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_worker_loads_no_pages_and_no_admin() -> None:
     """A fork of a worker takes 123 MB before its first task, and 141 MB with them."""
     names = ("config.urls", "unfold.admin", "rest_framework.views", "exports.admin.", "exports.pages.", "pyarrow")
-    code = LOADED.format(start=WORKER, names=names)
+    code = LOADED.format(start=WORKER, names=searched)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
