@@ -48,7 +48,7 @@ LOOKED_AT = [each for each in SCENES if not each.name.startswith("admin-") and e
 
 
 @pytest.mark.parametrize("scene", LOOKED_AT, ids=lambda each: each.name)
-def test_it_is_accessible_in_every_look(
+def test_it_is_accessible_in_every_theme_and_width(
     scene: Scene, alice: User, page: Page, context: BrowserContext, watch: PageMonitor
 ) -> None:
     watch.expect("409")  # images that are not drawn yet
@@ -104,7 +104,7 @@ def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, stop:
     assert focused(page) == stop
 
 
-def test_focus_goes_to_the_part_whose_button_is_gone(page: Page, alice: User) -> None:
+def test_focus_moves_to_the_replaced_part_if_its_button_is_gone(page: Page, alice: User) -> None:
     """The link of an expired delivery is not in the new receipt."""
     scenes_exports.ready(alice)
     page.goto(scenes_exports.newest(alice))

@@ -60,7 +60,7 @@ LINES = {
 
 
 @pytest.mark.timeout(0)
-def test_a_soak_keeps_every_promise(site: Site, alice: User, bob: User) -> None:
+def test_a_soak_violates_no_guarantee(site: Site, alice: User, bob: User) -> None:
     carol = User.objects.create_user("carol")
     site.source.behave("SLOW", rows=200, pause=1.5)
     site.source.behave("BIG", rows=120_000)

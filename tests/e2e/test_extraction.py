@@ -35,7 +35,7 @@ def web(ledger: Ledger, workers: Workers, tmp_path: Path) -> Iterator[Web]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_extraction_meets_its_bars(web: Web, token: str, ledger: Ledger) -> None:
+def test_extraction_meets_its_bounds(web: Web, token: str, ledger: Ledger) -> None:
     outcomes = runs.run(Service(web.url, token), list(runs.cases(QUICK, seed=1)), ledger)
 
     report = summary.report(outcomes, ledger)

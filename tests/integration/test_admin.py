@@ -67,7 +67,7 @@ def test_it_explains_errors(pages: Client, failed: Job) -> None:
     assert title not in text_of(pages.get(page_of(failed.chunks.get(status="done"))))
 
 
-def test_explanations_do_not_refer_staff_to_staff() -> None:
+def test_explanations_for_staff_do_not_refer_to_staff() -> None:
     assert FOR_STAFF.keys() <= EXPLANATIONS.keys()
     assert not [code for code in EXPLANATIONS if "staff" in advice_on(code)]
 

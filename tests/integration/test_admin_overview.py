@@ -78,7 +78,7 @@ def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: D
         assert rows_behind(pages, shown[title][2]) == rows, title
 
 
-def test_workers_are_loaded_with_what_they_do(
+def test_workers_are_loaded_with_their_current_work(
     pages: Client, client: Client, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C2: no worker runs here; the calls are those of the slots, to permitted staff."""

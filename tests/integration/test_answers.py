@@ -53,7 +53,7 @@ def text_of(response: Any) -> str:
     return b"".join(response.streaming_content).decode()
 
 
-def test_the_error_names_all_misfits_up_to_a_number(models: ModelServer, alice: User) -> None:
+def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice: User) -> None:
     """B17: twenty places, and how many more."""
     models.always(gives({f"f{n:02}": "no number" for n in range(32)}))
 
@@ -100,7 +100,7 @@ def test_the_page_links_to_it(models: ModelServer, alice: User, client: Client) 
     assert download["Content-Disposition"].startswith("attachment")
 
 
-def test_staff_can_open_it_and_that_is_recorded(models: ModelServer, alice: User, client: Client) -> None:
+def test_staff_can_open_it_and_the_access_is_recorded(models: ModelServer, alice: User, client: Client) -> None:
     """B17, C4."""
     models.always(says(SECRET))
     task = failed(alice)
@@ -116,7 +116,7 @@ def test_staff_can_open_it_and_that_is_recorded(models: ModelServer, alice: User
     assert SECRET not in entry.change_message
 
 
-def test_a_task_that_completed_has_none(models: ModelServer, alice: User, client: Client) -> None:
+def test_a_completed_task_has_no_invalid_response(models: ModelServer, alice: User, client: Client) -> None:
     models.always(gives({"number": "1", "total": 1}))
     task = failed(alice)
     assert task.status == "completed"

@@ -63,7 +63,7 @@ def run_to_the_end(task: Task, *, most: int = 20) -> int:
     raise AssertionError("the stage does not end")
 
 
-def test_attempts_that_get_further_are_not_counted(models: ModelServer, alice: User) -> None:
+def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice: User) -> None:
     """Three transient errors anywhere in a document failed it, though each attempt got further."""
     refused: set[int] = set()
 
@@ -85,7 +85,7 @@ def test_attempts_that_get_further_are_not_counted(models: ModelServer, alice: U
     assert asked == [part for part in range(1, PIECES + 1) for _ in range(2)]
 
 
-def test_attempts_that_get_nowhere_are_counted(models: ModelServer, alice: User) -> None:
+def test_attempts_without_progress_are_counted(models: ModelServer, alice: User) -> None:
     models.always(lambda request: problem(503) if part_of(request) == 3 else gives({"parts": [1]}))
     task = task_of(alice)
 

@@ -79,7 +79,7 @@ def test_a_batch_leaves_other_workers_their_share(dataset: Dataset, alice: User,
     assert len(claim_batch()) == 2  # of the rest, rounded up
 
 
-def test_the_only_worker_takes_all(alone: Dataset, alice: User) -> None:
+def test_the_only_worker_takes_all_chunks(alone: Dataset, alice: User) -> None:
     make_job(alone, alice, 7)
     assert len(claim_batch()) == 7
     assert Slot.objects.held().count() == 2  # of all datasets, and of its own
@@ -186,7 +186,7 @@ def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User, stat
     assert not Slot.objects.held().exists()
 
 
-def test_what_has_not_begun_is_returned_before_what_has_ended_is_recorded(
+def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To record may take a request to the storage."""
@@ -252,7 +252,7 @@ def test_a_chunk_that_takes_long_delays_no_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("usable", "messages"), [(1, 0), (3, 2)])
-def test_what_a_batch_gives_back_wakes_workers_for_free_slots_only(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - pytest gives fixtures by name
     dataset: Dataset,
     alice: User,
     source_db: psycopg.Connection,
@@ -313,7 +313,7 @@ def test_cancelled_chunks_of_a_batch_are_not_recorded(alone: Dataset, alice: Use
     assert not Slot.objects.held().exists()
 
 
-def test_a_batch_skips_what_it_has_lost(alone: Dataset, alice: User) -> None:
+def test_a_finished_batch_skips_withdrawn_chunks(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 12)
     claims = claim_batch(3)
     assert lost_leases.withdraw(claims[1].chunk_id, token=claims[1].token)
@@ -441,7 +441,7 @@ def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, 
     assert not Slot.objects.held().exists()
 
 
-def test_a_lost_database_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
+def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 24)
     with Stopping(OperationalError("gone")) as session, pytest.raises(OperationalError):
         execution.run_batch(claim_batch(6), session, time.monotonic())
@@ -475,7 +475,7 @@ def durations() -> batches.ChunkDurations:
 @pytest.mark.parametrize(
     ("seconds", "size"), [(0.0001, leases.MAX_BATCH), (0.01, 12), (0.06, 2), (0.1, None), (5, None)]
 )
-def test_the_size_follows_the_time_of_the_last_chunks(
+def test_the_batch_size_follows_the_durations_of_recent_chunks(
     durations: batches.ChunkDurations, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int | None
 ) -> None:
     monkeypatch.setattr(batches, "AIM_SECONDS", 0.125)

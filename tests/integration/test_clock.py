@@ -35,7 +35,7 @@ def _unusual_defaults(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_unusual_defaults")
-def test_defaults_of_the_role_do_not_matter() -> None:
+def test_settings_of_the_role_do_not_change_values() -> None:
     user = User.objects.create(username="alice", last_login=datetime(2026, 2, 3, 4, 5, tzinfo=UTC))
     assert User.objects.get(pk=user.pk).last_login == datetime(2026, 2, 3, 4, 5, tzinfo=UTC)
     with connection.cursor() as cursor:

@@ -205,7 +205,7 @@ def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -
     assert completion.unclaimed_jobs() == []
 
 
-def test_one_message_completes_all_jobs_that_are_ready(dataset: Dataset, alice: User) -> None:
+def test_one_message_completes_all_ready_jobs(dataset: Dataset, alice: User) -> None:
     """A12: the messages of the others were lost, and this one is about a job that is complete by now."""
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK", "LGA")]
     execution.drain()
@@ -216,7 +216,7 @@ def test_one_message_completes_all_jobs_that_are_ready(dataset: Dataset, alice: 
     assert {job.status for job in Job.objects.all()} == {"success"}
 
 
-def test_a_worker_sends_a_message_for_the_jobs_that_it_leaves(
+def test_a_worker_sends_a_message_for_jobs_that_it_does_not_complete(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK"))
@@ -683,7 +683,7 @@ def test_the_sweep_keeps_the_deliveries_of_another_service_in_the_bucket(
             storage.abort_upload(upload.key, upload.upload_id)
 
 
-def test_a_file_is_refused_after_the_expiry_by_the_databases_clock(
+def test_a_file_is_refused_after_its_expiry_by_the_database_clock(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A22: as for links. Web's clock may be wrong, and `expiresAt` comes from the database."""
@@ -699,7 +699,7 @@ def test_a_file_is_refused_after_the_expiry_by_the_databases_clock(
     assert api.get(url).json()["code"] == "receipt_expired"
 
 
-def test_a_receipt_is_shown_by_the_databases_clock(
+def test_the_state_of_a_receipt_follows_the_database_clock(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A22: a web process whose clock is ahead shows no working link as expired."""
@@ -784,7 +784,7 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
         assert list(storage.list_objects(folder)) == []
 
 
-def test_a_delivery_is_made_anew_after_its_worker_was_killed(
+def test_a_delivery_is_created_again_after_its_worker_was_killed(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A12, A26: SIGKILL after its first pack. The sweep deletes what it had stored."""
@@ -835,7 +835,7 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, se
             assert at_least <= pause.total_seconds() <= at_most
 
 
-def test_a_second_try_of_an_attempt_makes_its_copies_again(
+def test_a_repeated_attempt_creates_its_copies_again(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A38: a file was replaced more often than one try adopts, and the last version stayed."""
@@ -975,7 +975,7 @@ def test_no_job_fails_because_others_export_the_same_files(
         check_ledger(job.receipt, list(job.chunks.order_by("seq")))
 
 
-def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_for_ever(
+def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A38: the dataset is registered again while a job waits. Both versions are exported before either completes."""

@@ -330,7 +330,7 @@ def test_a_replay_of_a_no_longer_valid_request_is_409(
     assert Job.objects.count() == 1
 
 
-def test_a_replay_has_its_dataset_as_of_one_moment(api: APIClient, dataset: Dataset, alice: User) -> None:
+def test_a_replay_uses_one_version_of_its_dataset(api: APIClient, dataset: Dataset, alice: User) -> None:
     """A38: while the dataset is registered again, with its next version, after each statement that reads it."""
     job = make_job(dataset, alice, 1)
     versions = count(2)

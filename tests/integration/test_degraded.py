@@ -129,7 +129,7 @@ def test_an_object_storage_failure_does_not_degrade_an_export(
     assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_UPLOAD_FAILED")
 
 
-def test_a_chunk_waits_when_the_storage_cannot_say_whether_there_is_an_older_file(
+def test_a_chunk_waits_while_the_storage_cannot_be_checked_for_an_older_file(
     older: Job, dataset: Dataset, alice: User, settings: Any
 ) -> None:
     """A18, A40."""
@@ -150,7 +150,7 @@ def test_a_chunk_waits_when_the_storage_cannot_say_whether_there_is_an_older_fil
     assert (job.status, job.degraded) == ("success", 1)
 
 
-def test_a_chunk_fails_by_its_source_when_the_storage_was_away_for_too_long(
+def test_a_chunk_fails_with_its_source_error_after_a_long_storage_outage(
     older: Job, dataset: Dataset, alice: User, settings: Any
 ) -> None:
     """A40."""

@@ -539,7 +539,7 @@ def test_it_finds_a_model_that_refuses_the_key(change: Callable[..., None], http
     assert "Set ETL_LLM_API_KEY" in text
 
 
-def test_it_tells_which_schemas_a_model_server_takes(change: Callable[..., None], httpserver: HTTPServer) -> None:
+def test_it_reports_which_schemas_a_model_server_accepts(change: Callable[..., None], httpserver: HTTPServer) -> None:
     """B15: as far as a document has found it out."""
     httpserver.expect_request("/v1/models").respond_with_json({"data": []})
     url = AnyHttpUrl(httpserver.url_for("/v1"))

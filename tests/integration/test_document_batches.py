@@ -265,7 +265,7 @@ def test_bad_input_is_reported_at_its_pointer(
     assert_nothing_made()
 
 
-def test_a_form_has_files_and_no_field_twice(api: APIClient) -> None:
+def test_a_form_requires_files_and_repeats_no_field(api: APIClient) -> None:
     errors = api.post(BATCHES, {"name": "x"}, format="multipart").json()["errors"]
     assert [(error["pointer"], error["code"]) for error in errors] == [("/file", "required")]
     errors = send(api, *texts("a.txt"), name=["x", "y"]).json()["errors"]
@@ -273,7 +273,7 @@ def test_a_form_has_files_and_no_field_twice(api: APIClient) -> None:
     assert_nothing_made()
 
 
-def test_more_files_than_a_batch_may_have_are_refused_in_numbers(api: APIClient, settings: LazySettings) -> None:
+def test_too_many_files_are_refused_with_their_number_and_the_limit(api: APIClient, settings: LazySettings) -> None:
     """B36."""
     change(settings, etl_max_batch=2)
     (error,) = send(api, *texts("a.txt", "b.txt", "c.txt")).json()["errors"]
@@ -655,7 +655,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, settings: LazySe
     assert counts(api, batch)[:3] == ("completed_with_errors", 0, 3)
 
 
-def test_there_must_be_a_failed_document_to_retry(api: APIClient) -> None:
+def test_a_retry_requires_a_failed_document(api: APIClient) -> None:
     batch, tasks = make_batch(api)
     complete(tasks[0])
     response = api.post(f"{BATCHES}/{batch.pk}/retry", {})
@@ -711,7 +711,7 @@ def test_a_second_cancellation_does_not_undo_the_first(
     assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)
 
 
-def test_a_cancellation_of_nothing_leaves_no_trace(api: APIClient) -> None:
+def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
     """B36: a document that is cancelled later does not make it a cancelled batch."""
     batch, tasks = make_batch(api, 1)
     begin(tasks[0])
@@ -721,7 +721,7 @@ def test_a_cancellation_of_nothing_leaves_no_trace(api: APIClient) -> None:
     assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
 
 
-def test_repeated_documents_of_a_batch_name_the_one_before(api: APIClient) -> None:
+def test_duplicates_in_a_batch_refer_to_the_earlier_document(api: APIClient) -> None:
     """B39: also if an earlier batch has the same bytes."""
     files = [SimpleUploadedFile(f"{number}.txt", b"The same.") for number in range(3)]
     assert send(api, *files[:1], *texts("other.txt")).status_code == 202
@@ -779,7 +779,7 @@ def test_a_batch_is_cancelled_while_its_documents_end(api: APIClient) -> None:
 
 
 # ---- Deletion -------------------------------------------------------------------------------------------------------
-def test_a_batch_counts_its_deleted_documents_and_goes_with_the_last(api: APIClient, alice: User) -> None:
+def test_a_batch_counts_its_deleted_documents_and_is_deleted_with_the_last(api: APIClient, alice: User) -> None:
     """B36."""
     batch, tasks = make_batch(api)
     complete(tasks[0])
@@ -791,7 +791,7 @@ def test_a_batch_counts_its_deleted_documents_and_goes_with_the_last(api: APICli
     assert not DocumentBatch.objects.exists()
 
 
-def test_the_last_two_documents_are_deleted_at_the_same_moment(api: APIClient, alice: User) -> None:
+def test_concurrent_deletions_of_all_documents_delete_the_batch(api: APIClient, alice: User) -> None:
     """B36: neither deletion leaves an empty batch."""
     _, tasks = make_batch(api, 4)
     for task in tasks:
@@ -802,7 +802,7 @@ def test_the_last_two_documents_are_deleted_at_the_same_moment(api: APIClient, a
     assert not DocumentBatch.objects.exists()
 
 
-def test_the_last_open_document_is_deleted(api: APIClient) -> None:
+def test_deleting_the_last_open_document_ends_the_batch(api: APIClient) -> None:
     """B36: it is cancelled before, which ends the batch."""
     batch, tasks = make_batch(api)
     complete(tasks[0])
@@ -834,7 +834,7 @@ def test_the_counts_are_read_in_one_statement(api: APIClient, django_assert_num_
         list(DocumentBatch.objects.with_counts())
 
 
-def test_other_users_find_no_batch(api: APIClient, bob: User) -> None:
+def test_batches_of_other_users_are_not_found(api: APIClient, bob: User) -> None:
     """B36."""
     batch, _ = make_batch(api)
     other, path = client_of(bob), f"{BATCHES}/{batch.pk}"
@@ -885,7 +885,7 @@ def body(response: Any) -> bytes:
     return content
 
 
-def test_results_are_lines_with_the_digits_of_the_model(results: Any) -> None:
+def test_results_are_json_lines_with_every_digit_of_the_model(results: Any) -> None:
     """B36."""
     response = results("format=jsonl")
     lines = body(response).decode().splitlines()

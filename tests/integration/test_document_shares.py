@@ -149,7 +149,9 @@ def test_a_message_runs_its_own_task_if_those_before_it_are_not_due(
     assert order_of([last]) == []
 
 
-def test_more_open_tasks_than_a_batch_are_looked_at(alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_a_task_continues_after_a_batch_of_open_tasks(
+    alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turns, "BATCH", 2)
     made = [make_task(alice, rule=rule) for _ in range(5)]
     for task in made[:4]:
@@ -157,7 +159,7 @@ def test_more_open_tasks_than_a_batch_are_looked_at(alice: User, rule: Rule, mon
     assert order_of([made[0]]) == [made[4].pk]
 
 
-def test_looking_for_a_task_changes_no_run_state(alice: User, rule: Rule) -> None:
+def test_the_search_for_a_task_changes_no_run_state(alice: User, rule: Rule) -> None:
     task = make_task(alice, rule=rule)
     before = dict(runstate.script.redis()[0].hgetall(runstate.key_of(task.pk)))
     assert [turn.task_id for turn in turns.waiting(Stage.OCR)] == [task.pk]
@@ -298,7 +300,7 @@ def test_concurrent_repeats_are_charged_once(alice: User, quota: Callable[..., N
     assert usage(alice) == (1, len(TEXT))
 
 
-def test_a_retry_takes_an_open_place(alice: User, quota: Callable[..., None], rule: Rule) -> None:
+def test_a_retry_counts_toward_the_limit_of_open_documents(alice: User, quota: Callable[..., None], rule: Rule) -> None:
     quota(etl_max_open_per_user=1)
     ended = make_task(alice, rule=rule)
     run(ended)
@@ -371,9 +373,7 @@ def expire(*, hours: float) -> None:
     Upload.objects.update(expires_at=timezone.now() - timedelta(hours=hours))
 
 
-def test_an_expired_upload_url_gives_its_share_back_if_nothing_was_uploaded(
-    alice: User, quota: Callable[..., None]
-) -> None:
+def test_an_expired_upload_url_is_refunded_if_nothing_was_uploaded(alice: User, quota: Callable[..., None]) -> None:
     quota(etl_daily_documents=1)
     api = client_of(alice)
     assert [offer(api).status_code for _ in range(2)] == [201, 429]
@@ -386,7 +386,7 @@ def test_an_expired_upload_url_gives_its_share_back_if_nothing_was_uploaded(
     assert offer(api).status_code == 201
 
 
-def test_what_was_uploaded_counts_until_it_is_deleted(
+def test_uploaded_objects_count_until_they_are_deleted(
     api: APIClient, quota: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B44: its share came back every 15 minutes, so a user stored 96 times the daily bytes in a day."""

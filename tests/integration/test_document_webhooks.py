@@ -105,7 +105,7 @@ def test_a_failed_document_is_sent_with_its_error(alice: User, api: APIClient, t
     assert event["data"]["error"]["code"] == LlmUnavailable.code
 
 
-def test_a_retried_document_sends_what_was_true_at_each_end(alice: User, api: APIClient, there: Receiver) -> None:
+def test_each_event_of_a_retried_document_describes_its_own_end(alice: User, api: APIClient, there: Receiver) -> None:
     """B35. The first event still reports the failure, although it has completed since."""
     subscribe(api, there.url)
     task = make_task(alice)
@@ -148,7 +148,7 @@ def test_an_end_that_is_recorded_again_adds_no_event(alice: User, api: APIClient
     assert types() == ["document.completed"]
 
 
-def test_the_event_comes_with_the_end_that_recovery_records(alice: User, api: APIClient, there: Receiver) -> None:
+def test_an_end_that_recovery_records_has_an_event(alice: User, api: APIClient, there: Receiver) -> None:
     """B35. The worker died between the end in Redis and the row."""
     subscribe(api, there.url)
     task = make_task(alice)

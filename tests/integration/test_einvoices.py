@@ -141,7 +141,7 @@ def test_encodings_are_those_of_the_xml(provider: LocalProvider, made: Maker, co
     ],
     ids=["deep", "entities", "outside", "copies", "cut", "no XML", "no invoice", "two invoices"],
 )
-def test_broken_and_hostile_invoices_are_not_followed(
+def test_broken_and_hostile_invoices_are_warnings(
     provider: LocalProvider, made: Maker, content: bytes, reason: str | None
 ) -> None:
     """B41: a warning, never an error."""
@@ -165,7 +165,7 @@ def test_an_xml_file_that_cannot_be_read_is_text(provider: LocalProvider, made: 
     assert "EX-2024-0117" in provider.convert(document, context=StageContext(seconds=60)).markdown
 
 
-def test_a_bomb_is_a_warning_and_so_is_a_process_that_dies(
+def test_a_decompression_bomb_and_a_crashed_process_are_warnings(
     provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B41: 200 MB when unpacked; and with a limit of memory that it exceeds. The next document is read."""
@@ -246,7 +246,7 @@ def test_a_task_has_the_invoice_without_a_model(
     assert b"Steel brackets, 40 mm" in markdown
 
 
-def test_an_invoice_is_found_whatever_provider_reads_the_pages(
+def test_an_invoice_is_found_with_any_provider(
     monkeypatch: pytest.MonkeyPatch, alice: User, rehearsed: Change, rule: Rule
 ) -> None:
     """B41: unless the worker does not have the packages of the local provider."""
@@ -285,7 +285,7 @@ def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: 
         }
 
 
-def test_another_iban_than_on_the_page_is_a_warning(alice: User, local: Change, rule: Rule) -> None:
+def test_an_iban_that_differs_from_the_page_is_a_warning(alice: User, local: Change, rule: Rule) -> None:
     """B41"""
     means = (
         b"<ram:SpecifiedTradeSettlementPaymentMeans><ram:TypeCode>58</ram:TypeCode>"
@@ -364,7 +364,7 @@ def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, loc
     assert Task.objects.get(pk=response.json()["task_id"]).kind == "xml"
 
 
-def test_a_folder_of_mixed_invoices_becomes_one_parquet_with_one_schema(
+def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     api: APIClient, settings: LazySettings, alice: User, local: Change, rule: Rule
 ) -> None:
     """B41, B36, A36: a PDF with XML, XML alone, and an invoice that the model reads, in a row each, or a row a line."""
@@ -417,7 +417,7 @@ def named(name: str, content: bytes) -> BytesIO:
 
 
 # ---- Pages and admin ------------------------------------------------------------------------------------------------
-def test_the_page_shows_the_invoice_and_where_it_is_from(alice: User, local: Change, rule: Rule) -> None:
+def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Change, rule: Rule) -> None:
     """B41"""
     task = task_of(alice, PDF, "pdf", rule)
     run(task)
@@ -434,7 +434,7 @@ def test_the_page_shows_the_invoice_and_where_it_is_from(alice: User, local: Cha
     assert "<caption>Lines" not in tree
 
 
-def test_the_admin_shows_codes_alone(admin_client: Client, alice: User, local: Change, rule: Rule) -> None:
+def test_the_admin_shows_codes_only(admin_client: Client, alice: User, local: Change, rule: Rule) -> None:
     """B41, B8"""
     content = XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58")
     task = task_of(alice, content, "xml", rule)

@@ -218,7 +218,9 @@ def deactivate(alice: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revoke", [end_token, deactivate])
-def test_a_long_poll_ends_soon_after_its_access(api: APIClient, alice: User, revoke: Callable[[User], None]) -> None:
+def test_a_long_poll_ends_soon_after_its_access_is_revoked(
+    api: APIClient, alice: User, revoke: Callable[[User], None]
+) -> None:
     """B5: it went on for up to 60 s."""
     task = make_task(alice)
     with ThreadPoolExecutor(1) as pool:

@@ -625,7 +625,7 @@ def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy,
     assert (seen(task).attempts[stage], seen(task).refused_at) == (1, 0 if stage == Stage.OCR else state.refused_at)
 
 
-def test_a_refused_stage_fails_when_patience_is_over(alice: User, proxy: Proxy, rehearsed: Change) -> None:
+def test_a_refused_stage_fails_after_the_storage_patience(alice: User, proxy: Proxy, rehearsed: Change) -> None:
     """A40."""
     rehearsed(export_storage_patience_seconds=0)
     task = make_task(alice)
@@ -674,7 +674,7 @@ def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed
         assert at_least <= seen(task).available_at - now - micros / 1e6 <= at_most
 
 
-def test_another_error_ends_the_time_of_refusals(alice: User, proxy: Proxy) -> None:
+def test_another_error_resets_the_time_of_the_first_refusal(alice: User, proxy: Proxy) -> None:
     """A40: otherwise, the next refusal would count at once."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     proxy.trouble("PUT", "", answer_500, times=1)
@@ -687,7 +687,7 @@ def test_another_error_ends_the_time_of_refusals(alice: User, proxy: Proxy) -> N
     assert (seen(task).attempts["ocr"], seen(task).refused_at) == (1, 0)
 
 
-def test_a_stage_without_attempts_gets_none_from_an_outage(alice: User, proxy: Proxy) -> None:
+def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alice: User, proxy: Proxy) -> None:
     """B9: a document that kills its workers is not read once more for each outage of the storage."""
     task = make_task(alice)
     for _ in range(3):

@@ -238,7 +238,7 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
     assert api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 9}).status_code == 404
 
 
-def test_evaluations_with_deleted_samples_are_not_of_the_same(alice: User, api: APIClient, rule: Rule) -> None:
+def test_evaluations_with_deleted_samples_do_not_have_the_same_samples(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: the accuracies include the deleted sample, and the pairs do not."""
     ids = [add(api, rule, read_document(alice, rule=rule)).json()["sample_id"] for _ in range(2)]
     for _ in range(2):
@@ -267,7 +267,7 @@ def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule
     }
 
 
-def test_what_cannot_be_evaluated_is_refused(alice: User, api: APIClient, rule: Rule) -> None:
+def test_an_impossible_evaluation_is_refused(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: with its code, and nothing is stored."""
     assert api.post(path(rule, "evaluations"), {}).json()["code"] == "no_samples"
     add(api, rule, read_document(alice, rule=rule))
@@ -301,7 +301,7 @@ def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Ru
     assert answer["usage"]["calls"] == len(model_server.requests)
 
 
-def test_a_model_that_is_away_says_nothing_about_the_rule(
+def test_a_model_outage_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: the attempts are those of documents; then the evaluation fails, without an accuracy."""
@@ -317,7 +317,7 @@ def test_a_model_that_is_away_says_nothing_about_the_rule(
     assert answer["error"]["code"] == "llm_unavailable"
 
 
-def test_a_used_up_budget_says_nothing_about_the_rule(
+def test_an_exhausted_budget_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings
 ) -> None:
     """B38: the budget ends between two samples. The evaluation fails, without an accuracy."""
@@ -341,7 +341,7 @@ def test_a_used_up_budget_says_nothing_about_the_rule(
         ("LlmRefused", "completed", 0),
     ],
 )
-def test_errors_of_the_installation_are_not_those_of_the_rule(
+def test_errors_of_the_installation_do_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings, case: Any
 ) -> None:
     """B38: none of them is retried."""
@@ -354,7 +354,7 @@ def test_errors_of_the_installation_are_not_those_of_the_rule(
     assert [answer["status"], answer["accuracy"]] == outcome
 
 
-def test_a_document_that_is_being_read_is_waited_for(alice: User, api: APIClient, rule: Rule) -> None:
+def test_it_waits_for_a_document_that_is_being_read(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: no attempt counts meanwhile."""
     task = make_row(alice, "Invoice INV-17", rule=rule)
     add(api, rule, task)
@@ -379,7 +379,7 @@ def test_a_document_that_was_not_read_counts_as_wrong(alice: User, api: APIClien
 
 
 # ---- Faults ---------------------------------------------------------------------------------------------------------
-def test_a_killed_worker_is_replaced(
+def test_another_worker_takes_over_from_a_killed_worker(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer, settings: LazySettings
 ) -> None:
     """B38: its lease expires, recovery wakes another worker, and the first one is fenced off."""
@@ -402,7 +402,7 @@ def test_a_killed_worker_is_replaced(
     assert len(model_server.requests) == 1
 
 
-def test_a_sample_that_kills_its_workers_is_given_up(
+def test_a_sample_that_kills_its_workers_fails(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: after the attempts of a document."""
@@ -417,7 +417,7 @@ def test_a_sample_that_kills_its_workers_is_given_up(
     assert model_server.requests == []
 
 
-def test_doubled_messages_evaluate_each_sample_once(
+def test_duplicate_messages_evaluate_each_sample_once(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: also at the same time, and at most two samples of a user run at once."""
@@ -535,7 +535,7 @@ def test_an_unexpected_error_is_counted_and_retried(
     assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
 
 
-def test_starts_at_the_same_time_start_one(alice: User, api: APIClient, rule: Rule) -> None:
+def test_concurrent_starts_create_one_evaluation(alice: User, api: APIClient, rule: Rule) -> None:
     """B38."""
     add(api, rule, read_document(alice, rule=rule))
 
@@ -554,7 +554,7 @@ def test_starts_at_the_same_time_start_one(alice: User, api: APIClient, rule: Ru
     assert list(Evaluation.objects.values_list("number", flat=True)) == [1]
 
 
-def test_the_rows_refuse_contradictions(alice: User, api: APIClient, rule: Rule) -> None:
+def test_constraints_refuse_contradictory_rows(alice: User, api: APIClient, rule: Rule) -> None:
     add(api, rule, read_document(alice, rule=rule))
     start(api, rule)
     for changes in ({"status": "completed"}, {"status": "cancelled"}, {"accuracy": 1.0}):

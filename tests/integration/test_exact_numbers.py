@@ -72,7 +72,7 @@ def test_the_row_has_every_digit_and_the_order(task: Task) -> None:
         assert DATA in cursor.fetchone()[0]
 
 
-def test_the_api_has_every_digit_at_once_and_later(task: Task, api: APIClient) -> None:
+def test_the_api_has_every_digit_with_and_without_a_run_state(task: Task, api: APIClient) -> None:
     """B43."""
     at_once = api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
     valkey().flushall()  # as an hour later, when the run-state has expired
@@ -232,7 +232,9 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("number", "reason"), REASONS.items(), ids=lambda text: text[:12])
-def test_it_is_requested_as_a_string(models: ModelServer, alice: User, number: str, reason: str) -> None:
+def test_an_unrepresentable_number_is_requested_as_a_string(
+    models: ModelServer, alice: User, number: str, reason: str
+) -> None:
     """B43."""
     models.will(says(f'{{"data": {{"total": {number}}}}}'))
     models.always(gives({"total": number}))

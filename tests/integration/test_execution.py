@@ -444,7 +444,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     assert len(calls) == 21
 
 
-def test_a_refusal_counts_when_patience_is_over(
+def test_a_refusal_counts_after_the_storage_patience(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
     """A40: other writes succeed, this one does not."""
@@ -468,7 +468,7 @@ def test_a_refusal_counts_when_patience_is_over(
     assert (attempt().status, attempt().refused_at) == ("done", None)
 
 
-def test_a_worker_begins_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
+def test_a_worker_tests_a_suspect_storage_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: it has not written yet, so it does not know whether the storage accepts writes."""
     storage.suspect()
     proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)

@@ -286,7 +286,7 @@ def test_data_is_that_of_the_current_result(rule: Rule) -> None:
         ({"format": "jsonl", "csv": {"bom": True}}, "/csv", "invalid"),
     ],
 )
-def test_bad_requests_are_refused_at_their_place(api: APIClient, changes: Any, pointer: str, code: str) -> None:
+def test_invalid_requests_are_refused_with_a_pointer(api: APIClient, changes: Any, pointer: str, code: str) -> None:
     """A36: and nothing is created."""
     response = post(api, **changes)
     assert response.status_code == 400
@@ -409,7 +409,7 @@ def test_a_cancelled_export_stops_reading(
     assert not Slot.objects.held().exists()
 
 
-def test_a_lost_worker_is_replaced(api: APIClient, rule: Rule) -> None:
+def test_another_worker_replaces_the_file_of_a_lost_worker(api: APIClient, rule: Rule) -> None:
     """A36: the file of the first attempt, which died before its outcome, is replaced."""
     add(rule, {"a": 1})
     response = post(api, format="jsonl")
@@ -422,7 +422,9 @@ def test_a_lost_worker_is_replaced(api: APIClient, rule: Rule) -> None:
     assert delivered(response).count(b"\n") == 1
 
 
-def test_too_many_fields_fail_the_export_for_good(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_fields_fail_the_export_permanently(
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A36: with what to do, and no second attempt."""
     monkeypatch.setattr(result_files, "MAX_COLUMNS", 1)
     add(rule, {"a": 1, "b": 2})
@@ -446,7 +448,7 @@ def test_an_export_that_takes_too_long_ends(api: APIClient, rule: Rule) -> None:
     assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_SOURCE_TIMEOUT")
 
 
-def test_a_full_disk_is_a_reason_to_try_again(api: APIClient, rule: Rule, tmp_path: Path, settings: Any) -> None:
+def test_a_full_disk_is_a_transient_error(api: APIClient, rule: Rule, tmp_path: Path, settings: Any) -> None:
     """A36."""
     settings.FILE_UPLOAD_TEMP_DIR = "/dev/full"
     add(rule, {"a": 1})
@@ -497,7 +499,7 @@ def test_files_of_jobs_that_end_without_a_delivery_are_deleted(
     assert storage.head(chunk.path) is None
 
 
-def test_a_replay_exports_the_results_of_now(api: APIClient, rule: Rule) -> None:
+def test_a_replay_exports_the_current_results(api: APIClient, rule: Rule) -> None:
     """A36."""
     add(rule, {"a": 1})
     job = run(post(api, filters={"ruleId": rule.pk}, format="jsonl"))
@@ -514,7 +516,7 @@ def test_the_dataset_describes_itself(api: APIClient) -> None:
     assert "documents" in [each["name"] for each in api.get("/exports/datasets").json()["results"]]
 
 
-def test_a_registered_dataset_keeps_the_name(db: None, dataset: Dataset) -> None:
+def test_a_dataset_that_users_registered_as_documents_keeps_the_name(db: None, dataset: Dataset) -> None:
     """A36: after an upgrade."""
     Dataset.objects.filter(name="documents").delete()
     Dataset.objects.filter(pk=dataset.pk).update(name="documents")

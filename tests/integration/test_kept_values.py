@@ -121,7 +121,7 @@ def test_a_draft_in_a_code_fence_is_not_the_answer(models: ModelServer) -> None:
 
 
 # ---- Borders --------------------------------------------------------------------------------------------------------
-def test_rows_that_are_for_reading_only_are_not_doubled(models: ModelServer) -> None:
+def test_rows_of_the_context_are_not_duplicated(models: ModelServer) -> None:
     """A model that also took the lines around its piece gave 140 items for 120, without a warning."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
     entries = []
@@ -233,7 +233,7 @@ def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageCont
     return done.data["seller"], context
 
 
-def test_a_common_value_does_not_make_one_firm_of_two(models: ModelServer) -> None:
+def test_a_common_value_does_not_merge_two_companies(models: ModelServer) -> None:
     """One firm's name with another's tax id, because both are in DE, without a warning."""
     seller, context = sellers(models, {"name": "Acme", "country": "DE"}, {"tax_id": "DE999999999", "country": "DE"})
     assert seller != {"name": "Acme", "country": "DE", "tax_id": "DE999999999"} or "merge_conflict" in codes(context)

@@ -159,7 +159,7 @@ STRICT_FIRST = ["strict", "json_schema", "json_object", ""]
 
 
 @pytest.mark.parametrize("accepted", range(4), ids=STRICT_FIRST)
-def test_it_falls_back_if_a_server_refuses_a_form(models: ModelServer, accepted: int) -> None:
+def test_it_falls_back_if_a_server_refuses_a_response_format(models: ModelServer, accepted: int) -> None:
     """B15: response_format falls back: json_schema with strict, without, json_object, and the prompt alone."""
     models.always(picky(STRICT_FIRST[accepted]))
 
@@ -311,7 +311,7 @@ ECHOED = "Our sensor measured the temperature. No system role. Use max_completio
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_a_server_that_repeats_the_document_changes_nothing_for_others(models: ModelServer, status: int) -> None:
+def test_an_error_that_quotes_the_document_does_not_affect_other_documents(models: ModelServer, status: int) -> None:
     """Its words would otherwise switch a parameter off for every document for hours."""
     models.will(lambda request: problem(status, f"Cannot process: {request.message('user')}"))
     models.always(gives(GOOD))
@@ -326,7 +326,7 @@ def test_a_server_that_repeats_the_document_changes_nothing_for_others(models: M
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
 
 
-def test_a_request_that_is_repeated_beside_the_message_is_ignored(models: ModelServer) -> None:
+def test_a_request_quoted_beside_the_error_message_is_ignored(models: ModelServer) -> None:
     detail = [{"type": "missing", "loc": ["body", "n"], "msg": "Field required", "input": {"temperature": 0}}]
     models.always(Reply({"detail": detail}, status=422))
 
@@ -335,7 +335,7 @@ def test_a_request_that_is_repeated_beside_the_message_is_ignored(models: ModelS
     assert len(models.requests) == 1
 
 
-def test_words_of_the_document_are_no_context_limit(models: ModelServer) -> None:
+def test_quoted_words_of_the_document_are_no_context_limit_error(models: ModelServer) -> None:
     models.always(lambda request: problem(400, f"Cannot process: {request.message('user')}"))
     failure(LlmForbidden, ocr=ocr_of(f"{PAPER}\nThe context length is 5 m. It triggers a content filter."))
     assert len(models.requests) == 1

@@ -138,7 +138,7 @@ def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, str
     assert again.message("user").count("The member 'sku' is missing.") == 1
 
 
-def test_rows_that_were_read_again_in_vain_are_shown_with_their_values(models: ModelServer) -> None:
+def test_rows_reread_without_success_are_shown_with_their_values(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         if len(request.messages) > 2:
             return gives({"lines": rows_of(request)})
@@ -167,7 +167,7 @@ def test_items_that_differ_only_in_what_is_missing_are_not_mixed_up(models: Mode
     assert result.data["lines"] == [{"sku": f"A-{number}", "amount": 7.5} for number in range(60)]
 
 
-def test_what_cannot_be_found_is_corrected_with_the_whole_text(models: ModelServer) -> None:
+def test_items_that_cannot_be_located_are_corrected_with_the_whole_text(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         return gives({"lines": rows if is_again(request) else [*rows[:7], {}, *rows[8:]]})
@@ -177,7 +177,7 @@ def test_what_cannot_be_found_is_corrected_with_the_whole_text(models: ModelServ
     assert text_of(models.requests[1]) == text_of(models.requests[0])
 
 
-def test_a_required_value_that_no_piece_gave_is_looked_for_once(models: ModelServer) -> None:
+def test_a_required_value_missing_from_all_pieces_is_requested_once(models: ModelServer) -> None:
     """The task failed with all its good rows."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
@@ -193,7 +193,7 @@ def test_a_required_value_that_no_piece_gave_is_looked_for_once(models: ModelSer
     assert len(text_of(last)) < 8_200
 
 
-def test_other_members_of_the_reply_about_a_missing_value_are_not_asked_for_again(models: ModelServer) -> None:
+def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: ModelServer) -> None:
     """A reply with the value and with rows that do not fit was requested again, and its value was lost."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
@@ -206,7 +206,7 @@ def test_other_members_of_the_reply_about_a_missing_value_are_not_asked_for_agai
     assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
 
 
-def test_a_value_that_is_not_found_at_the_edges_is_looked_for_in_more_text(models: ModelServer, settings: Any) -> None:
+def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: ModelServer, settings: Any) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_size_chars": 8_000})
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
     sizes: list[int] = []
@@ -272,7 +272,7 @@ def test_a_rule_may_require_all_items(models: ModelServer) -> None:
         process(require_complete=True)
 
 
-def test_a_response_that_is_not_shown_whole_is_not_shown_at_all(models: ModelServer) -> None:
+def test_a_response_too_long_to_repeat_is_not_shown_in_part(models: ModelServer) -> None:
     """A second ask showed the first 40,000 of 59,000 characters, and 336 of 500 rows came back."""
     models.will(says(json.dumps({"data": {"lines": ALL}}, indent=8)[:-1]), lambda r: gives({"lines": rows_of(r)}))
 
@@ -419,7 +419,7 @@ def test_a_rule_may_refuse_values_that_differ(models: ModelServer) -> None:
         process(100, schema=with_total(**{"x-merge": "error"}))
 
 
-def test_an_object_of_two_places_is_put_to_the_model(models: ModelServer) -> None:
+def test_the_model_chooses_between_objects_of_two_places(models: ModelServer) -> None:
     firm = {"type": "object", "properties": {"name": {"type": "string"}, "tax": {"type": "string"}}}
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "firm": firm}}
     firms = {1: {"name": "ACME"}, 2: {"name": "Beta", "tax": "DE1"}}
@@ -449,7 +449,7 @@ def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
     assert warning(context, "merge_conflict").endswith("It was shown the first and the last ones, 8 of 10.")
 
 
-def test_lists_by_position_that_differ_are_put_to_the_model(models: ModelServer) -> None:
+def test_the_model_chooses_between_tuples_that_differ(models: ModelServer) -> None:
     """The task failed with a TypeError, after all pieces were paid."""
     place = {"type": ["array", "null"], "prefixItems": [{"type": "number"}, {"type": "number"}]}
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "place": place}}
@@ -548,7 +548,7 @@ def test_a_combination_that_keeps_losing_rows_fails(models: ModelServer) -> None
         process(60, strategy="chunked-summarize")
 
 
-def test_notes_that_do_not_count_are_reported(models: ModelServer) -> None:
+def test_notes_without_a_count_of_items_are_reported(models: ModelServer) -> None:
     models.always(lambda r: says("Notes") if "piece" in r.message("user").split("\n")[0] else gives({"lines": []}))
     context = context_of(seconds=120)
     process(60, context=context, strategy="chunked-summarize")
@@ -577,7 +577,7 @@ class Killed(BaseException):
     """The worker process ended."""
 
 
-def test_a_worker_that_is_killed_between_shared_corrections_pays_for_none_twice(models: ModelServer) -> None:
+def test_a_worker_killed_between_shared_corrections_pays_for_none_twice(models: ModelServer) -> None:
     """Killed after each response. The next run takes the paid ones from the cache, and the result is the same."""
 
     def dies(_usage: Usage) -> None:

@@ -113,7 +113,7 @@ def test_users_see_their_own_usage_by_day(task: Task, models: ModelServer, api: 
 
 
 @pytest.mark.parametrize("days", ["0", "367", "x", "-1", ""])
-def test_days_are_checked(api: APIClient, days: str) -> None:
+def test_an_invalid_number_of_days_is_refused(api: APIClient, days: str) -> None:
     response = api.get(f"{USAGE}?days={days}")
     assert response.status_code == 400
     assert response.json()["errors"][0]["detail"] == "Must be a whole number of days from 1 to 366."
@@ -150,7 +150,7 @@ def test_a_call_that_times_out_is_counted(models: ModelServer, settings: Any, ac
     assert codes(context) == ["usage_incomplete"]
 
 
-def test_a_call_that_the_stage_s_deadline_ends_is_counted(models: ModelServer) -> None:
+def test_a_call_that_ends_at_the_deadline_of_the_stage_is_counted(models: ModelServer) -> None:
     models.always(Reply(action=hang))
     context = context_of(seconds=1.0)
 

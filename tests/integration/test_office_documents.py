@@ -246,7 +246,7 @@ BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 
 
 @pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
-def test_bombs_are_refused_and_the_next_document_is_read(
+def test_decompression_bombs_are_refused_and_the_next_document_is_read(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
     """B28"""
@@ -273,7 +273,7 @@ CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:
     ],
     ids=["text boxes", "notes", "notes that cite each other"],
 )
-def test_what_is_nested_is_read_once(
+def test_nested_content_is_read_once(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
 ) -> None:
     """B12: each level was read twice as often as the one above it, so 469 bytes took all the time of all attempts."""
@@ -331,7 +331,7 @@ def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: p
         provider.close()
 
 
-def test_a_limit_is_told_in_numbers(provider: LocalProvider, made: Maker) -> None:
+def test_an_exceeded_limit_is_reported_with_numbers(provider: LocalProvider, made: Maker) -> None:
     with pytest.raises(errors.TooManyPages) as caught:
         convert(provider, made(hostile_office.xlsx(b"", sheets=600), DocumentFormat.XLSX))
     assert caught.value.detail == "The document has 600 pages; the limit is 500."

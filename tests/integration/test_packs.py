@@ -76,7 +76,7 @@ def check_files(job: Job) -> None:
         assert hashlib.sha256(file_of(chunk)).hexdigest() == chunk.sha256
 
 
-def test_a_manifest_has_the_files_of_batches_whatever_replaces_them(job: Job) -> None:
+def test_a_manifest_keeps_files_of_batches_that_were_replaced(job: Job) -> None:
     """A38: and reads none of them again."""
     for chunk in job.chunks.filter(pack__isnull=False):
         storage.delete(chunk.path)
@@ -111,7 +111,7 @@ def test_large_files_are_in_no_pack(alone: Dataset, alice: User, monkeypatch: py
     check_files(job)
 
 
-def test_a_pack_has_what_one_request_can_send(
+def test_a_pack_fits_one_request(
     alone: Dataset,
     alice: User,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +190,7 @@ def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> No
         file_of(job.chunks.get(seq=3))
 
 
-def test_the_completion_packs_what_was_in_a_lost_pack(job: Job) -> None:
+def test_the_completion_packs_files_of_a_lost_pack_again(job: Job) -> None:
     """A28, A38: the rows are of a backup."""
     storage.delete(packs.key_of_batch(job.pk, job.chunks.get(seq=1).pack or 0))
     completion.complete(job.pk)
@@ -198,7 +198,7 @@ def test_the_completion_packs_what_was_in_a_lost_pack(job: Job) -> None:
     check_files(job)
 
 
-def test_the_completion_packs_what_was_packed_long_ago(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_completion_packs_files_of_old_packs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A38: the bucket's lifecycle rule would delete such a pack before the delivery expires."""
     monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
     completion.complete(job.pk)
@@ -271,7 +271,7 @@ def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest
     assert violations() == before
 
 
-def test_a_retry_keeps_the_packs_of_what_was_done(alone: Dataset, alice: User) -> None:
+def test_a_retry_keeps_the_packs_of_finished_chunks(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 4, delivery="manifest")
     run(claim_batch(3))
     (claim,) = claim_batch(1)

@@ -233,7 +233,7 @@ def test_row_groups_are_bounded_by_their_bytes(
     assert file.read().column("n").to_pylist() == list(range(1, 100001))
 
 
-def test_a_request_for_parquet_is_compressed_inside(api: APIClient, dataset: Dataset) -> None:
+def test_a_requested_parquet_file_is_compressed_internally(api: APIClient, dataset: Dataset) -> None:
     """A30."""
     item = {"key": "JFK", "effectiveDate": "2024-02-28"}
     body = {"dataset": "things", "items": [item], "format": "parquet"}

@@ -55,7 +55,7 @@ def process(rule: RuleContent, *, count: int = 6, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
-def test_calls_of_a_task_begin_alike(models: ModelServer, strategy: str) -> None:
+def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> None:
     if strategy == "chunked-summarize":
         models.always(lambda request: gives({"number": "I", "total": 1}) if request.form else says("Notes."))
 
@@ -66,7 +66,7 @@ def test_calls_of_a_task_begin_alike(models: ModelServer, strategy: str) -> None
     assert min(found) >= 0.9
 
 
-def test_a_correction_of_some_rows_begins_like_the_pieces(models: ModelServer) -> None:
+def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: ModelServer) -> None:
     """Its schema has one list alone, and stood before the instructions of the rule: the share was 1 %."""
     row = {"type": "object", "properties": {"n": {"type": "string"}, "amount": {"type": "number"}}, "required": ["n"]}
     schema = {"type": "object", "properties": {"rows": {"type": "array", "items": row}, "total": {"type": "number"}}}
@@ -84,7 +84,7 @@ def test_a_correction_of_some_rows_begins_like_the_pieces(models: ModelServer) -
     assert shares(models.requests)[-1] >= 0.9
 
 
-def test_only_the_document_and_what_is_about_it_differs(models: ModelServer) -> None:
+def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
     """Without a long rule, too, everything before the marker is the same."""
     process(rule_of(INVOICE, strategy="chunked-extract"))
 

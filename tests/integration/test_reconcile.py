@@ -174,7 +174,7 @@ def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice
     storage.delete(f"{dataset.base_path}/notes.txt")
 
 
-def test_deletion_of_unknown_objects_spares_workers_and_owners(dataset: Dataset, alice: User) -> None:
+def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset, alice: User) -> None:
     """It is done while the service runs."""
     receipt = done(make_job(dataset, alice, 1, key="DONE"))
     make_job(dataset, alice, 1)

@@ -36,7 +36,9 @@ def retry(task: Task, alice: User, name: str, *, act: str = "") -> None:
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS, rule_content=content)
 
 
-def test_the_former_result_stays_while_a_retry_runs_and_after_it_fails(task: Task, api: APIClient, alice: User) -> None:
+def test_the_previous_result_stays_during_a_retry_and_after_its_failure(
+    task: Task, api: APIClient, alice: User
+) -> None:
     first = shown(api, task)["result"]
     assert shown(api, task)["previous_result"] is None
     retry(task, alice, "second", act="fails")  # its mode does not exist
@@ -91,7 +93,7 @@ def test_the_page_shows_it_with_its_rule(task: Task, alice: User, client: Client
 
 
 # ---- Waiting --------------------------------------------------------------------------------------------------------
-def test_a_task_that_waits_for_a_worker_says_so(api: APIClient, alice: User, client: Client) -> None:
+def test_a_task_that_waits_for_a_worker_is_shown_as_waiting(api: APIClient, alice: User, client: Client) -> None:
     task = make_task(alice, "Hello.", rule=make_rule(alice, mode="llm", name="later"))
     run(task, Stage.OCR)
     client.force_login(alice)
@@ -105,7 +107,7 @@ def test_a_task_that_waits_for_a_worker_says_so(api: APIClient, alice: User, cli
     assert shown(api, task)["waiting"] is False
 
 
-def test_a_task_that_a_worker_has_does_not_wait(api: APIClient, alice: User) -> None:
+def test_a_task_held_by_a_worker_is_not_shown_as_waiting(api: APIClient, alice: User) -> None:
     from etl import runstate
 
     task = make_task(alice, "Hello.")

@@ -81,7 +81,7 @@ def test_numbers_keep_their_digits(task: Task, api: APIClient) -> None:
     assert b"123456789012345678901234567890.1," in same_number.content, "another notation is a correction"
 
 
-def test_the_history_tells_who_changed_what_and_when(task: Task, api: APIClient, alice: User) -> None:
+def test_the_history_has_the_user_time_and_values_of_each_change(task: Task, api: APIClient, alice: User) -> None:
     """B37."""
     correct(api, task, {"number": "INV-71", "kind": None, "tags": ["paper"]})
     correct(api, task, {"number": "INV-72"})
@@ -131,7 +131,7 @@ def test_a_correction_needs_the_tag_of_the_result_that_was_read(task: Task, api:
     assert ReviewEvent.objects.count() == 2
 
 
-def test_of_two_people_at_once_one_is_told(task: Task, alice: User) -> None:
+def test_one_of_two_concurrent_corrections_is_refused(task: Task, alice: User) -> None:
     """B37: the row's lock decides."""
     api, names = client_of(alice), ("a", "b")
     tag = api.get(path(task))["ETag"]
@@ -180,7 +180,7 @@ def test_a_body_of_another_shape_is_refused(task: Task, api: APIClient, body: st
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
 
 
-def test_nothing_is_changed_without_a_difference(task: Task, api: APIClient) -> None:
+def test_a_correction_without_a_difference_changes_nothing(task: Task, api: APIClient) -> None:
     api.post(path(task, "/approve"))
     tag = api.get(path(task))["ETag"]
     same = correct(api, task, '{"total": 90071992547409.930, "extra": null}')
@@ -304,7 +304,7 @@ def test_a_corrected_result_stays_when_a_late_worker_overwrites_the_run_state(ta
     assert (shown["result"]["data"]["number"], shown["corrected"]) == (number, True)
 
 
-def test_nothing_is_changed_while_redis_is_away(task: Task, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redis_outage_changes_nothing(task: Task, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """B37: it would go on to show the result without the correction."""
     tag = api.get(path(task))["ETag"]
 
@@ -336,7 +336,7 @@ def test_staff_correct_for_the_owner_with_a_record_without_contents(
     assert not any("secret-71" in message for message in messages)
 
 
-def test_a_deleted_task_takes_its_history_with_it(task: Task, api: APIClient) -> None:
+def test_the_history_is_deleted_with_its_task(task: Task, api: APIClient) -> None:
     """B37, B34."""
     correct(api, task, {"number": "INV-71"})
     assert api.delete(path(task, "")).status_code == 204

@@ -151,7 +151,7 @@ def test_errors_are_shown_at_their_fields_and_nothing_is_saved(
     assert f"/{list(changes)[-1][2:]}" in wrong
 
 
-def test_a_faster_person_keeps_their_change(task: Task, client: Client, alice: User) -> None:
+def test_the_first_of_two_concurrent_changes_is_kept(task: Task, client: Client, alice: User) -> None:
     """B37: the second one sees the data of now, and what they had entered."""
     form = fields(client, path(task)) | {"v/number": "INV-72"}
     review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
@@ -164,7 +164,7 @@ def test_a_faster_person_keeps_their_change(task: Task, client: Client, alice: U
     assert data(task)["number"] == "INV-71"
 
 
-def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> None:
+def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
     """B37: of a long list some rows at a time; the others stay."""
     count = MOST_FIELDS
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}}}' for n in range(count))
@@ -187,7 +187,7 @@ def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> Non
     assert found["number"] == "1"
 
 
-def test_added_rows_leave_no_other_field_out(alice: User, client: Client) -> None:
+def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> None:
     """B37: the form has the same parts when it is sent, however many rows it got meanwhile."""
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MOST_FIELDS // 3 - 5))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}], "tags": ["a", "b"]}}')
@@ -228,7 +228,7 @@ def test_a_result_is_approved_and_the_approval_removed(task: Task, client: Clien
     assert row_of(task).approved_at is None
 
 
-def test_what_changed_meanwhile_is_not_approved(task: Task, client: Client, alice: User) -> None:
+def test_a_result_that_changed_in_the_meantime_is_not_approved(task: Task, client: Client, alice: User) -> None:
     """B37."""
     review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
     answer = client.post(path(task, "/approve"), {"tag": f'"{row_of(task).run}-0"'}, follow=True)

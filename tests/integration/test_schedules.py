@@ -58,7 +58,7 @@ def counted() -> float | None:
 
 # ---- Planned times --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_a_year_of_a_beat_that_runs_on_time(dataset: Dataset, alice: User) -> None:
+def test_each_planned_time_of_a_year_has_one_run(dataset: Dataset, alice: User) -> None:
     """A33: 365 jobs, at 02:30 in Berlin; at 03:00 on the day without 02:30, and at the first of two 02:30."""
     schedule = make_schedule(alice, dataset)
     for _ in range(365):
@@ -103,7 +103,7 @@ def test_after_a_day_without_the_beat_the_newest_times_are_caught_up(dataset: Da
     assert len(history(schedule)) == 11
 
 
-def test_a_planned_time_waits_for_the_run_before_or_is_skipped(dataset: Dataset, alice: User) -> None:
+def test_a_planned_time_waits_for_the_previous_run_or_is_skipped(dataset: Dataset, alice: User) -> None:
     """A33: one run at a time."""
     skipping = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     waiting = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC", misfire="catch_up")

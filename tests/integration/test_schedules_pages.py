@@ -70,7 +70,7 @@ def test_a_schedule_is_created_changed_and_shown(me: Client, dataset: Dataset) -
     assert (schedule.cron, schedule.request["keys"]) == ("0 7 * * *", ["JFK"])
 
 
-def test_the_form_keeps_what_it_cannot_show(me: Client, dataset: Dataset, alice: User) -> None:
+def test_the_form_keeps_values_that_it_cannot_show(me: Client, dataset: Dataset, alice: User) -> None:
     """A33: a lifetime set over the API, and keys that contain a separator."""
     Dataset.objects.filter(pk=dataset.pk).update(key_pattern="[A-Z ]{1,9}")
     request = {
@@ -140,7 +140,7 @@ def test_buttons_pause_resume_run_and_delete(me: Client, dataset: Dataset, alice
     assert not Schedule.objects.exists()
 
 
-def test_pages_of_strangers_are_404(me: Client, dataset: Dataset, bob: User) -> None:
+def test_pages_of_other_users_are_404(me: Client, dataset: Dataset, bob: User) -> None:
     """A33."""
     schedule = make_schedule(bob, dataset)
     for name in ("schedule", "change-schedule"):

@@ -229,7 +229,7 @@ def test_new_recovery_codes_replace_the_old_ones(enrolled: list[str], client: Cl
     assert not second_factor.use_code(carol, enrolled[1])
 
 
-def test_users_of_single_sign_on_have_none_here(carol: User, client: Client, settings: LazySettings) -> None:
+def test_users_of_single_sign_on_have_no_local_factors(carol: User, client: Client, settings: LazySettings) -> None:
     now = carol.date_joined
     Identity.objects.create(user=carol, issuer="i", subject="s", checked_at=now, attempted_at=now)
     settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": "http://127.0.0.1:9"})
@@ -254,7 +254,9 @@ def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: 
 
 
 # ---- REQUIRE_MFA ----------------------------------------------------------------------------------------------------
-def test_pages_lead_to_the_setup_until_there_is_a_factor(carol: User, client: Client, settings: LazySettings) -> None:
+def test_pages_redirect_to_the_setup_until_there_is_a_factor(
+    carol: User, client: Client, settings: LazySettings
+) -> None:
     """C10."""
     require(settings, "all")
     enter_password(client)
@@ -286,7 +288,7 @@ def test_the_api_refuses_a_session_without_a_factor(carol: User, client: Client,
         ("all", "email", 302),
     ],
 )
-def test_the_setting_decides_who_needs_one(
+def test_the_setting_determines_the_users_that_need_a_factor(
     *, carol: User, client: Client, settings: LazySettings, who: str, right: str, expected: int
 ) -> None:
     require(settings, who)

@@ -99,7 +99,7 @@ def test_a_user_of_the_provider_signs_in(client: Client, provider: OpenIDProvide
     assert client.get("/admin/").status_code == 200
 
 
-def test_groups_decide_about_rights(client: Client, provider: OpenIDProvider) -> None:
+def test_groups_determine_permissions(client: Client, provider: OpenIDProvider) -> None:
     finance = Group.objects.create(name="finance")
     for name, rights in (("grace", (True, False)), ("joan", (False, False))):
         sign_in(Client(), name)
@@ -244,7 +244,7 @@ def test_a_removed_group_ends_sessions_and_rights(client: Client, provider: Open
     assert client.get("/admin/").status_code == 302
 
 
-def test_a_removed_group_of_no_staff_keeps_tokens(client: Client, provider: OpenIDProvider) -> None:
+def test_a_removed_group_without_staff_rights_keeps_tokens(client: Client, provider: OpenIDProvider) -> None:
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     set_groups(provider, "joan")
@@ -255,7 +255,9 @@ def test_a_removed_group_of_no_staff_keeps_tokens(client: Client, provider: Open
 
 
 @pytest.mark.parametrize("how", ["session", "token"])
-def test_a_user_whom_the_provider_deactivated_is_ended(client: Client, provider: OpenIDProvider, how: str) -> None:
+def test_the_access_of_a_user_deactivated_at_the_provider_ends(
+    client: Client, provider: OpenIDProvider, how: str
+) -> None:
     """C10."""
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
@@ -296,7 +298,7 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
     assert not User.objects.get().is_active
 
 
-def test_what_staff_decide_about_an_ended_account_stands(
+def test_an_account_that_staff_save_after_it_ended_stays_disabled(
     client: Client, provider: OpenIDProvider, admin_client: Client
 ) -> None:
     """C10: staff who save an account that the provider had ended have disabled it."""
@@ -328,7 +330,9 @@ def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, cl
     assert with_token.post("/exports", {}).status_code == 401
 
 
-def test_names_of_roles_give_no_role(client: Client, provider: OpenIDProvider, settings: LazySettings) -> None:
+def test_a_group_named_like_a_role_does_not_grant_it(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
     """C10, C14: unless the settings list them."""
     set_groups(provider, "joan", roles.GROUPS[roles.ADMINISTRATOR])
     sign_in(client, "joan")
@@ -339,7 +343,7 @@ def test_names_of_roles_give_no_role(client: Client, provider: OpenIDProvider, s
     assert User.objects.get().groups.get().name == roles.GROUPS[roles.OPERATOR]
 
 
-def test_a_local_password_is_no_way_around_the_provider(client: Client, provider: OpenIDProvider) -> None:
+def test_a_local_password_does_not_bypass_the_provider(client: Client, provider: OpenIDProvider) -> None:
     """C10."""
     sign_in(client, "joan")
     user = User.objects.get()
@@ -350,7 +354,7 @@ def test_a_local_password_is_no_way_around_the_provider(client: Client, provider
     assert not is_in(browser)
 
 
-def test_sign_ins_that_are_begun_are_limited_and_leave_one_state(
+def test_unfinished_sign_ins_are_limited_and_store_one_state(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
     """C10: else anybody fills the table of sessions."""

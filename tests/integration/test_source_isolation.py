@@ -251,7 +251,7 @@ FORMULAS = [*(f"{before}=1+1" for before in DISGUISES), "+1+1", "-1+1", "@SUM(A1
 
 
 @pytest.mark.parametrize("value", [*FORMULAS, "\uff1d1+1", "\uff0b1+1", "\uff0d1+1", "\uff20SUM(A1)", "\ufe661+1"])
-def test_formulas_are_escaped_in_every_disguise(
+def test_formulas_are_escaped_in_every_notation(
     source_db: psycopg.Connection, session: database.SourceSession, value: str
 ) -> None:
     """A20."""
@@ -293,7 +293,7 @@ def test_other_values_are_not_escaped(
 
 
 # ---- Bounds ---------------------------------------------------------------------------------------------------------
-def test_a_row_that_is_too_large_is_an_error_of_its_own(
+def test_a_too_large_row_has_its_own_error(
     source_db: psycopg.Connection, session: database.SourceSession, settings: Any
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})

@@ -80,7 +80,7 @@ def test_a_retry_and_a_success_end_the_message(
     assert finish(failed).chunks.get().source_message == ""
 
 
-def test_an_older_file_comes_with_the_message_of_the_failure(
+def test_a_snapshot_has_the_message_of_the_failure_that_it_replaces(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A34: the source failed, so staff see the reason."""
@@ -201,6 +201,6 @@ def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> N
         ("", ""),
     ],
 )
-def test_codes_have_words(detail: str, words: str) -> None:
+def test_every_code_has_a_text(detail: str, words: str) -> None:
     """A34: also those that Postgres has not yet got."""
     assert in_words(detail) == words

@@ -63,7 +63,7 @@ def test_a_part_of_the_file_name_is_enough(api: APIClient, alice: User, bob: Use
     assert len(found(api, q="")) == 4
 
 
-def test_a_short_text_is_the_beginning_of_the_name(api: APIClient, alice: User) -> None:
+def test_a_short_text_matches_the_beginning_of_the_name(api: APIClient, alice: User) -> None:
     """B39."""
     for name in ("Invoice.pdf", "my invoice.pdf"):
         make_row(alice, filename=name)
@@ -113,7 +113,7 @@ def test_pages_of_results_keep_the_filters(api: APIClient, alice: User) -> None:
         ({"to": ""}, {("/to", "invalid")}),
     ],
 )
-def test_bad_filters_are_refused_at_their_names(api: APIClient, filters: Any, errors: set[Any]) -> None:
+def test_invalid_filters_are_refused_by_name(api: APIClient, filters: Any, errors: set[Any]) -> None:
     """B39."""
     assert refused(api, **filters) == errors
 
@@ -188,7 +188,7 @@ def scans_of_tasks(work: Any) -> list[tuple[Plan, str]]:
 
 
 @pytest.mark.timeout(300)
-def test_each_filter_reads_few_of_many_documents(api: APIClient, many: Rule, alice: User) -> None:
+def test_each_filter_reads_few_rows_of_many_documents(api: APIClient, many: Rule, alice: User) -> None:
     """B39. Rare rows may be the oldest: a list by time would be read to its end."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"q": "contract"}, "etl_task_filename"),

@@ -186,7 +186,7 @@ def test_concurrent_calls_exceed_a_budget_by_one_call_at_most(
     assert not budgets.running.calls
 
 
-def test_calls_run_beside_each_other_while_they_fit(models: ModelServer, alice: User, rehearsed: Change) -> None:
+def test_concurrent_calls_run_while_they_fit_the_budget(models: ModelServer, alice: User, rehearsed: Change) -> None:
     rehearsed(etl_daily_tokens=250)
     budget = DailyBudget(user_id=alice.pk, rule_id=0)
 
@@ -213,7 +213,7 @@ def test_a_call_without_tokens_costs_none(models: ModelServer, alice: User, rule
     assert used(alice) == 18
 
 
-def test_limits_tell_the_budgets(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
+def test_the_limits_include_token_budgets(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
     """B44: as for documents; null without a limit."""
     api = client_of(alice)
     body = api.get("/api/v1/etl/limits").json()

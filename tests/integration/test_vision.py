@@ -189,7 +189,7 @@ def test_more_pages_than_the_limit_are_refused_with_numbers(models: ModelServer,
     assert (models.requests, pages.read_pages) == ([], [])
 
 
-def test_pages_that_cannot_be_drawn_are_told(models: ModelServer) -> None:
+def test_pages_that_cannot_be_drawn_are_reported(models: ModelServer) -> None:
     """B40, B32."""
     models.always(gives({"number": "INV-7", "total": 12.5}))
     context = context_of()
@@ -229,7 +229,7 @@ def test_a_model_without_vision_has_a_code_of_its_own(models: ModelServer, statu
 @pytest.mark.parametrize(
     "message", ["The image is too large, and not supported.", "Cannot decode image 1", "At most 1 image(s)"]
 )
-def test_a_refused_image_says_nothing_about_vision(models: ModelServer, message: str) -> None:
+def test_a_refused_image_is_not_reported_as_missing_vision(models: ModelServer, message: str) -> None:
     models.always(problem(400, message))
     with pytest.raises(LlmForbidden) as caught:
         process(Drawn(1))

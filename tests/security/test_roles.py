@@ -114,7 +114,7 @@ def test_every_operation_of_the_schema_has_an_expectation() -> None:
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
-def test_each_role_gets_what_the_matrix_says(
+def test_each_role_has_the_access_in_the_matrix(
     belongings: dict[str, Any], state: Callable[[], State], persona: str
 ) -> None:
     """C14: what is refused changes nothing."""

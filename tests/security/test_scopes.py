@@ -59,7 +59,7 @@ def test_the_schema_names_the_scopes() -> None:
 
 
 @pytest.mark.parametrize("scope", ALL)
-def test_a_token_reaches_what_its_scope_permits_and_nothing_else(
+def test_a_token_reaches_only_operations_permitted_by_its_scope(
     belongings: dict[str, Any], alice: User, state: Callable[[], State], scope: str
 ) -> None:
     _, text = tokens.create(alice, limits=[scope])

@@ -464,7 +464,7 @@ def test_a_total_carried_forward_is_not_the_total(name: str, text: str, level: s
 
 
 # ---- Items that share a row -----------------------------------------------------------------------------------------
-def test_one_row_does_not_prove_two_items() -> None:
+def test_two_items_are_not_both_sure_by_one_row() -> None:
     """A model that gives a row twice has both items `exact`, by the same row, without a warning."""
     text = "| sku | amount |\n|---|---|\n" + "".join(f"| A-{n} | {n}.50 |\n" for n in range(10))
     lines = [{"sku": f"A-{n}", "amount": n + 0.5} for n in (*range(10), 0)]

@@ -130,7 +130,7 @@ def test_an_item_of_several_lines_is_one_row() -> None:
     assert [each["match"] for each in found.values()] == ["exact", "normalized"] * 3
 
 
-def test_the_total_behind_many_rows_is_looked_for() -> None:
+def test_the_total_after_many_rows_is_found() -> None:
     rows = [(f"Article {number:04}", 1, "10.00") for number in range(1_000)]
     data = {"lines": [{"article": name, "amount": 10} for name, _, _ in rows], "total": 10_400}
     pages = [*statement(rows, per_page=50), "Total 10,400.00 of all"]
@@ -176,7 +176,7 @@ def test_a_number_of_pages_is_cited_by_a_page_number() -> None:
 
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------
-def test_sums_and_counts_are_told_from_missing_values() -> None:
+def test_sums_and_counts_are_distinguished_from_missing_values() -> None:
     rows = [("Desk", 1, "99.10"), ("Lamp", 2, "31.20"), ("Chair", 3, "189.30")]
     lines = [{"article": name, "amount": Decimal(amount)} for name, _, amount in rows]
     data = {"lines": lines, "total": Decimal("319.60"), "wrong": Decimal("319.61"), "articles": 3, "pages": 7}

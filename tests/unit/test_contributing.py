@@ -37,7 +37,7 @@ def test_every_make_target_exists() -> None:
 @pytest.mark.parametrize(
     "name", ["a dataset", "a setting", "an ocr provider", "a post-processor, or a strategy", "an event", "a state"]
 )
-def test_it_has_a_checklist_for(name: str) -> None:
+def test_it_has_a_checklist_for_each_extension(name: str) -> None:
     """C6."""
     section = re.search(rf"^### {name}\b.*?(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL | re.IGNORECASE)
 

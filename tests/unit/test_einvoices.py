@@ -128,7 +128,7 @@ def test_profiles_without_lines_are_not_checked_for_lines() -> None:
     assert message_of(minimum.read_text(encoding="utf-8"))["errors"] == []
 
 
-def test_what_the_schema_refuses_is_an_error_and_the_data_is_read() -> None:
+def test_data_that_violates_the_schema_is_read_with_an_error() -> None:
     """B41"""
     message = message_of(XML.replace("<ram:TypeCode>380", "<ram:Kind/><ram:TypeCode>380"))
     assert [error["code"] for error in message["errors"]] == ["schema"]

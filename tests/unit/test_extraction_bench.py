@@ -34,7 +34,7 @@ def document() -> Document:
 # ---- Documents and reader -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("pages", [1, 3])
-def test_a_reader_that_sees_all_reads_all(family: Family, pages: int) -> None:
+def test_a_reader_of_the_whole_document_finds_every_value(family: Family, pages: int) -> None:
     made = families.document(family, seed=5, pages=pages)
 
     found = reading.read(shown(made), made.schema)
@@ -94,7 +94,7 @@ def evidence_of(answer: Any, index: int) -> list[Any]:
     return [value for pointer, value in answer["evidence"].items() if pointer.startswith(f"/{ROWS}/{index}/")]
 
 
-def test_a_sloppy_reader_corrects_what_is_complained_about(document: Document) -> None:
+def test_a_sloppy_reader_corrects_reported_errors(document: Document) -> None:
     first = json.loads(reader.extract(asked(document, mode="sloppy-10", run="many")))["data"][ROWS]
     wrong = [index for index, row in enumerate(first) if row != document.rows[index].values]
     assert wrong

@@ -59,7 +59,7 @@ def test_it_shows_a_short_document_whole() -> None:
     assert edges([piece], 500) == piece.shown
 
 
-def test_it_takes_only_what_was_wanted() -> None:
+def test_it_takes_only_the_requested_values() -> None:
     """Rows that the reply adds need not fit: nothing of them is used."""
     reply = {"data": {"total": 12.5, "note": 7, "rows": [{}]}, "evidence": {"/total": {"page": 1, "quote": "12.50"}}}
     answer = read(["/total", "/seller/tax_id"], json.dumps(reply), QUESTION)
@@ -73,5 +73,5 @@ def test_it_refuses_a_reply_without_a_usable_value(text: str) -> None:
         read(["/total"], text, QUESTION)
 
 
-def test_a_value_that_is_not_there_is_no_error() -> None:
+def test_a_value_missing_from_the_document_is_no_error() -> None:
     assert read(["/total"], '{"data": {"total": null}}', QUESTION).data == {}

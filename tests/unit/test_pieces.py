@@ -214,7 +214,7 @@ def test_items_over_the_end_of_a_page_are_not_split() -> None:
         assert sum(all(line in piece.text for line in named(number)) for piece in pieces) == 1, number
 
 
-def test_lines_of_both_sides_are_shown_where_an_item_may_go_on() -> None:
+def test_lines_from_both_sides_are_shown_where_an_item_may_be_split() -> None:
     sentences = [f"Sentence {WORDS[n % 7]} number-{n:03d} of the text." for n in range(90)]
     pieces = pieces_of(" ".join(sentences), size=800)
 
@@ -230,7 +230,7 @@ def test_lines_of_both_sides_are_shown_where_an_item_may_go_on() -> None:
     assert (pieces[0].before, pieces[-1].after) == ("", "")
 
 
-def test_nothing_more_is_shown_at_borders_that_are_sure() -> None:
+def test_no_extra_lines_are_shown_at_certain_borders() -> None:
     page = "\n\n".join(f"## Part {number}\n\n{'word ' * 20}" for number in range(8))
     for pieces in (pieces_of(page), pieces_of(f"Intro.\n\n{TABLE}")):
         assert len(pieces) > 3

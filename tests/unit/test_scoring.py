@@ -39,7 +39,7 @@ def fields(expected: Any, found: Any) -> dict[str, tuple[Any, int]]:
 
 
 @given(values)
-def test_a_value_is_entirely_like_itself(value: Any) -> None:
+def test_a_value_equals_itself_with_the_full_score(value: Any) -> None:
     """B38."""
     result = scoring.score(value, value)
     assert result.total.accuracy == 1

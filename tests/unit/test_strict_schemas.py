@@ -78,7 +78,7 @@ def spellings(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @given(st.data())
-def test_what_fits_the_rule_is_possible_and_comes_back(data: st.DataObject) -> None:
+def test_every_valid_value_has_a_strict_response_that_is_read_as_that_value(data: st.DataObject) -> None:
     """B15: each value that fits the rule's schema has a strict response, which is read as that value."""
     schema, values = data.draw(cases())
     value = data.draw(values)
