@@ -1,8 +1,8 @@
 """P12: a job of 5 chunks behind a running one of 10,000 of another user, alternating with the same job alone: at most
 4 times as long.
 
-Measured until the receipt, with real workers, for database calls and for reused files on either side: neither kind
-of work may delay the other. The bound is for calls behind calls.
+Measured until the receipt, with real workers, for database calls and for reused files on either side: neither kind of
+work may delay the other. The bound applies to calls queued behind calls.
 """
 
 from collections.abc import Iterator

@@ -122,7 +122,7 @@ def rows_until(last: date) -> int:
 
 
 def warm_up(year: YearOfFlights, meter: Meter) -> None:
-    """Fill caches, create the objects that later runs replace, and assert that all ways give the same."""
+    """Fill caches, create the objects that later runs replace, and assert that all alternatives give the same rows."""
     bare_loop(year, meter)
     fresh(year, meter)
     reused(year, meter)

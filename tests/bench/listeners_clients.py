@@ -1,10 +1,9 @@
 """Listeners of one event stream, each with a separate connection: `python -m tests.bench.listeners_clients`.
 
-The first line on stdin is a `Place` as JSON: where to connect, to what, and as whom. Each later line is the number
-of additional listeners. Lines on stdout are JSON: `{"listening": 500}` when all of them have received the snapshot,
-and for each changed chunk `{"change": 17, "last": 1234.5}` when all of them have received it, with the time at
-which the last one did, on the monotonic clock, which all processes of a machine share. They disconnect at the end
-of stdin.
+The first line on stdin is a `Place` as JSON: the server, the path, and the tokens. Each later line is the number of
+additional listeners. Lines on stdout are JSON: `{"listening": 500}` when all of them have received the snapshot, and
+for each changed chunk `{"change": 17, "last": 1234.5}` when all of them have received it, with the time at which the
+last one did, on the monotonic clock, which all processes of a machine share. They disconnect at the end of stdin.
 """
 
 import asyncio

@@ -295,7 +295,7 @@ def einvoice(user: User, xml: bytes = b"") -> None:
 
 
 def wrong_einvoice(user: User) -> None:
-    """One whose amount due is neither that of its page nor the sum."""
+    """An e-invoice whose amount due equals neither that of its page nor the sum."""
     amount = b"<ram:DuePayableAmount>2363.58"
     einvoice(user, sample("einvoice.xml").read_bytes().replace(amount, amount.replace(b"2363", b"9363")))
 

@@ -460,7 +460,7 @@ def test_a_result_is_corrected_and_approved(
 
 @pytest.mark.slow
 def test_the_last_result_is_shown_until_a_new_one_is_available(page: Page, alice: User) -> None:
-    """B33: where the reader has scrolled it, while events update the progress above."""
+    """B33: at its scroll position, while events update the progress above."""
     scenes.again(alice)
     task = Task.objects.get()
     page.goto(path(task))
