@@ -42,7 +42,7 @@ def keep_what_is_there() -> None:
 
 
 def refill(table: str) -> str:
-    """Return statements that restore a table from its copy, unless it has the same number of rows, and none is newer."""
+    """Return statements that restore a table from its copy, unless it has as many rows, and none is newer."""
     version = f"""(SELECT count(*) || ' ' || coalesce(max(xmin::text::bigint), 0) FROM "{table}")"""
     return f"""
         IF {version} IS DISTINCT FROM (SELECT version FROM {COPIES}.versions WHERE of = '{table}') THEN

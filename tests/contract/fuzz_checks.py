@@ -70,7 +70,7 @@ def is_float(body: Any, pointer: str) -> bool:
 
 @schemathesis.hook
 def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
-    """Make valid idempotency keys unique: a request with a repeated key gets its response before its body is checked."""
+    """Make valid idempotency keys unique: a repeated one gets a response before the body is checked."""
     key = (case.headers or {}).get(KEY)
     if isinstance(key, str) and re.fullmatch("[!-~]{1,200}", key):
         case.headers[KEY] = f"{key}-{next(numbers)}"

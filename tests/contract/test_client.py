@@ -85,7 +85,7 @@ def sluice(generated: Path, web: Web, token: str) -> Iterator[Sluice]:
 
 
 def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
-    """No operation is missing, and every body has a type: the generator omits everything that it does not understand."""
+    """No operation is missing, and every body has a type: the generator omits constructs that it does not support."""
     names = [path.relative_to(generated).with_suffix("") for path in generated.rglob("*.py")]
     for name in names:
         importlib.import_module(".".join([PACKAGE, *name.parts]).removesuffix(".__init__"))

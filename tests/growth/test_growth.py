@@ -1,5 +1,7 @@
 """The same work in an installation and in one of a tenth of its size: it reads no more, and takes no longer than a
-bound. Reads are counted in blocks, which do not depend on the load of the machine; times are those of the server. Both
+bound.
+
+Reads are counted in blocks, which do not depend on the load of the machine; times are those of the server. Both
 sizes have the same work to do, as `tests/growth/rows.py` makes it. TIMES=5 makes five times as many rows.
 """
 

@@ -80,7 +80,7 @@ def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str
 
 
 def test_a_task_with_a_removed_processor_fails_with_a_reason(api: APIClient, settings: Any) -> None:
-    """B22: an entry may be taken away, or be missing in a worker."""
+    """B22: an entry may have been removed, or be missing in a worker."""
     task = submit(api, "Hello.", rule=make_rule(api))
     settings.ETL_POSTPROCESSORS = {"skip": settings.ETL_POSTPROCESSORS["skip"]}
     run(task)

@@ -1,4 +1,4 @@
-"""The response of a model that made a task fail: what its error names, and who can read it (B17)."""
+"""The response of a model that made a task fail: its error, and the access to it (B17)."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def text_of(response: Any) -> str:
 
 
 def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice: User) -> None:
-    """B17: twenty places, and how many more."""
+    """B17: twenty pointers, and the number of others."""
     models.always(gives({f"f{n:02}": "no number" for n in range(32)}))
 
     error = failed(alice, MANY).error
@@ -67,7 +67,7 @@ def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice
 
 @pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["misfit", "prose"])
 def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: User, bob: User, text: str) -> None:
-    """B17: as the model wrote it; strangers get 404, and no log line has it."""
+    """B17: as the model wrote it; other users get 404, and no log line contains it."""
     models.will(says("First."), says("Second."), says(text))
     with structlog.testing.capture_logs() as lines:
         task = failed(alice)

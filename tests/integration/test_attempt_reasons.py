@@ -1,4 +1,4 @@
-"""What the page of a document shows while it is processed: time, attempts, the last text and result. B33."""
+"""The page of a document while it is processed: time, attempts, the last text and result. B33."""
 
 import re
 from typing import Any
@@ -62,7 +62,7 @@ def test_a_running_stage_shows_its_time_and_its_limit_and_can_be_stopped(alice: 
 
 @pytest.mark.parametrize("stage", [Stage.POSTPROCESS, Stage.OCR])
 def test_the_last_text_and_result_are_available_during_a_retry(alice: User, client: Client, stage: Stage) -> None:
-    """B33: fragments that events fetch leave them alone."""
+    """B33: fragments that are fetched after events do not change them."""
     task = make_invoice(alice)
     actions.retry(task=row_of(task), from_stage=stage)
     begin(task, stage)

@@ -1,4 +1,4 @@
-"""Connections to the main database, whatever the defaults of its role are, and its clock."""
+"""Connections to the main database, independent of the settings of its role, and its clock."""
 
 import time
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_the_clock_is_that_of_the_database(transactional_db: None, monkeypatch: 
 
 
 def test_the_clock_is_read_again_with_each_connection_of_the_pool(transactional_db: None) -> None:
-    """A host that was suspended, or whose clock was set, does not date URLs in the past for an hour."""
+    """Otherwise a host that was suspended, or whose clock was set, would date URLs in the past for an hour."""
     new_session()
     User.objects.exists()
     connection.close()  # returns it to the pool

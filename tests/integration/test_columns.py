@@ -140,7 +140,7 @@ def test_no_request_queries_the_source_after_the_registration(
 def test_a_dataset_of_an_earlier_release_is_described_once(
     api: APIClient, dataset: Dataset, request: pytest.FixtureRequest
 ) -> None:
-    """A32: then no request asks the source."""
+    """A32: after that, no request queries the source."""
     assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
     request.getfixturevalue("unreachable")
     assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
@@ -156,7 +156,7 @@ def test_an_unavailable_source_is_reported_while_the_columns_are_unknown(
 
 
 def test_a_registration_replaces_the_columns(api: APIClient, dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A32. A job keeps what it was accepted with, A38."""
+    """A32. A job keeps the columns that it was accepted with, A38."""
     job = Job.objects.get(pk=post(api, columns=["n", "d"], reuse="never").json()["jobId"])
     source_db.execute("""
         CREATE FUNCTION data.fewer(key text, effective_date date) RETURNS TABLE (n int, m int)

@@ -1,4 +1,4 @@
-"""Deletion of tasks with everything that was made of them, on request and after their time. B34."""
+"""Deletion of tasks with everything derived from them, on request and after their retention time. B34."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 def objects(task: Task) -> set[str]:
-    """Return the keys of everything that is stored of a task."""
+    """Return the keys of all objects of a task."""
     prefixes = [task.document_key, *artifacts.folders_of(task.pk)]
     return {item.key for prefix in prefixes for item in storage.list_objects(prefix)}
 

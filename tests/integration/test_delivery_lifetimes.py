@@ -81,7 +81,7 @@ def test_a_link_never_outlives_the_delivery(dataset: Dataset, api: APIClient) ->
 
 @pytest.mark.parametrize("seconds", [600, 604_800])
 def test_a_request_chooses_the_lifetime(dataset: Dataset, api: APIClient, seconds: int) -> None:
-    """A29. A replay asks for the same."""
+    """A29. A replay requests the same lifetime."""
     receipt = finish(submitted(api, dataset, deliveryTtlSeconds=seconds))
     assert receipt.expires_at - receipt.issued_at == timedelta(seconds=seconds)
 

@@ -1,7 +1,7 @@
 """Replies of model servers, as their public documentation describes them: one file in `tests/dialects` for each server.
 
 An exchange has the `status` and the `body` of a response, and its `outcome`: `data`, or the code of the error. `calls`:
-how many calls that takes, if it is not one. `document: long`: the document has pages of text. `warning`: its code.
+the number of calls, if it is not one. `document: long`: the document has pages of text. `warning`: its code.
 """
 
 import json

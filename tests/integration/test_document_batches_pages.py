@@ -1,4 +1,4 @@
-"""C1, B36: the pages of batches, as a browser without scripts has them."""
+"""C1, B36: the pages of batches in a browser without scripts."""
 
 import re
 from typing import Any

@@ -39,7 +39,7 @@ def rule(alice: User) -> Rule:
 
 # ---- Turns ----------------------------------------------------------------------------------------------------------
 def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
-    """Have a worker receive these messages one by one, and return the tasks that it runs."""
+    """Deliver these messages to a worker one by one, and return the tasks that it runs."""
     order: list[int] = []
     known = {task.pk: seen(task).attempts[stage] for task in Task.objects.all()}
     for message in messages:
@@ -70,7 +70,7 @@ def test_a_retry_from_post_processing_moves_no_other_user_behind_the_backlog(
 
 
 def test_a_users_document_is_next_although_another_users_backlog_came_first(alice: User, bob: User, rule: Rule) -> None:
-    """The messages are those of the backlog: the row decides what a worker runs."""
+    """All messages are for the backlog: the row decides which task a worker runs."""
     backlog = [make_task(alice, rule=rule) for _ in range(6)]
     for task in backlog[:2]:
         run(task)
@@ -100,7 +100,7 @@ def test_single_documents_one_after_another_do_not_starve_a_backlog(alice: User,
 
 
 def test_cancelled_documents_move_no_other_user_back(alice: User, bob: User, rule: Rule) -> None:
-    """Neither its owner: the last rank is that of the last task which is not cancelled."""
+    """Nor their owner: the last rank is that of the last task that is not cancelled."""
     backlog = [make_task(alice, rule=rule) for _ in range(5)]
     for task in backlog[2:]:
         actions.cancel(task=task)
@@ -138,7 +138,7 @@ def test_a_document_that_waits_for_its_next_attempt_or_is_held_is_passed_over(
 def test_a_message_runs_its_own_task_if_those_before_it_are_not_due(
     alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bounded number of open tasks is looked at for each message."""
+    """Each message searches a bounded number of open tasks."""
     monkeypatch.setattr(turns, "BATCH", 2)
     monkeypatch.setattr(turns, "BATCHES", 2)
     held = [make_task(alice, rule=rule) for _ in range(4)]
@@ -201,7 +201,7 @@ def test_another_users_backlog_does_not_refuse_a_user(
     settings: LazySettings,
     plain: Rule,  # noqa: F811
 ) -> None:
-    """B44: A full queue refuses only users who have their share of it."""
+    """B44: a full queue refuses only users with their share of it."""
     change(settings, etl_queue_size=10)
     for _ in range(10):
         make_row(alice, rule=rule)
@@ -276,7 +276,7 @@ def test_concurrent_submissions_cannot_overspend(alice: User, quota: Callable[..
 def test_a_repeat_is_free_and_a_retry_counts_as_a_document(
     api: APIClient, alice: User, quota: Callable[..., None]
 ) -> None:
-    """B44: retries were free, and each stored another Markdown or called the model again, without a limit."""
+    """B44: before, retries were free, and each stored another Markdown or called the model again, without a limit."""
     quota(etl_daily_documents=2, etl_daily_bytes=len(TEXT))
     first, again = send(api, key="k1"), send(api, key="k1")
     assert (first.status_code, again.status_code, again["Idempotency-Replayed"]) == (202, 202, "true")
@@ -389,7 +389,7 @@ def test_an_expired_upload_url_is_refunded_if_nothing_was_uploaded(alice: User, 
 def test_uploaded_objects_count_until_they_are_deleted(
     api: APIClient, quota: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B44: its share came back every 15 minutes, so a user stored 96 times the daily bytes in a day."""
+    """B44: before, they were refunded every 15 minutes, so a user could store 96 times the daily bytes in a day."""
     quota(etl_daily_documents=2, etl_max_open_per_user=1)
     key = uploaded(api)
     assert offer(api).status_code == 429
@@ -420,7 +420,9 @@ def test_usage_is_kept_for_a_month(alice: User) -> None:
 
 
 def test_a_submitted_upload_is_charged_once(api: APIClient, alice: User, quota: Callable[..., None]) -> None:
-    """Its share becomes the submission's. Another submission of the same upload is charged like any other."""
+    """The charge of the upload becomes that of the submission. Another submission of the same upload is charged like
+    any other.
+    """
     quota(etl_daily_documents=2)
     key = uploaded(api)
     assert offer(api).status_code == 201

@@ -1,4 +1,4 @@
-"""C2: the staff's pages of tasks: what they show and what not, what may be done there, and what they cost."""
+"""C2: the admin pages of tasks: contents, hidden data, actions, and queries."""
 
 import html
 from typing import Any
@@ -96,7 +96,7 @@ def test_lists_are_filtered_and_searched(pages: Client, alice: User, query: str,
 
 
 def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
-    """C2: neither its text nor what was made of it; what it took is shown."""
+    """C2: neither the text nor the results; times and usage are shown."""
     secret = "IBAN DE89 3704"
     task = make_task(alice)
     complete(task)
@@ -116,7 +116,7 @@ def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
 
 
 def test_an_open_task_shows_its_run_state(pages: Client, alice: User) -> None:
-    """C2: as Redis has it; without Redis, by its row."""
+    """C2: from Redis; without Redis, from its row."""
     task = make_task(alice)
     begin(task)
     assert "mineru_parsing" in text(pages, LIST)
@@ -141,7 +141,7 @@ def test_a_task_links_to_its_related_objects(pages: Client, alice: User) -> None
 # ---- Permissions ---------
 @pytest.fixture
 def hands(pages: Client) -> Client:
-    """The same, who may change tasks, too."""
+    """A browser of the same user, who may change tasks, too."""
     User.objects.get(username="sam").user_permissions.add(Permission.objects.get(codename="change_task"))
     return pages
 
@@ -183,7 +183,7 @@ def test_staff_stop_a_running_task(hands: Client, alice: User) -> None:
 
 
 def test_the_history_of_a_review_has_no_values(pages: Client, alice: User) -> None:
-    """B37: who changed what, and when."""
+    """B37: it has the user, the pointers, and the time."""
     task = make_invoice(alice)
     row = review.correct(task, lambda data: data | {"number": "secret-71"}, user=alice, if_match="*")
     review.approve(row, user=alice)

@@ -1,4 +1,4 @@
-"""Samples and evaluations of rules: the API, and workers that die, double, stall, or are cancelled. B38."""
+"""Samples and evaluations of rules: the API, and workers that die, stall, are duplicated, or are cancelled. B38."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ def rule(api: APIClient, model_server: ModelServer) -> Rule:
 
 
 def read_document(user: User, text: str = "Invoice INV-17", **fields: Any) -> Task:
-    """A document that was read."""
+    """Create a document whose OCR is finished."""
     task = make_row(user, text, **fields)
     artifacts.keep_ocr(task, ocr_of(text), warnings=[], attempts=1, check=lambda: None)
     return task
@@ -72,7 +72,7 @@ def get(api: APIClient, rule: Rule, number: int) -> Any:
 
 
 def work(user: User, times: int = 20) -> None:
-    """What workers do with so many messages."""
+    """Process a number of messages like workers."""
     SampleRun.objects.filter(status=SampleStatus.WAITING).update(available_at=Now())
     for _ in range(times):
         execution.run_next(user.pk)
@@ -84,7 +84,7 @@ def expire_leases() -> None:
 
 # ---- Samples --------------------------------------------------------------------------------------------------------
 def test_a_document_becomes_a_sample_once(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: a second request replaces what is expected."""
+    """B38: a second request replaces the expected data."""
     task = read_document(alice, rule=rule)
     created = add(api, rule, task)
     assert created.status_code == 201
@@ -190,7 +190,7 @@ def test_a_sample_is_deleted_alone_or_with_its_document(alice: User, api: APICli
 
 # ---- Evaluations ----------------------------------------------------------------------------------------------------
 def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
-    """B38: from the kept Markdown, with the accuracy of each field, and what it cost."""
+    """B38: from the stored Markdown, with the accuracy of each field, and the cost."""
     for text in ("Invoice INV-17", "Invoice INV-18"):
         add(api, rule, read_document(alice, text, rule=rule), {**EXPECTED, "number": text[8:]})
     response = api.post(path(rule, "evaluations"), {})
@@ -304,7 +304,7 @@ def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Ru
 def test_a_model_outage_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: the attempts are those of documents; then the evaluation fails, without an accuracy."""
+    """B38: after the same attempts as for documents, the evaluation fails, without an accuracy."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
     model_server.always(problem(503))
@@ -355,7 +355,7 @@ def test_errors_of_the_installation_do_not_count_against_the_rule(
 
 
 def test_it_waits_for_a_document_that_is_being_read(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: no attempt counts meanwhile."""
+    """B38: no attempt counts while it waits."""
     task = make_row(alice, "Invoice INV-17", rule=rule)
     add(api, rule, task)
     number = start(api, rule)
@@ -405,7 +405,7 @@ def test_another_worker_takes_over_from_a_killed_worker(
 def test_a_sample_that_kills_its_workers_fails(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: after the attempts of a document."""
+    """B38: after as many attempts as for a document."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
     for _ in range(3):
@@ -458,7 +458,7 @@ def test_duplicate_messages_evaluate_each_sample_once(
 def test_a_cancelled_evaluation_writes_nothing(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B38: the worker stops, and what it paid is counted."""
+    """B38: the worker stops, and its paid tokens are counted."""
     monkeypatch.setattr(execution, "RENEW_SECONDS", 0.1)
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
@@ -499,7 +499,7 @@ def test_an_evaluation_whose_samples_were_deleted_ends(alice: User, api: APIClie
 
 
 def rehearse(settings: LazySettings) -> None:
-    """Let the documents themselves script the processor."""
+    """Use the processor that the documents script."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
 
 

@@ -57,7 +57,7 @@ def task(alice: User, models: ModelServer) -> Task:
 
 
 def compact(text: str) -> str:
-    """Return JSON without the white space between its values. The texts of these tests contain no strings with any."""
+    """Return JSON without the white space between its values. No strings in these tests contain white space."""
     return "".join(text.split())
 
 
@@ -172,7 +172,7 @@ LONG = "12345678901234567890.5"
 def test_numbers_of_schemas_have_every_digit(
     api: APIClient, models: ModelServer, keyword: str, value: str, total: tuple[str, str]
 ) -> None:
-    """Schemas were read with doubles, so 12345678901234567890.4 was at least 12345678901234567890.5."""
+    """Before, schemas were read with doubles, so 12345678901234567890.4 was at least 12345678901234567890.5."""
     schema = f'{{"properties": {{"total": {{"type": "number", "{keyword}": {value}}}}}}}'
     body = f'{{"name": "Long", "json_schema": {schema}}}'
     made = api.post("/api/v1/etl/rules", body, content_type="application/json")

@@ -59,7 +59,7 @@ def rule(alice: User) -> Rule:
 
 
 def add(rule: Rule, data: Any = None, *, user: User | None = None, days: int = 0, **changes: Any) -> Task:
-    """Insert a document that has ended, so many days after DAY."""
+    """Insert a document that ended a number of days after DAY."""
     if data is not None:
         result = {"data": data}
         changes = {"status": "completed", "result": result, "last_result": result, "last_result_run": 1, **changes}
@@ -75,7 +75,7 @@ def post(api: APIClient, **changes: Any) -> Any:
 
 
 def run(response: Any) -> Job:
-    """Do what workers do, to the receipt."""
+    """Run all chunks and the completion, up to the receipt."""
     assert response.status_code == 202, response.content
     job = Job.objects.get(pk=response.json()["jobId"])
     execution.drain()
@@ -251,7 +251,7 @@ def test_corrected_results_are_exported(api: APIClient, rule: Rule) -> None:
 
 
 def test_data_is_that_of_the_current_result(rule: Rule) -> None:
-    """Of the last run, of an earlier release, corrected, corrected in an earlier run, of a later run, and without."""
+    """Data of the last run, of an earlier release, corrected, corrected in an earlier run, of a later run, and none."""
     corrected = {"corrections": 1, "corrected_result": {"data": {"a": Number("2.50")}}}
     for changes in (
         {}, {"last_result": None, "last_result_run": None}, {"reviewed_run": 1, **corrected},
@@ -319,7 +319,7 @@ def test_results_of_a_deleted_rule_can_be_exported(api: APIClient, rule: Rule) -
     assert delivered(post(api, filters={"ruleId": rule.pk})).count(b"\n") == 2
 
 
-# ---- Once, and consistent -------------------------------------------------------------------------------------------
+# ---- Consistency ----------------------------------------------------------------------------------------------------
 def in_other_thread(work: Callable[[], Any]) -> None:
     def done() -> None:
         try:
@@ -425,7 +425,7 @@ def test_another_worker_replaces_the_file_of_a_lost_worker(api: APIClient, rule:
 def test_too_many_fields_fail_the_export_permanently(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A36: with what to do, and no second attempt."""
+    """A36: with advice, and without a second attempt."""
     monkeypatch.setattr(result_files, "MAX_COLUMNS", 1)
     add(rule, {"a": 1, "b": 2})
     job = run(post(api))
@@ -534,7 +534,7 @@ def test_the_name_cannot_be_registered(db: None) -> None:
 
 
 def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) -> None:
-    """A36: the source database is not asked."""
+    """A36: the source database is not queried."""
     page = reverse("admin:exports_dataset_change", args=[Dataset.objects.get(name="documents").pk])
     content = pages.get(page).content.decode()
     assert "Results of your documents" in content

@@ -211,7 +211,7 @@ class Client:
             self.streams.append(thread)
 
     def follow(self, job: str, cuts: list[int]) -> None:
-        """Read a stream to its end. Disconnect after a number of events, unless it is 0, and resume after the last one."""
+        """Read a stream to its end. Disconnect after each of these numbers of events, except 0, and resume."""
         after = None
         for cut in cuts:
             line = self.read_stream(job, after, cut)
