@@ -339,7 +339,7 @@ def test_invalid_wait_times_are_refused(api: APIClient, alice: User, seconds: st
 
 
 def of_every_status(alice: User) -> dict[str, list[int]]:
-    """Create two tasks of each status, and return their run-states."""
+    """Create two tasks of each status, and return their IDs by status."""
     made: dict[str, list[int]] = {}
     for _ in range(2):
         tasks = {status: make_task(alice) for status in Status.values}

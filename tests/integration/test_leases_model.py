@@ -1,9 +1,9 @@
-"""Claims, outcomes, janitors, completion and people, in any order, held against a model after each step.
+"""Claims, outcomes, cleanup, completion, and user actions, in any order, compared with a model after each step.
 
 I1, I3, I4, I7.
 
-Six actors share three slots. Each may stand still past its lease and come back at any later step, with what it holds
-or with what it has long lost.
+Six actors share three slots. Each may stall past its lease, and resume at any later step, with claims that it holds or
+has lost.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
 from tests.integration.factories import make_job, result_of
 
 SLOTS, CAP = 3, 1
-HOUR = 3600  # no lease or pause ends by itself, however slow the machine
+HOUR = 3600  # no lease or pause ends by itself on a slow machine
 LONG_AGO = Now() - timedelta(seconds=1)
 LEFTOVERS = (
     *("exports_delivery", "exports_event", "exports_download", "exports_link", "exports_receipt"),
@@ -56,7 +56,7 @@ LEFTOVERS = (
 
 
 def clean() -> None:
-    """What another example left."""
+    """Delete the rows of earlier examples."""
     with connection.cursor() as cursor:
         cursor.execute(";".join(f"DELETE FROM {table}" for table in LEFTOVERS))
         cursor.execute(
@@ -68,7 +68,7 @@ def clean() -> None:
 
 @dataclass(frozen=True)
 class Held:
-    """What an actor believes to hold: one chunk to call for, or some whose files it looks at."""
+    """The claims that an actor believes it holds: one chunk to export, or some whose files it checks."""
 
     claims: tuple[Claim, ...]
     is_call: bool
@@ -187,7 +187,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(held=holds)
     def suspend_workers(self, held: Held) -> None:
-        """Past the lease."""
+        """Suspend workers past their leases."""
         tokens = [token for _, token in held.pairs]
         Chunk.objects.filter(token__in=tokens).update(lease_until=LONG_AGO)
         Slot.objects.filter(token__in=tokens).update(lease_until=LONG_AGO)
@@ -238,7 +238,7 @@ class Exports(RuleBasedStateMachine):
         for chunk in self.model.chunks.values():
             chunk.is_due |= chunk.status == "retrying"
 
-    # ---- Janitors
+    # ---- Cleanup
     @rule()
     def reclaim(self) -> None:
         lost = self.model.lost()
@@ -248,7 +248,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(held=holds)
     def withdraw(self, held: Held) -> None:
-        """By staff, who saw this token."""
+        """Withdraw a lease as staff who saw this token."""
         pk, token = held.pairs[0]
         lost = lost_leases.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
@@ -345,7 +345,7 @@ class Exports(RuleBasedStateMachine):
             if self.model.can_complete(pk) and job.attempts >= MAX_ATTEMPTS:
                 job.end("failed")
 
-    # ---- What holds after each step
+    # ---- Invariants after each step
     @invariant()
     def chunks_are_what_the_model_says(self) -> None:
         names = ("status", "token", "attempts", "reusable", "charged", "source")
@@ -392,7 +392,7 @@ class Exports(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is shrunk before it is reported
+@pytest.mark.timeout(600)  # Hypothesis shrinks a failure before it reports it
 def test_rows_match_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:

@@ -1,4 +1,4 @@
-"""Asking a language model, over real HTTP (B15, B17, B21)."""
+"""Calls of a language model, over real HTTP (B15, B17, B21)."""
 
 import gzip
 import json
@@ -74,9 +74,9 @@ def failure(kind: type[errors.EtlError], **options: Any) -> errors.EtlError:
     return caught.value
 
 
-# ---- What is sent ---------------------------------------------------------------------------------------------------
+# ---- Requests -------------------------------------------------------------------------------------------------------
 def test_requests_contain_the_schema_of_the_rule(models: ModelServer) -> None:
-    """B15: the rule's prompt, and its schema in the prompt and as one that the server enforces."""
+    """B15: the rule's prompt, and its schema, both in the prompt and for the server to enforce."""
     models.will(gives(GOOD))
 
     result = process(rule=rule_of(system_prompt="Amounts are in euros."))
@@ -140,14 +140,14 @@ def test_missing_settings_are_named(models: ModelServer, settings: Any, changes:
 
 
 def test_an_empty_document_needs_no_model(models: ModelServer) -> None:
-    """B18: nothing empty passes for success."""
+    """B18: an empty result is never a success."""
     failure(EmptyDocument, ocr=ocr_of(" \n ", "\u200b"))
     assert models.requests == []
 
 
 # ---- Dialects -------------------------------------------------------------------------------------------------------
 def picky(*forms: str, message: str = "'response_format.type' is not supported") -> Any:
-    """A server that takes only these forms."""
+    """Return a reply that accepts only these response formats."""
     return lambda request: gives(GOOD) if request.json_form in forms else problem(400, message)
 
 
@@ -169,7 +169,7 @@ def test_it_falls_back_if_a_server_refuses_a_response_format(models: ModelServer
 
 
 def test_schemas_are_sent_as_far_as_servers_enforce_them(models: ModelServer) -> None:
-    """B15: strict schemas are closed, and what is optional in the rule may be null."""
+    """B15: strict schemas are closed, and optional members of the rule may be null."""
     models.will(problem(400, "strict is not supported"), gives(GOOD))
 
     process()
@@ -188,7 +188,7 @@ def test_schemas_are_sent_as_far_as_servers_enforce_them(models: ModelServer) ->
 
 
 def test_nulls_stand_for_missing_members(models: ModelServer) -> None:
-    """B15: a strict response must name all members, those that the rule does not require as null."""
+    """B15: a strict response must have all members, with null for those that the rule does not require."""
     members = {"number": {"type": "string"}, "total": {"type": "number"}, "note": {"type": "string"}}
     schema = {**INVOICE, "properties": members}
     models.will(gives({**GOOD, "note": None}, [{"pointer": "/number", "page": 1, "quote": "Invoice INV-2024-17"}]))
@@ -228,7 +228,7 @@ def test_it_remembers_the_accepted_response_format(models: ModelServer) -> None:
     process()
     assert forms(models) == ["json_object"]
 
-    server_features.known.clear()  # as another process, which has Redis alone
+    server_features.known.clear()  # like another process, which shares only Redis
     process()
     assert forms(models) == ["json_object", "json_object"]
     assert 0 < valkey().ttl(note_of(models)) <= server_features.KEEP_SECONDS
@@ -256,8 +256,9 @@ def test_it_ignores_formats_remembered_by_other_releases(models: ModelServer) ->
 
 
 def test_a_refused_schema_does_not_change_the_format_of_others(models: ModelServer) -> None:
-    """A schema that a server's grammar cannot hold is no reason to do without one for all rules, and is not sent again
-    with each document (B15)."""
+    """If a server's grammar cannot express one schema, the schemas of other rules are still sent, and that one is not
+    sent again with each document (B15).
+    """
     other = {**INVOICE, "required": ["number"]}
     models.will(*[problem(400, "Invalid schema for response_format 'answer'")] * 2)
     models.always(gives(GOOD))
@@ -312,7 +313,7 @@ ECHOED = "Our sensor measured the temperature. No system role. Use max_completio
 
 @pytest.mark.parametrize("status", [400, 500])
 def test_an_error_that_quotes_the_document_does_not_affect_other_documents(models: ModelServer, status: int) -> None:
-    """Its words would otherwise switch a parameter off for every document for hours."""
+    """Otherwise its words would disable a parameter for every document for hours."""
     models.will(lambda request: problem(status, f"Cannot process: {request.message('user')}"))
     models.always(gives(GOOD))
 
@@ -341,7 +342,7 @@ def test_quoted_words_of_the_document_are_no_context_limit_error(models: ModelSe
     assert len(models.requests) == 1
 
 
-# ---- Answers --------------------------------------------------------------------------------------------------------
+# ---- Responses ------------------------------------------------------------------------------------------------------
 TEXTS = {
     "bare data": json.dumps(GOOD),
     "a fence": f"```json\n{json.dumps({'data': GOOD})}\n```",
@@ -388,7 +389,7 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
 def test_invalid_json_is_retried_with_the_reason(models: ModelServer, text: str) -> None:
-    """B17: a re-ask carries the previous answer and the errors, and is counted."""
+    """B17: a corrective retry contains the previous response and the errors, and is counted."""
     models.will(says(text), gives(GOOD))
     context = context_of()
 
@@ -397,7 +398,7 @@ def test_invalid_json_is_retried_with_the_reason(models: ModelServer, text: str)
     first, second = models.requests
     assert second.messages[:2] == first.messages
     assert second.messages[2]["role"] == "assistant"
-    # Never cut: a model that is shown half of its answer takes it for the whole.
+    # Never cut: a model that is shown half of its response takes it for all of it.
     shown = (
         text if len(text) <= 40_000 else f"(an answer of {len(text.strip())} characters, which is not repeated here)"
     )
@@ -418,7 +419,7 @@ def test_schema_errors_are_sent_back_to_the_model(models: ModelServer) -> None:
 
 @pytest.mark.parametrize("text", [BAD["prose"], BAD["a value of the wrong type"]])
 def test_it_fails_after_three_invalid_responses(models: ModelServer, text: str) -> None:
-    """B17: at most 2 re-asks, then schema_validation."""
+    """B17: at most 2 corrective retries, then schema_validation."""
     models.always(says(text))
     context = context_of()
 
@@ -477,12 +478,12 @@ def Odd(usage: Any) -> Any:  # noqa: N802
     return usage if isinstance(usage, dict) else {"odd": usage}
 
 
-# ---- No answer ------------------------------------------------------------------------------------------------------
+# ---- Incomplete responses -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "reply", [says('{"number": "INV', finish="length"), says("", finish="length"), says(None, finish="max_tokens")]
 )
 def test_truncated_responses_are_never_repaired(models: ModelServer, reply: Reply) -> None:
-    """B17: truncated answers are not repaired, nor asked for again."""
+    """B17: truncated responses are neither repaired nor requested again."""
     models.always(reply)
 
     error = failure(LlmTruncated)
@@ -551,7 +552,7 @@ def test_empty_responses_are_counted_and_not_cached(models: ModelServer) -> None
     assert len(models.requests) == 2
 
 
-# ---- Trouble --------------------------------------------------------------------------------------------------------
+# ---- Failures -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "body", [b"[" * 100_000, b"\xff\x00", b"", b'"x"', b'{"error": {"message": [[1]], "code": {}}}']
 )
@@ -596,7 +597,7 @@ def test_each_status_has_an_error(
     assert error.transient is transient
     assert error.retryable is transient
     assert error.code == ("document_too_long" if status == 413 else "llm_unavailable")
-    assert len(models.requests) == 1  # attempts are the stage's
+    assert len(models.requests) == 1  # the stage counts attempts
 
 
 @pytest.mark.parametrize(
@@ -641,7 +642,7 @@ def test_it_reports_an_unreachable_server(models: ModelServer, settings: Any) ->
 
 
 def drip(handler: Handler) -> None:
-    """Send the head of an answer, and then a byte now and then, forever."""
+    """Send the headers of a response, and then single bytes, without end."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
     while not handler.server_of_models.stopped.wait(0.05):
         handler.wfile.write(b" ")
@@ -684,7 +685,7 @@ def test_a_call_ends_at_the_deadline_of_the_stage(models: ModelServer, action: A
 
 @pytest.mark.parametrize("action", [drip, drip_head, hang])
 def test_a_call_is_aborted_when_the_lease_is_lost(models: ModelServer, action: Any) -> None:
-    """A worker that has lost its task must not go on paying for it."""
+    """A worker that has lost its task must not continue to pay for it."""
     models.always(Reply(action=action))
 
     def ask() -> None:
@@ -725,12 +726,12 @@ def test_response_sizes_are_limited(models: ModelServer) -> None:
 
     failure(LlmInvalidResponse)
 
-    # And what the kernel holds on the way, which is some megabytes.
+    # Plus the kernel's buffers, which are some megabytes.
     assert client.MAX_RESPONSE_BYTES <= sent[0] < 10 * client.MAX_RESPONSE_BYTES
 
 
 def test_compressed_responses_are_refused(models: ModelServer) -> None:
-    """A megabyte of zeros is a thousand bytes on the way: what unpacks cannot be bounded by its size."""
+    """A megabyte of zeros is a thousand bytes when compressed, so the transferred size is no bound."""
     packed = gzip.compress(json.dumps({"choices": []}).encode() + b" " * 50_000_000)
     models.always(Reply(packed, headers={"Content-Encoding": "gzip"}))
 
@@ -753,7 +754,7 @@ def test_an_invalid_key_is_reported(models: ModelServer, settings: Any, key: str
 
 
 def test_documents_responses_and_keys_are_not_logged(models: ModelServer) -> None:
-    """What people entrusted to us is in no line, whatever goes wrong."""
+    """No log line contains data of users, for any kind of failure."""
     models.will(says("secret answer"), problem(500, "secret complaint"))
     with structlog.testing.capture_logs() as lines:
         failure(LlmUnavailable)
@@ -764,7 +765,7 @@ def test_documents_responses_and_keys_are_not_logged(models: ModelServer) -> Non
 
 # ---- Journal --------------------------------------------------------------------------------------------------------
 class Killed(BaseException):
-    """The worker is gone."""
+    """The worker process ended."""
 
 
 def dies(*_args: Any) -> None:
@@ -810,7 +811,7 @@ def test_cached_responses_are_not_used_for_other_rules_or_documents(models: Mode
 
 
 def test_a_repeated_request_is_identical(models: ModelServer) -> None:
-    """Markers are random to the outside, and the same in each attempt of a run."""
+    """Markers are unpredictable, and the same in each attempt of a run."""
     models.always(gives(GOOD))
 
     process()
@@ -869,7 +870,7 @@ PRINTED = "Bolts 100.00\n<!-- Discount 10.00 -->\nNuts 50.00\n<!-- page: 99 -->"
 
 
 def test_printed_comments_are_sent(models: ModelServer) -> None:
-    """B42: what stands between the marks of a comment is text that people see on the page."""
+    """B42: text between comment marks is visible on the page."""
     models.will(gives(GOOD))
     context = context_of()
 
@@ -954,7 +955,7 @@ def test_hidden_prompt_injections_are_found(models: ModelServer) -> None:
 
 
 def test_it_is_thread_safe(models: ModelServer) -> None:
-    """One object serves the web process, too, where threads share it."""
+    """The threads of the web process share one object."""
     llm = Llm()
     models.always(lambda request: gives({"number": "A" if "paper A" in request.message("user") else "B", "total": 1}))
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Every paid call is counted and shown, by user. The oracle is the model server's own count (B17)."""
+"""Every paid call is counted and shown by user, compared with the model server's own count (B17)."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ from tests.integration.test_llm import drip, hang
 
 USAGE = "/api/v1/etl/usage"
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-PROMPT, COMPLETION = 11, 7  # that the server counts for each response
+PROMPT, COMPLETION = 11, 7  # tokens that the server counts for each response
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def task(alice: User, models: ModelServer) -> Task:
 
 
 def counted_by(models: ModelServer) -> dict[str, int]:
-    """Return what the server charges for the requests that it received. Each had a response."""
+    """Return the tokens that the server counted for its requests, each of which had a response."""
     calls = len(models.requests)
     return {"calls": calls, "prompt_tokens": PROMPT * calls, "completion_tokens": COMPLETION * calls}
 

@@ -276,14 +276,16 @@ CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:
 def test_nested_content_is_read_once(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
 ) -> None:
-    """B12: each level was read twice as often as the one above it, so 469 bytes took all the time of all attempts."""
+    """B12: before, each level was read twice as often as the one above it, so 469 bytes took the whole time of all
+    attempts.
+    """
     markdown = convert(provider, made(content, kind))[0].markdown
     assert markdown.count("Text.") == 1
     assert (markdown.count("Box."), len(re.findall(r"Note( \d+)?\.", markdown))) == counts
 
 
 def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, made: Maker) -> None:
-    """B12: 1,907 bytes became 600 MB of Markdown."""
+    """B12: before, 1,907 bytes became 600 MB of Markdown."""
     cited = b"".join(b'<w:p><w:r><w:footnoteReference w:id="0"/></w:r></w:p>' for _ in range(50))
     document = made(hostile_office.docx(cited, parts=hostile_office.notes(1)), DocumentFormat.DOCX)
     markdown = convert(provider, document)[0].markdown
@@ -318,7 +320,7 @@ def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> No
 
 @pytest.mark.slow
 def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: Python's parser of mail headers takes hours for some, three times for each of them."""
+    """B12: Python's parser takes hours for some mail headers, and reads each one three times."""
     monkeypatch.setattr("etl.providers.local.provider.MAX_OFFICE_SECONDS", 2)
     mail = b"Date: x\nMIME-Version: 1.0\nFrom: " + b"((a" * 100 + b"a, " * 300_000 + b"b\n\nText\n"
     provider = LocalProvider()
@@ -338,7 +340,7 @@ def test_an_exceeded_limit_is_reported_with_numbers(provider: LocalProvider, mad
 
 
 def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
-    """Pictures, links, styles, and relationships of documents lead nowhere."""
+    """No picture, link, style, or relationship of a document causes a request."""
     asked: list[str] = []
 
     class Peer(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The layout of a document and the images of its pages: by the API, by a worker, and from storage. B30."""
+"""The layout of a document and the images of its pages: from the API, from a worker, and from storage. B30."""
 
 import json
 import threading
@@ -56,7 +56,7 @@ def image(api: APIClient, task: Task, page: int, width: str = "") -> Any:
 
 
 def draw_beside(task: Task, page: int, width: int) -> threading.Thread:
-    """Do the work of a worker that got the message, in a thread."""
+    """Process the message like a worker, in a thread."""
 
     def work() -> None:
         try:
@@ -71,7 +71,7 @@ def draw_beside(task: Task, page: int, width: int) -> threading.Thread:
 
 
 def picture(url: str) -> Image.Image:
-    with urllib.request.urlopen(url) as response:  # noqa: S310 - of our own storage
+    with urllib.request.urlopen(url) as response:  # noqa: S310 - our own storage
         assert response.headers["Content-Type"] == "image/webp"
         return Image.open(BytesIO(response.read()))
 
@@ -196,7 +196,7 @@ def test_without_a_worker_the_response_has_retry_after(
 
 
 def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: User) -> None:
-    """The reader process dies on this document: the worker goes on, and does not try again at each request."""
+    """The reader process crashes on this document: the worker continues, and does not try again at each request."""
     task = submit(alice, pages(1))
     run(task)
     replace(task, b"not a PDF any more", "pdf")

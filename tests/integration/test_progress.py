@@ -1,4 +1,4 @@
-"""Counters that agree, and the estimate of what is left. A35."""
+"""Consistent counters, and the estimate of the remaining time. A35."""
 
 import re
 import threading
@@ -108,7 +108,7 @@ def end_in_thread() -> None:
 
 
 def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: User) -> None:
-    """A35: the counts of the table's filters do not lag behind those above."""
+    """A35: the counts of the table's filters equal those above."""
     job = make_job(dataset, alice, 3)
     end_chunk()
     url = f"/app/exports/{job.pk}"

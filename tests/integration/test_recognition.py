@@ -1,4 +1,4 @@
-"""The OCR engine. In processes of their own, because some of its options apply to a whole process."""
+"""The OCR engine, in separate processes, because some of its options apply to a whole process."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A retry keeps the former result until a new one is there, and says while it waits for a worker."""
+"""The previous result during a retry, and the display of tasks that wait for a worker."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def shown(api: APIClient, task: Task) -> Any:
 
 
 def retry(task: Task, alice: User, name: str, *, act: str = "") -> None:
-    """Retry with another rule, whose processor finds `act` in the text."""
+    """Retry with another rule, whose processor executes `act` from the text."""
     rule = make_rule(alice, mode="llm" if not act else "unknown", name=name)
     content = actions.rule_of(task, rule.pk, user=alice)
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS, rule_content=content)

@@ -51,7 +51,7 @@ def matches(result: dict[str, Any]) -> dict[str, str]:
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------
 def test_a_corrected_result_replaces_the_original_which_stays(task: Task, api: APIClient) -> None:
-    """B37: everywhere the result is shown, also when Redis has the former one."""
+    """B37: wherever the result is shown, also while Redis has the previous one."""
     before = api.get(path(task)).json()
     assert runstate.read_many([task.pk]), "the end is still in Redis"
 
@@ -100,7 +100,7 @@ def test_the_history_has_the_user_time_and_values_of_each_change(task: Task, api
 
 
 def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, api: APIClient) -> None:
-    """B37: other values keep theirs, also behind a row that was removed."""
+    """B37: other values keep their citations, also after a removed row."""
     lines = exact_json.loads(DATA)["lines"]
     patch = {"number": "INV-71", "paid": None, "lines": [lines[0], lines[2] | {"quantity": 2}, {"item": "Cable"}]}
     result = correct(api, task, patch).json()
@@ -241,7 +241,7 @@ def test_the_event_stream_begins_with_the_approval(task: Task, api: APIClient) -
 
 
 def test_a_correction_removes_the_approval(task: Task, api: APIClient) -> None:
-    """B37: what was approved is not this result any more."""
+    """B37: the approved result was another one."""
     api.post(path(task, "/approve"))
     correct(api, task, {"number": "INV-71"})
     assert api.get(path(task, "")).json()["approved_at"] is None
@@ -249,7 +249,7 @@ def test_a_correction_removes_the_approval(task: Task, api: APIClient) -> None:
 
 
 def test_an_approval_may_name_the_result_that_was_read(task: Task, api: APIClient) -> None:
-    """B37: so that nobody approves what another person has just changed."""
+    """B37: so that a user does not approve a change of another user that they have not seen."""
     tag = api.get(path(task))["ETag"]
     correct(api, task, {"number": "INV-71"})
     assert api.post(path(task, "/approve"), headers={"If-Match": tag}).status_code == 412
@@ -305,7 +305,7 @@ def test_a_corrected_result_stays_when_a_late_worker_overwrites_the_run_state(ta
 
 
 def test_a_redis_outage_changes_nothing(task: Task, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B37: it would go on to show the result without the correction."""
+    """B37: otherwise Redis would still have the result without the correction."""
     tag = api.get(path(task))["ETag"]
 
     def away(*_: Any, **__: Any) -> Any:
@@ -321,7 +321,7 @@ def test_a_redis_outage_changes_nothing(task: Task, api: APIClient, monkeypatch:
 def test_staff_correct_for_the_owner_with_a_record_without_contents(
     task: Task, staff: User, bob: User, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B37: others get 404."""
+    """B37: other users get 404."""
     caplog.set_level("INFO")
     assert correct(client_of(bob), task, {"number": "secret-71"}, "*").status_code == 404
     for part in ("/history", "/result"):

@@ -73,7 +73,7 @@ def test_the_sandbox_reads_only_its_own_files(deed: str, tmp_path: Path) -> None
 @needs_root
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
 def test_the_sandbox_has_no_network(without: list[str]) -> None:
-    """B13: no network, ever."""
+    """B13: never."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert confined(f"socket.create_connection(('127.0.0.1', {port}), 5)", without=without) in {

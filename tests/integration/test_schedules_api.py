@@ -1,4 +1,4 @@
-"""Schedules over the API: creation as validated as an export, changes, runs by hand, whose they are. A33."""
+"""Schedules over the API: creation with the validation of exports, changes, manual runs, and ownership. A33."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Single sign-on with a real OpenID provider in a process of its own. C10."""
+"""Single sign-on with a real OpenID provider in a separate process. C10."""
 
 import socket
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvider
 
 @pytest.fixture
 def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
-    """The provider with its users as they are at first."""
+    """The provider, with its users in their original state."""
     use(settings, running, sign_in_rate="1000/min")
     for name, groups in USERS.items():
         set_groups(running, name, *groups)
@@ -64,7 +64,7 @@ def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
 
 
 def due(name: str, *, minutes: float = 1) -> None:
-    """Make the user's last check that old."""
+    """Backdate the user's last check."""
     then = timezone.now() - timedelta(minutes=minutes)
     Identity.objects.filter(user__username=name).update(checked_at=then, attempted_at=then)
 
@@ -157,7 +157,7 @@ def test_a_redirect_for_another_browser_is_refused(client: Client, provider: Ope
 def test_it_refuses_an_id_token_that_is_not_for_it(
     client: Client, provider: OpenIDProvider, monkeypatch: pytest.MonkeyPatch, change_claims: str
 ) -> None:
-    """The provider's signed response is real; what Sluice expects of it is another value."""
+    """The provider's signed response is real, but Sluice expects another value."""
     start: Any = client.get("/app/sign-in/sso")
     callback = callback_of(start["Location"], "ada")
     app = single_sign_on.provider()
@@ -193,7 +193,7 @@ def test_a_local_superuser_signs_in_while_the_provider_is_away(
     assert client.get("/admin/").status_code == 200
 
 
-# ---- Within a minute ------------------------------------------------------------------------------------------------
+# ---- Checks of access -----------------------------------------------------------------------------------------------
 def test_a_check_confirms_a_user_once_for_all_requests(client: Client, provider: OpenIDProvider) -> None:
     sign_in(client, "joan")
     before = Identity.objects.get()
@@ -207,7 +207,7 @@ def test_a_check_confirms_a_user_once_for_all_requests(client: Client, provider:
 
 
 def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
-    """Otherwise the second one would send a refresh token that was used, and end the user."""
+    """Otherwise the second one would send a used refresh token, and end the user's access."""
     browser = Client()
     sign_in(browser, "joan")
     due("joan", minutes=60)
@@ -238,7 +238,7 @@ def test_a_removed_group_ends_sessions_and_rights(client: Client, provider: Open
     assert not is_in(client)
     user.refresh_from_db()
     assert not user.is_staff
-    assert with_token.get("/exports/limits").status_code == 401  # it could do what staff may
+    assert with_token.get("/exports/limits").status_code == 401  # it could do anything that staff may do
     sign_in(client, "grace")
     assert is_in(client)
     assert client.get("/admin/").status_code == 302
@@ -301,7 +301,7 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
 def test_an_account_that_staff_save_after_it_ended_stays_disabled(
     client: Client, provider: OpenIDProvider, admin_client: Client
 ) -> None:
-    """C10: staff who save an account that the provider had ended have disabled it."""
+    """C10: saving an account that the provider had ended disables it."""
     sign_in(client, "joan")
     user = User.objects.get(username="joan")
     change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
@@ -314,7 +314,7 @@ def test_an_account_that_staff_save_after_it_ended_stays_disabled(
 
 
 def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, client: Client) -> None:
-    """C10, C13: whatever request comes first, and that request has its own."""
+    """C10, C13: whichever request comes first, and that request has its own."""
     sign_in(client, "grace")
     user = User.objects.get()
     with_token = client_of(user)
@@ -357,7 +357,7 @@ def test_a_local_password_does_not_bypass_the_provider(client: Client, provider:
 def test_unfinished_sign_ins_are_limited_and_store_one_state(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
-    """C10: else anybody fills the table of sessions."""
+    """C10: otherwise anyone could fill the session table."""
     for _ in range(3):
         client.get("/app/sign-in/sso", {"next": "/" + "x" * 10_000})
     assert len(client.session.encode(dict(client.session))) < 2_000

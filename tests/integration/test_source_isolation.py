@@ -49,7 +49,7 @@ def function(connection: psycopg.Connection, name: str, body: str, *, columns: s
     """)
 
 
-# What a function may leave behind, and an expression that a later call must evaluate as in a new session.
+# Session state that a function may leave behind, and an expression that a later call must evaluate as in a new session.
 TRACES = {
     "time zone": ("PERFORM set_config('TimeZone', 'Asia/Tokyo', false);", "current_setting('TimeZone')"),
     "date style": ("PERFORM set_config('DateStyle', 'German', false);", "current_date::text"),
@@ -266,7 +266,7 @@ def test_formulas_are_escaped_in_every_notation(
 def test_formulas_are_escaped_in_every_type_of_text(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
-    """A20. `refcursor` stands for types such as xml, which are of no category. The others may begin with a minus."""
+    """A20. `refcursor` represents types such as xml, which have no category. The others may begin with a minus."""
     columns = "a refcursor, b name, u uuid, x bytea, j json, i interval, m money, d date, r int4range"
     source_db.execute(r"""
         CREATE TABLE data.kinds AS

@@ -1,4 +1,4 @@
-"""The message of the source for a failed chunk: who sees it, how long it is, and that no log has it. A34."""
+"""The message of the source for a failed chunk: visibility, length, and absence from the log. A34."""
 
 from typing import Any
 
@@ -186,7 +186,7 @@ def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> N
     assert not LogEntry.objects.exists()
 
 
-# ---- Words ----------------------------------------------------------------------------------------------------------
+# ---- Texts ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,5 +202,5 @@ def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> N
     ],
 )
 def test_every_code_has_a_text(detail: str, words: str) -> None:
-    """A34: also those that Postgres has not yet got."""
+    """A34: also codes that Postgres does not have yet."""
     assert in_words(detail) == words

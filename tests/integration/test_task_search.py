@@ -1,4 +1,4 @@
-"""The search for documents, in the API, on the page, and by staff; and documents that were submitted before. B39."""
+"""The search for documents, in the API, on the page, and in the admin; and duplicate documents. B39."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -249,7 +249,7 @@ def test_the_newest_earlier_task_with_the_same_bytes_is_named(api: APIClient, al
 
 
 def test_a_repeated_request_gets_the_same_answer(api: APIClient) -> None:
-    """B39. The task itself is no duplicate, and neither is the earlier one forgotten when it is deleted."""
+    """B39. The task is not its own duplicate, and the response still names the earlier one after its deletion."""
     first = submit(api)
     second = submit(api, key="k")
     assert second["duplicate_of"] == first["task_id"]
@@ -272,7 +272,7 @@ def test_of_simultaneous_submissions_all_but_one_are_duplicates(api: APIClient, 
 
 @pytest.mark.usefixtures("rehearsed")
 def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: User) -> None:
-    """B39. Its bytes are known to the worker only, and the row has the digest at the end."""
+    """B39. Only the worker reads its bytes, and the row gets the digest at the end."""
     first = submit(api)
     accepted = api.post(SUBMIT, {"file_key": upload(api)}, headers={"Idempotency-Key": "k"}).json()
     assert accepted["duplicate_of"] is None
@@ -320,7 +320,7 @@ def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient,
     assert "Same file as" not in client.get(f"{PAGE}/{second['task_id']}").content.decode()
 
 
-# ---- Several at once ------------------------------------------------------------------------------------------------
+# ---- Bulk actions ---------------------------------------------------------------------------------------------------
 def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
     """B34. Running documents and those of others stay."""
     client = Client()

@@ -88,7 +88,7 @@ def test_a_slow_process_does_not_set_it_back() -> None:
         watermark.advance()
     watermark.move(*slow, to=2)
     assert (number(), copied()) == (3, 3)
-    Watermark.objects.update(number=1)  # the slow one has written its row, and now the object
+    Watermark.objects.update(number=1)  # the slow process has written its row, and now writes the object
     Watermark.objects.filter(number=1).update(number=slow[0].number)
     watermark.move(*slow, to=2)
     assert copied() == 3
