@@ -1,7 +1,6 @@
 """A pytest plugin that starts the real servers before Django reads its settings, and stops them at the end.
 
-Loaded by `-p tests.servers`. The tests run on servers of their own, in a folder of their own, whatever the environment
-contains.
+Loaded by `-p tests.servers`. The tests run on their own servers, in their own folder, regardless of the environment.
 """
 
 import os

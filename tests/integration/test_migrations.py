@@ -74,8 +74,10 @@ class Databases:
     def migrate(
         self, name: str, target: Node, state: ProjectState | None = None, wrap: Callable[..., Any] | None = None
     ) -> ProjectState:
-        """Migrate up to a node, and return the state after it. With the state before it, which Django builds slowly,
-        only this node runs.
+        """Migrate up to a node, and return the state after it.
+
+        With the state before it, which Django builds slowly,
+                only this node runs.
         """
         with self.open(name) as wrapper:
             executor = MigrationExecutor(wrapper)

@@ -129,7 +129,7 @@ def resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def template_of(path: str, schema: dict[str, Any]) -> str:
-    """Return the template of a path, such as `/exports/{jobId}`. Of two that match, return that with fewer parameters."""
+    """Return the template of a path, such as `/exports/{jobId}`: of several matches, the one with fewest parameters."""
     fitting = [each for each in schema["paths"] if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each)), path)]
     return str(min(fitting, key=lambda each: each.count("{")))
 

@@ -1,4 +1,4 @@
-"""Backup and restore with the commands of docs/backup.md: the database goes back in time, and nothing else does."""
+"""Backup and restore with the commands of docs/backup.md: only the database goes back in time."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ TOOLS = program("pg_dump").parent
 
 
 def command(words: str) -> str:
-    """Return the block of the page with these words."""
+    """Return the block of the page that contains this text."""
     (block,) = [block for block in blocks_of(PAGE) if block.language == "sh" and words in block.text]
     return block.text
 

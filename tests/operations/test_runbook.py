@@ -1,4 +1,4 @@
-"""Each query and command of docs/runbook.md, taken from the page, and run on the problem that it is for."""
+"""Each query and command of docs/runbook.md, taken from the page, and run on its problem."""
 
 import ast
 import csv

@@ -184,7 +184,7 @@ def test_asynchronous_requests_are_recorded(belongings: dict[str, Any], alice: U
 
 # ---- Sign-ins and commands ------------------------------------------------------------------------------------------
 def test_sign_ins_are_recorded_without_the_typed_input(alice: User) -> None:
-    """People type passwords into the field for the name."""
+    """Users sometimes type passwords into the field for the name."""
     alice.set_password("correct horse")
     alice.save()
     browser = Client()

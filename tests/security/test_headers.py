@@ -72,7 +72,7 @@ def test_cookies_are_same_site_and_secure_and_the_session_is_http_only(transacti
 
 
 def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) -> None:
-    """A session ID that was planted before sign-in is not signed in, nor is a copied one after sign-out."""
+    """Neither a session ID from before sign-in nor a copied one after sign-out is signed in."""
     User.objects.create_user("carol", password=PASSWORD)
     client = Client()
     client.cookies["sessionid"] = "a" * 32

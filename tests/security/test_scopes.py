@@ -14,7 +14,7 @@ from tests.contract.test_document import document
 from tests.security.conftest import State
 from tests.security.routes import ROUTES, UNSAFE, Route
 
-# Without a token, or by another credential.
+# Without a token, or with another credential.
 OPEN = {"livez", "readyz", "metrics", "api/schema", "api/docs", "exports/<uuid:job_id>/download"}
 READS = {"exports/<uuid:job_id>/link"}  # POST, but only to read data
 

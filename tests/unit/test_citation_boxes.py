@@ -1,4 +1,4 @@
-"""The places of citations on the pages. B31."""
+"""The positions of citations on pages. B31."""
 
 from time import process_time
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, held against what it names."""
+"""CONTRIBUTING.md, compared with the files and targets that it names."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from django.conf import settings
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "CONTRIBUTING.md").read_text()
-# What the first change adds; and what setting up makes.
+# Files that the first change adds, and that `make setup` creates.
 MADE = {
     "tests/integration/test_outline.py",
     "etl/postprocessors/outline.py",

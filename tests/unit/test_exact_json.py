@@ -1,4 +1,4 @@
-"""Numbers keep their digits through JSON, and count as their exact values."""
+"""JSON with exact numbers, which keep their digits."""
 
 import copy
 import json

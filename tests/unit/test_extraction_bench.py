@@ -1,4 +1,4 @@
-"""The bench of extraction: its reader reads what it is shown, and its score finds each fault."""
+"""The extraction benchmark: its reader reads the given text, and its score finds each fault."""
 
 import json
 from copy import deepcopy
@@ -16,7 +16,7 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 
 def shown(document: Document) -> str:
-    """Return the text as a model gets it."""
+    """Return the text as sent to a model."""
     pages = document.text.split("\f")
     return "\n\n".join(f"<!-- page: {number} -->\n\n{page}" for number, page in enumerate(pages, 1))
 
@@ -62,7 +62,7 @@ def test_a_reader_of_half_an_item_returns_half_an_item() -> None:
 
 
 def test_a_reader_uses_what_is_for_reading_only_to_understand_the_rest(document: Document) -> None:
-    """The head of a table, and the ends of items: none of it is returned as an item of its own."""
+    """The head of a table, and the ends of items: neither is returned as a separate item."""
     second = shown(document).partition("<!-- page: 2 -->")[2]
     head = "\n".join(line for line in shown(document).splitlines()[:12] if "Article" in line or "---" in line)
     text = f"<!-- page: 2 -->\n[a table goes on; its head, for reading only:]\n{head}\n{second}"
@@ -220,7 +220,7 @@ def test_a_citation_in_another_row_is_astray(document: Document) -> None:
 
 
 def test_a_citation_that_fits_several_rows_is_astray(document: Document) -> None:
-    """A price that many rows have shows none of them."""
+    """A price of several rows does not identify one of them."""
     prices = [row.values["unit_price"] for row in document.rows if row.pages == {1}]
     index = next(index for index, price in enumerate(prices) if prices.count(price) > 1)
 

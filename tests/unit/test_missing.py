@@ -1,4 +1,4 @@
-"""Required values that no piece gave: which ones are looked for, where, and what is taken of the reply."""
+"""Requests for required values that are missing from all pieces."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def pieces_of(*pages: str, size: int = 3_000) -> list[Piece]:
         ({"seller": {}}, ["/total", "/seller/tax_id"]),
         ({"total": 0, "seller": {"tax_id": ""}}, []),
         ({"total": 1}, ["/seller"]),
-        ({"total": 1, "seller": {"tax_id": "7"}, "rows": [{}]}, []),  # items are corrected, not looked for
+        ({"total": 1, "seller": {"tax_id": "7"}, "rows": [{}]}, []),  # items are corrected, not searched for
         ([], []),
     ],
 )
@@ -60,7 +60,7 @@ def test_it_shows_a_short_document_whole() -> None:
 
 
 def test_it_takes_only_the_requested_values() -> None:
-    """Rows that the reply adds need not fit: nothing of them is used."""
+    """Additional rows in the reply may be invalid, since they are not used."""
     reply = {"data": {"total": 12.5, "note": 7, "rows": [{}]}, "evidence": {"/total": {"page": 1, "quote": "12.50"}}}
     answer = read(["/total", "/seller/tax_id"], json.dumps(reply), QUESTION)
     assert answer.data == {"total": 12.5}

@@ -1,4 +1,4 @@
-"""Cutting a long text where a reader would (B16)."""
+"""Splitting of long text at natural boundaries (B16)."""
 
 import re
 from itertools import pairwise
@@ -132,7 +132,7 @@ def test_the_number_of_pieces_is_known_in_advance() -> None:
 
 
 def test_large_texts_are_split_in_time() -> None:
-    """Nothing in it looks at a text again and again: quadratic steps would take minutes here."""
+    """Quadratic steps would take minutes here."""
     for page in (
         "<tr>" * 100_000,
         "|" * 400_000,
@@ -188,7 +188,7 @@ FORMS = [named, plain_lines, indented, numbered, bulleted]
 @pytest.mark.parametrize("per_page", [10_000, 23])
 @pytest.mark.parametrize("size", [700, 2_000, 8_000])
 def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size: int) -> None:
-    """B42: rows of three lines without empty lines came out as halves at the borders of pieces."""
+    """B42: before, rows of three lines without empty lines were split at the borders of pieces."""
     items = [item_of(number) for number in range(1, 501)]
     texts = ["\n".join(items[at]) for at in range(500)]
     pages = [
@@ -255,7 +255,9 @@ def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("size", [600, 1_500, 3_000])
 def test_the_head_of_a_table_goes_with_every_piece_over_pages(size: int) -> None:
-    """B42: the search for the head ended at the page marker, so six of seven pieces had rows without names."""
+    """B42: before, the search for the head ended at the page marker, so six of seven pieces had rows without column
+    names.
+    """
     rows = [f"| A-{number} | {number} | {number}.50 |" for number in range(240)]
     head = ["| article | quantity | amount |", "|---|---|---|"]
     pages = [

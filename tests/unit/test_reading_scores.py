@@ -1,4 +1,4 @@
-"""Scores of readings: each measure finds what is missing, torn, or out of order."""
+"""Scores of readings: each measure finds missing, split, or misplaced parts."""
 
 import json
 from pathlib import Path

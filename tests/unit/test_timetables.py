@@ -1,4 +1,4 @@
-"""Planned times of cron expressions: clocks that change, expressions that are refused. A33."""
+"""Planned times of cron expressions: clock changes and refused expressions. A33."""
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import takewhile
@@ -12,7 +12,7 @@ SPRING, AUTUMN = date(2027, 3, 28), date(2027, 10, 31)  # the clocks change at 0
 
 
 def times(cron: str, day: date, *, zone: str = BERLIN) -> list[str]:
-    """The planned times of a local day, in UTC."""
+    """Return the planned times of a local day, in UTC."""
     timetable = Timetable.read(cron, zone)
     start = datetime(day.year, day.month, day.day, tzinfo=timetable.zone).astimezone(UTC)
     found = takewhile(lambda at: timetable.local_date(at) == day, timetable.after(start - timedelta(seconds=1)))
