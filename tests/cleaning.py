@@ -15,7 +15,7 @@ COPIES = "as_migrated"
 LARGE = 2_000_000
 
 
-def keep_what_is_there() -> None:
+def keep_migrated_rows() -> None:
     """Copy the tables that are not empty, and restore them after every test that wrote to the database."""
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     if not tables:
@@ -27,7 +27,7 @@ def keep_what_is_there() -> None:
     sizes = ", ".join(f"pg_relation_size('{table}')" for table in tables)
     empty = "".join(f'DELETE FROM "{table}";' for table in tables if table not in filled)
     one(f"""
-        CREATE FUNCTION {COPIES}.bring_back() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        CREATE FUNCTION {COPIES}.restore_rows() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
             SET CONSTRAINTS ALL DEFERRED;
             PERFORM set_config('sluice.trim_audit', 'on', true);
             IF greatest({sizes}) > {LARGE} THEN TRUNCATE {names}; ELSE {empty} END IF;
@@ -35,10 +35,10 @@ def keep_what_is_there() -> None:
         END $$
     """)
 
-    def bring_back(_test: Any) -> None:
-        one(f"SELECT {COPIES}.bring_back()")
+    def restore_rows(_test: Any) -> None:
+        one(f"SELECT {COPIES}.restore_rows()")
 
-    TransactionTestCase._fixture_teardown = bring_back  # type: ignore[attr-defined]
+    TransactionTestCase._fixture_teardown = restore_rows  # type: ignore[attr-defined]
 
 
 def refill(table: str) -> str:

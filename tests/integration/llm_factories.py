@@ -88,5 +88,5 @@ def codes(context: StageContext) -> list[str]:
     return [warning.code for warning in context.warnings]
 
 
-def says_nothing_private(error: EtlError, *secrets: str) -> bool:
+def contains_no_private_data(error: EtlError, *secrets: str) -> bool:
     return not any(secret in f"{error.detail} {error!r}" for secret in (*secrets, KEY))

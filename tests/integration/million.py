@@ -54,7 +54,7 @@ EXPORTS = (
 )
 # One of the small ones ended each minute; `small-7` ended 7 minutes ago.
 SMALL_ONES = 10_000
-UNTOLD = [f"small-{n}" for n in range(1, 6)]  # their ends were not yet sent to webhooks
+NOT_SENT = [f"small-{n}" for n in range(1, 6)]  # their ends were not yet sent to webhooks
 UNSWEPT = [f"small-{n}" for n in range(1_441, 1_501)]  # their events are older than a day
 
 
@@ -83,7 +83,7 @@ def make(owner: User) -> Million:
         "large": LARGE,
         "small": SMALL,
         "small_ones": SMALL_ONES,
-        "untold": UNTOLD,
+        "not_sent": NOT_SENT,
         "unswept": UNSWEPT,
         **{f"each_{field}": [getattr(export, field) for export in EXPORTS] for field in Export._fields},
     }
@@ -230,7 +230,7 @@ UNION ALL
 SELECT job_id, 1, 'status', 'running', NULL, started_at, NULL FROM recent WHERE status <> 'pending'
 UNION ALL
 SELECT job_id, event_seq, 'status', status, NULL, finished_at,
-    CASE WHEN NOT request_id = ANY(%(untold)s) THEN finished_at END
+    CASE WHEN NOT request_id = ANY(%(not_sent)s) THEN finished_at END
 FROM recent WHERE finished_at IS NOT NULL
 """
 
@@ -280,7 +280,7 @@ FROM (
              WHEN j.finished_at > now() - interval '30 minutes' THEN 'due'
              ELSE 'delivered' END AS state
     FROM exports_jobs j JOIN exports_webhook w ON w.user_id = j.user_id
-    WHERE j.finished_at IS NOT NULL AND NOT j.request_id = ANY(%(untold)s)
+    WHERE j.finished_at IS NOT NULL AND NOT j.request_id = ANY(%(not_sent)s)
     ORDER BY j.finished_at
 ) d
 """

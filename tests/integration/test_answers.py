@@ -65,7 +65,7 @@ def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice
     assert error["detail"].endswith("And 12 more.")
 
 
-@pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["misfit", "prose"])
+@pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["invalid", "prose"])
 def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: User, bob: User, text: str) -> None:
     """B17: as the model wrote it; other users get 404, and no log line contains it."""
     models.will(says("First."), says("Second."), says(text))

@@ -148,13 +148,13 @@ def test_a_task_without_a_run_state_is_not_cancelled(alice: User) -> None:
     valkey().flushall()
     with pytest.raises(actions.NotCancellable, match="being recovered"):
         actions.cancel(task=row_of(task))
-    recovery_makes_it_anew(task)
+    recovery_recreates_it(task)
     with pytest.raises(actions.NotCancellable):
         actions.cancel(task=row_of(task))
     assert run(task) == [True, True]
 
 
-def recovery_makes_it_anew(task: Task) -> None:
+def recovery_recreates_it(task: Task) -> None:
     age(task)
     recovery.recover_all()
 
@@ -459,7 +459,7 @@ def test_a_redis_failure_at_the_commit_hides_the_previous_run(
 
     assert shown(task) == ("pending", 2, False)
     assert run(task) == [False, False]
-    recovery_makes_it_anew(task)
+    recovery_recreates_it(task)
     assert run(task) == [True, True]
     assert shown(task) == ("completed", 3, True)
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2

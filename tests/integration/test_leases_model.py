@@ -281,7 +281,7 @@ class Exports(RuleBasedStateMachine):
         return self.model.jobs[completing.job].token == completing.token
 
     @rule(completing=completings)
-    def stand_still_completing(self, completing: Completing) -> None:
+    def stall_completion(self, completing: Completing) -> None:
         if self.model.jobs[completing.job].is_leased:
             Job.objects.filter(pk=completing.job).update(completion_lease_until=LONG_AGO)
             self.model.jobs[completing.job].is_over = True
@@ -331,7 +331,7 @@ class Exports(RuleBasedStateMachine):
             self.model.jobs[completing.job].attempts -= 1
 
     @rule(completing=completings, number=st.integers(1, 3), is_young=st.booleans())
-    def find_files_gone(self, completing: Completing, number: int, is_young: bool) -> None:  # noqa: FBT001
+    def lose_files(self, completing: Completing, number: int, is_young: bool) -> None:  # noqa: FBT001
         job = self.model.jobs[completing.job]
         values = {"chunks": job.chunks[:number], "patience": 3600 if is_young else 0, "attempts": MAX_ATTEMPTS}
         redone = sql.scalar(completion.REDO, job=completing.job, token=completing.token, **values)
@@ -347,13 +347,13 @@ class Exports(RuleBasedStateMachine):
 
     # ---- Invariants after each step
     @invariant()
-    def chunks_are_what_the_model_says(self) -> None:
+    def chunks_match_the_model(self) -> None:
         names = ("status", "token", "attempts", "reusable", "charged", "source")
         rows = {row.pop("pk"): row for row in Chunk.objects.values("pk", *names)}
         assert rows == {pk: {name: getattr(chunk, name) for name in names} for pk, chunk in self.model.chunks.items()}
 
     @invariant()
-    def no_more_slots_are_held_than_there_are_and_nobody_holds_anothers(self) -> None:
+    def held_slots_are_within_the_limit_and_match_the_model(self) -> None:
         held = Slot.objects.held()
         for_all = [slot.token or 0 for slot in held.filter(dataset=None)]
         over = held.filter(lease_until__lt=Now()).values_list("token", flat=True)
@@ -387,7 +387,7 @@ class Exports(RuleBasedStateMachine):
             assert files[row.pk] == this.receipts == (row.status == "success")
 
     @invariant()
-    def what_is_used_is_what_was_paid_and_not_given_back(self) -> None:
+    def usage_equals_debits_minus_refunds(self) -> None:
         assert sum(Usage.objects.values_list("chunks", flat=True)) == self.model.used.total()
 
 

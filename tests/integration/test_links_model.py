@@ -213,7 +213,7 @@ class Links(RuleBasedStateMachine):
 
     # ---- Invariants after each step
     @invariant()
-    def links_are_what_the_model_says(self) -> None:
+    def links_match_the_model(self) -> None:
         rows = {
             row.pk: (row.used_at is not None, row.revoked_at is not None, bool(row.network))
             for row in Link.objects.all()
@@ -226,7 +226,7 @@ class Links(RuleBasedStateMachine):
         }
 
     @invariant()
-    def each_link_was_redeemed_once_at_most_and_one_of_a_receipt_is_open(self) -> None:
+    def links_are_redeemed_at_most_once_and_a_receipt_has_one_open_link(self) -> None:
         redeemed = Counter(Download.objects.filter(outcome="redeemed").values_list("link", flat=True))
         for known in self.model.values():
             assert sum(link.is_open for link in known.links.values()) <= 1
@@ -235,7 +235,7 @@ class Links(RuleBasedStateMachine):
                 assert known.is_purged or redeemed[pk] == link.used
 
     @invariant()
-    def every_attempt_is_written_down(self) -> None:
+    def every_attempt_is_recorded(self) -> None:
         counts = Counter(Download.objects.values_list("job_id", flat=True))
         for receipt, known in self.model.items():
             assert counts[receipt] == (0 if known.is_purged else known.attempts)

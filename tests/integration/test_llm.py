@@ -40,12 +40,12 @@ from tests.integration.llm_factories import (
     Notebook,
     codes,
     configure,
+    contains_no_private_data,
     context_of,
     forget,
     note_of,
     ocr_of,
     rule_of,
-    says_nothing_private,
 )
 from tests.integration.openai_server import MODEL, Handler, ModelServer, Reply, gives, problem, says
 from tests.waiting import expect_within
@@ -70,7 +70,7 @@ def process(
 def failure(kind: type[errors.EtlError], **options: Any) -> errors.EtlError:
     with pytest.raises(kind) as caught:
         process(**options)
-    assert says_nothing_private(caught.value, PAPER, "INV-2024-17", "1,234.50")
+    assert contains_no_private_data(caught.value, PAPER, "INV-2024-17", "1,234.50")
     return caught.value
 
 

@@ -249,7 +249,7 @@ def of_webhooks() -> dict[str, Case]:
         "record ends for webhooks": Case(
             work=lambda _: webhook_events.fan_out_batch(),
             by=("exports_event_untold", "exports_jobs_active", RUNNING),
-            most=2 * len(million.UNTOLD),
+            most=2 * len(million.NOT_SENT),
         ),
         "take a delivery": Case(
             work=lambda _: sender.claim(),

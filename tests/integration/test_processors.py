@@ -27,11 +27,11 @@ from tests.integration import openai_server, words
 from tests.integration.llm_factories import (
     Notebook,
     configure,
+    contains_no_private_data,
     context_of,
     forget,
     ocr_of,
     rule_of,
-    says_nothing_private,
 )
 from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, gives, problem, says
 
@@ -266,7 +266,7 @@ def test_failures_have_an_error_code(
     with pytest.raises(EtlError) as caught:
         process(way)
     assert (caught.value.code, caught.value.transient) == (code, transient)
-    assert says_nothing_private(caught.value, SECRET)
+    assert contains_no_private_data(caught.value, SECRET)
 
 
 @every_asking_way
@@ -276,7 +276,7 @@ def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, w
     with pytest.raises(EtlError) as caught:
         process(way)
     assert caught.value.code == "schema_validation"
-    assert says_nothing_private(caught.value, SECRET)
+    assert contains_no_private_data(caught.value, SECRET)
     assert len(models.requests) <= 3 + 3
 
 

@@ -167,7 +167,7 @@ class Quotas(RuleBasedStateMachine):
         self.limit[pk] = chunks
 
     @invariant()
-    def what_is_used_is_what_was_paid_and_not_given_back(self) -> None:
+    def usage_equals_debits_minus_refunds(self) -> None:
         today = quotas.state(next(iter(self.users))).resets_at.date() - timedelta(days=1)
         rows = {(row.user_id, self.day - (today - row.day).days): (row.jobs, row.chunks) for row in Usage.objects.all()}
         assert rows == {account: (self.started[account], used) for account, used in self.model.used.items()}

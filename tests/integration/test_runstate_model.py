@@ -210,7 +210,7 @@ class Documents(RuleBasedStateMachine):
 
     @precondition(lambda self: any(known.copy for known in self.known.values()))
     @rule()
-    def come_back_from_the_copy(self) -> None:
+    def restore_the_copy(self) -> None:
         for task, known in self.known.items():
             if known.copy:
                 valkey().restore(runstate.key_of(task), 0, known.copy[0], replace=True)
@@ -262,7 +262,7 @@ class Documents(RuleBasedStateMachine):
                 known.correct()
 
     @rule()
-    def come_to_rest(self) -> None:
+    def settle_all_tasks(self) -> None:
         """Check that every task ends in the row and in Redis without any user action."""
         for _ in range(2):
             self.recover()
@@ -278,14 +278,14 @@ class Documents(RuleBasedStateMachine):
 
     # ---- Invariants after each step
     @invariant()
-    def rows_are_what_the_model_says(self) -> None:
+    def rows_match_the_model(self) -> None:
         rows = {row.pk: row for row in Task.objects.all()}
         assert {pk: (row.status, row.generation, row.ocr_run) for pk, row in rows.items()} == {
             pk: (known.status, known.generation, known.ocr_run) for pk, known in self.known.items()
         }
 
     @invariant()
-    def run_states_are_what_the_model_says(self) -> None:
+    def run_states_match_the_model(self) -> None:
         found = runstate.read_many(self.known)
         for task, known in self.known.items():
             state = found.get(task)

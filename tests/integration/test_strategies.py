@@ -27,11 +27,11 @@ from tests.integration.llm_factories import (
     Notebook,
     codes,
     configure,
+    contains_no_private_data,
     context_of,
     forget,
     ocr_of,
     rule_of,
-    says_nothing_private,
 )
 from tests.integration.openai_server import ModelServer, Request, gives, problem, says
 
@@ -369,7 +369,7 @@ def test_it_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> Non
         process()
 
     assert len(models.requests) == 4  # the pieces, and one about the missing value
-    assert says_nothing_private(caught.value, "ACME")
+    assert contains_no_private_data(caught.value, "ACME")
 
 
 def test_it_warns_of_a_result_without_a_value(models: ModelServer) -> None:

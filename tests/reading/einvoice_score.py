@@ -195,11 +195,11 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Score e-invoices, by maker.")
+    parser = argparse.ArgumentParser(description="Score e-invoices, by producer.")
     parser.add_argument("corpus", type=Path)
     reading.load()
     warm_up()
-    print("| maker | files | exact | valid | differs from the pages | CPU ms, mean | CPU ms, max |")
+    print("| producer | files | exact | valid | differs from the pages | CPU ms, mean | CPU ms, max |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     every: list[str] = []
     for folder in sorted(each for each in parser.parse_args().corpus.iterdir() if each.is_dir()):

@@ -47,7 +47,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @pytest.fixture
-def knocked() -> Iterator[tuple[str, list[str]]]:
+def recording_server() -> Iterator[tuple[str, list[str]]]:
     """A server, and the requested paths."""
     paths: list[str] = []
 
@@ -134,9 +134,9 @@ def test_errors_have_a_code_and_a_pointer(schema: Any, expected: list[tuple[str,
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("target", ["/a", "a.json", "file:///etc/hostname", "HTTP", "urn:x:y", ""])
-def test_external_references_are_refused(keyword: str, target: str, knocked: tuple[str, list[str]]) -> None:
+def test_external_references_are_refused(keyword: str, target: str, recording_server: tuple[str, list[str]]) -> None:
     """B24: at any location, and nothing is requested."""
-    url, paths = knocked
+    url, paths = recording_server
     reference = {keyword: url if target == "HTTP" else target}
     schema = {"$id": f"{url}/base", "properties": {"default": reference}, "x-more": [reference], "items": [reference]}
     assert {pointer for pointer, code in found(schema) if code == "remote_reference"} == {
@@ -147,9 +147,9 @@ def test_external_references_are_refused(keyword: str, target: str, knocked: tup
     assert paths == []
 
 
-def test_no_reference_is_fetched(knocked: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_no_reference_is_fetched(recording_server: tuple[str, list[str]], tmp_path: Path) -> None:
     """B24: neither for a checked schema nor for an unchecked one."""
-    url, paths = knocked
+    url, paths = recording_server
     (tmp_path / "any.json").write_text("{}")
     for schema in (
         {"$ref": f"{url}/a"},

@@ -282,7 +282,7 @@ def test_uncaught_exceptions_are_logged_without_messages(lines: Lines, monkeypat
     assert "hunter2" not in json.dumps(shown)
 
 
-UNTOLD = """
+FAILING = """
 import sys, threading, warnings
 import config.settings
 from django.conf import settings
@@ -307,7 +307,7 @@ Broken()
 @pytest.mark.slow
 def test_every_process_logs_warnings_and_uncaught_exceptions() -> None:
     """A28."""
-    done = subprocess.run([sys.executable, "-c", UNTOLD], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", FAILING], check=True, capture_output=True, text=True)
 
     assert [json.loads(line)["action"] for line in done.stderr.splitlines()] == [
         "warning", "thread_failed", "unraisable_error"

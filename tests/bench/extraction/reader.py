@@ -1,8 +1,8 @@
 """A scripted language model, over real HTTP. It answers from the request alone, as well as its mode allows.
 
 `perfect` reads everything that is shown. `sloppy-2` and `sloppy-10` do so with a defect in 2 or 10 % of the items: a
-required member is missing or null, a number is a string or has two digits swapped, or the quote is mangled. Asked
-again, they correct what the complaints name, and may fail again. `forgetful` is `sloppy-2` until it is asked to repair
+required member is missing or null, a number is a string or has two digits swapped, or the quote is mangled. When asked
+again, they correct the named values, and may fail again. `forgetful` is `sloppy-2` until it is asked to repair
 something: then it returns only the first items.
 """
 
@@ -257,7 +257,7 @@ def spoiled_scalars(found: Reading, wanted: Asked, rate: float) -> dict[str, Fou
 
 
 def dice_of(wanted: Asked, pointer: str) -> Random:
-    """Return the random number of a value: the same for each request, until a complaint names the value."""
+    """Return the random generator of a value: the same for each request, until a complaint names the value."""
     named = [any(f"{each}/".startswith(f"{pointer}/") for each in complaint) for complaint in wanted.complaints]
     times = len(named) if wanted.is_part else sum(named)
     return Random(f"{wanted.key} {pointer} {times}")
