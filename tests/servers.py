@@ -45,7 +45,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def only_distributes(config: pytest.Config) -> bool:
-    """Return whether `-n` runs the tests in other processes, each with servers of its own."""
+    """Return whether `-n` runs the tests in other processes, each with separate servers."""
     return bool(getattr(config.known_args_namespace, "numprocesses", None)) and "PYTEST_XDIST_WORKER" not in os.environ
 
 

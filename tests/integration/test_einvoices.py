@@ -156,7 +156,7 @@ def test_broken_and_hostile_invoices_are_warnings(
 
 
 @pytest.mark.parametrize("content", [DEEP, ENTITIES, OUTSIDE, XML[:-20]], ids=["deep", "entities", "outside", "cut"])
-def test_an_xml_file_that_cannot_be_read_is_text(provider: LocalProvider, made: Maker, content: bytes) -> None:
+def test_an_unreadable_xml_file_is_read_as_text(provider: LocalProvider, made: Maker, content: bytes) -> None:
     """B41"""
     document = made(content, DocumentFormat.XML)
     found, warnings = found_in(provider, document)

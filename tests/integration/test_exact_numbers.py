@@ -1,4 +1,4 @@
-"""Numbers stay as the model wrote them, digit for digit and in order, everywhere and forever (B43)."""
+"""Numbers stay as the model wrote them, digit for digit and in order, in every representation (B43)."""
 
 import json
 from collections.abc import Iterator

@@ -322,7 +322,7 @@ def test_an_error_that_quotes_the_document_does_not_affect_other_documents(model
 
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
     assert models.requests[-1].messages[0]["role"] == "system"
-    server_features.known.clear()  # as another process
+    server_features.known.clear()  # like another process
     process()
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
 
@@ -369,16 +369,16 @@ BAD = {
     "two fences": f"```json\n{json.dumps(GOOD)}\n```\nor\n```json\n{json.dumps(GOOD)}\n```",
     "NaN": '{"number": "1", "total": NaN}',
     "an endless number": '{"number": "1", "total": 1e999}',
-    "a number longer than any": '{"number": "1", "total": ' + "9" * 5_000 + "}",
+    "a number with 5,000 digits": '{"number": "1", "total": ' + "9" * 5_000 + "}",
     "a member twice": '{"number": "1", "number": "2", "total": 1}',
     "a cut-off object": '{"number": "INV-2024-17", "total": 1234.5',
     "quotes of another kind": "{'number': 'INV-2024-17', 'total': 1234.5}",
-    "what cannot be stored": '{"number": "\\u0000", "total": 1}',
-    "half a character": '{"number": "\\ud800", "total": 1}',
-    "depths": '{"data": ' + "[" * 100_000,
-    "deep but whole": "[" * 500 + "]" * 500,
+    "a NUL character": '{"number": "\\u0000", "total": 1}',
+    "half a surrogate pair": '{"number": "\\ud800", "total": 1}',
+    "endless nesting": '{"data": ' + "[" * 100_000,
+    "deep but complete nesting": "[" * 500 + "]" * 500,
     "fences without end": "```json\n" * 100_000,
-    "more than anybody reads": "[" + "0," * 200_000 + "0]",
+    "a very long list": "[" + "0," * 200_000 + "0]",
     "thoughts alone": "<think>Hm.</think>",
     "a value of the wrong type": '{"number": 17, "total": "a lot"}',
     "a member too many": '{"number": "INV-2024-17", "total": 1234.5, "note": ""}',
@@ -466,7 +466,7 @@ def test_it_counts_a_call_without_usage(models: ModelServer) -> None:
     ],
 )
 def test_it_ignores_invalid_usage(models: ModelServer, usage: Any) -> None:
-    models.will(says(json.dumps(GOOD), usage=Odd(usage)))
+    models.will(says(json.dumps(GOOD), usage=as_object(usage)))
     context = context_of()
 
     process(context=context)
@@ -474,7 +474,7 @@ def test_it_ignores_invalid_usage(models: ModelServer, usage: Any) -> None:
     assert "usage_unknown" in codes(context)
 
 
-def Odd(usage: Any) -> Any:  # noqa: N802
+def as_object(usage: Any) -> Any:
     return usage if isinstance(usage, dict) else {"odd": usage}
 
 
@@ -507,7 +507,7 @@ def test_it_recognizes_refusals(models: ModelServer, reply: Reply) -> None:
     assert (error.code, error.transient, len(models.requests)) == ("llm_refused", False, 1)
 
 
-NOTHINGS = {
+INVALID_RESPONSES = {
     "no content": says(None),
     "white space": says(" \n"),
     "a tool": says("", finish="tool_calls"),
@@ -520,11 +520,11 @@ NOTHINGS = {
     "nothing at all": Reply(b""),
     "a page": Reply(b"<html>It works!</html>", headers={"Content-Type": "text/html"}),
     "bytes": Reply(bytes(range(256))),
-    "depths": Reply(b"[" * 100_000),
+    "endless nesting": Reply(b"[" * 100_000),
 }
 
 
-@pytest.mark.parametrize("reply", NOTHINGS.values(), ids=NOTHINGS.keys())
+@pytest.mark.parametrize("reply", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES.keys())
 def test_a_missing_response_is_a_transient_error(models: ModelServer, reply: Reply) -> None:
     models.always(reply)
 

@@ -48,7 +48,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)  # each command is a separate process
 PAGE = PROJECT / "docs" / "runbook.md"
-OTHERS = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have tests of their own
+OTHERS = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have separate tests
 
 
 # ---- The page -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixt
 from tests.serving import serving, token_of, variables
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}}
-SAYS = {
+RULE_VALUES = {
     "name": "Totals", "description": "", "json_schema": SCHEMA, "system_prompt": "Find the total.",
     "postprocess_mode": "llm", "postprocess_strategy": "",
 }  # fmt: skip
@@ -71,7 +71,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
     batch, (of_batch,) = make_batch(alice)
     fail(of_batch)
-    rule = editing.create(owner=alice, values=SAYS)
+    rule = editing.create(owner=alice, values=RULE_VALUES)
     sample = Sample.objects.create(rule=rule, task=task, expected={"total": 12.5})
     evaluation = Evaluation.objects.create(rule=rule, number=1, version=1, user=alice, samples=1)
     SampleRun.objects.create(evaluation=evaluation, sample=sample)

@@ -22,11 +22,11 @@ from etl.models import Task
 from exports.models import Webhook
 from tests.integration.conftest import rehearsed  # noqa: F401 - a fixture
 from tests.integration.etl_rehearsal import Change, run
-from tests.security.conftest import SAYS, browser_of
+from tests.security.conftest import RULE_VALUES, browser_of
 from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixture
 
 PASSWORD = "pearl-pearl, 1"
-PEARLS: dict[str, Any] = SAYS | {
+PEARLS: dict[str, Any] = RULE_VALUES | {
     "name": "pearl rule",
     "system_prompt": "Find the pearl.",
     "description": "pearl",
