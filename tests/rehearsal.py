@@ -23,7 +23,7 @@ from rules.library.content import RuleContent
 
 
 def folder() -> Path:
-    """The folder for records of calls, and for the files that `until` waits for."""
+    """Return the folder for records of calls, and for the files that `until` waits for."""
     path: Path = settings.SLUICE.etl_cache_dir / "rehearsal"
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -57,7 +57,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 
 def ways_of(dataset: Dataset, users: tuple[User, User], kind: str, large: int) -> dict[str, Measurement]:
-    """The small job of the first user alone, behind calls of the second one, and behind reused files."""
+    """Return the runs of the first user's small job: alone, behind calls of the second one, and behind reused files."""
     ways: dict[str, Measurement] = {f"{SMALL} {kind} alone": partial(timed, dataset, users[0], kind)}
     for other in KINDS:
         name = f"{SMALL} {kind} behind {large:,} {other}"

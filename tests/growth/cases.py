@@ -95,7 +95,7 @@ def of_workers() -> dict[str, Case]:
 
 
 def of_maintenance() -> dict[str, Case]:
-    """Steps that loop are measured by their batch."""
+    """Return the cases of periodic tasks. Steps that loop are measured by their batch."""
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "reap: reclaim": batch(lambda: lost_leases.reclaim_batch(batch=500)),

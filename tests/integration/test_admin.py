@@ -215,7 +215,7 @@ def test_lists_accept_offered_filters_and_filters_of_links(pages: Client, failed
 
 # ---- Accounts -----------------------------------------------------------------------------------------------------
 def helper() -> User:
-    """A user who may change accounts, and is no superuser."""
+    """Create a user who may change accounts, and is no superuser."""
     user = User.objects.create_user("hal", is_staff=True)
     user.user_permissions.set(
         Permission.objects.filter(codename__in=("view_user", "change_user", "add_user", "change_group"))

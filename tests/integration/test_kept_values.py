@@ -57,7 +57,7 @@ def is_again(request: Request) -> bool:
 
 
 def text_of(request: Request) -> str:
-    """The text between the markers."""
+    """Return the text between the markers."""
     user = request.message("user")
     return user.split(user.split("\n")[1])[2]
 

@@ -323,7 +323,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(completing=completings)
     def leave_completion(self, completing: Completing) -> None:
-        """The worker receives SIGTERM."""
+        """Return a completion, as when its worker receives SIGTERM."""
         gone = sql.scalar(completion.RELEASE, job=completing.job, token=completing.token)
         assert (gone is not None) == self.is_current(completing)
         if gone:

@@ -111,7 +111,7 @@ def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer)
 
 
 def text_of(request: Request) -> str:
-    """The text between the markers."""
+    """Return the text between the markers."""
     user = request.message("user")
     return user.split(user.split("\n")[1])[2].strip()
 

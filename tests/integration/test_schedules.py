@@ -45,7 +45,7 @@ def end_jobs() -> None:
 
 
 def history(schedule: Schedule) -> list[tuple[str, str]]:
-    """The outcomes by planned time, oldest first."""
+    """Return the outcomes by planned time, oldest first."""
     return [
         (f"{each.planned_at:%m-%d %H:%M}" if each.planned_at else "by hand", each.outcome)
         for each in schedule.runs.order_by("id")

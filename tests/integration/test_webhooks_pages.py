@@ -55,7 +55,7 @@ def hook(alice: User, there: Receiver) -> Webhook:
 
 
 def sent(hook: Webhook, count: int = 1, *, status: str = "failed", **fields: Any) -> list[Delivery]:
-    """Deliveries with two attempts each."""
+    """Create deliveries with two attempts each."""
     first = Delivery.objects.count()
     ended = {"finished_at": Now()} if status != "pending" else {}
     made = Delivery.objects.bulk_create(

@@ -46,7 +46,7 @@ def command(words: str) -> str:
 
 
 def shell(site: Site) -> dict[str, str]:
-    """The variables of the operator's shell: the servers themselves, without the proxies."""
+    """Return the variables of the operator's shell: the servers themselves, without the proxies."""
     paths = [str(TOOLS), str(Path(sys.executable).parent), os.environ["PATH"]]
     return site.environment(PATH=":".join(paths), BACKUPS=site.folder, PYTHONUNBUFFERED=1)
 
@@ -168,7 +168,7 @@ class RestoreScenario:
         self.link = "/exports/" + receipt_of(site, self.done)["signedUrl"].partition("/exports/")[2]
 
     def afterwards(self) -> None:
-        """The lost period: everything ends, is used, replaced, and deleted, and new work is submitted."""
+        """Run the lost period: everything ends, is used, replaced, and deleted, and new work is submitted."""
         site = self.site
         with listening(site, self.half) as client:
             site.points.release("about to commit")

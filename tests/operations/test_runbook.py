@@ -281,7 +281,7 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
 
 
 def make_old_row(user: User) -> Task:
-    """A document that was not submitted just now."""
+    """Create a document that was submitted some time ago."""
     row = make_row(user)
     Task.objects.filter(pk=row.pk).update(updated_at=timezone.now() - timedelta(hours=1))
     return row

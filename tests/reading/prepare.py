@@ -103,7 +103,7 @@ def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, str | float]]:
 
 # ---- Structure ------------------------------------------------------------------------------------------------------
 def prepare_icdar(sources: Path, folder: Path) -> None:
-    """Tables of the ICDAR 2013 competition, whose structure was recorded by hand."""
+    """Prepare tables of the ICDAR 2013 competition, whose structure was recorded by hand."""
     for path in sorted((sources / "tabula").rglob("icdar2013-dataset/*/*.pdf")):
         structure = path.with_name(f"{path.stem}-str.xml")
         if structure.exists():
@@ -151,7 +151,7 @@ def places(top: int, bottom: int, left: int, right: int) -> set[tuple[int, int]]
 
 
 def prepare_docling(sources: Path, folder: Path) -> None:
-    """PDFs and images with docling's own reviewed output, and PDFs printed from Office files of known content."""
+    """Prepare PDFs and images with docling's reviewed output, and PDFs printed from Office files of known content."""
     data = sources / "docling/tests/data"
     for path in sorted([*(data / "pdf").rglob("*.pdf"), *(data / "odf/sources").glob("*.pdf")]):
         kind = path.relative_to(data).parts[0]

@@ -97,7 +97,7 @@ def content_bomb() -> bytes:
 
 
 def image_bomb(side: int) -> bytes:
-    """A page with an image of `side` by `side` pixels."""
+    """Return a page with an image of `side` by `side` pixels."""
     facts = b"/Type /XObject /Subtype /Image /Width %d /Height %d /BitsPerComponent 8" % (side, side)
     image = stream(deflated(b"\0", 10), facts + b" /ColorSpace /DeviceGray /Filter /FlateDecode")
     return page(stream(b"q 595 0 0 842 0 0 cm /I Do Q"), image=image)

@@ -20,7 +20,7 @@ def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> s
 
 
 def words(text: str, x: float, y: float, *, size: float = SIZE, bold: bool = False) -> list[Box]:
-    """A line of text, as a box for each word."""
+    """Return the boxes of the words of a line of text."""
     boxes = []
     for word in text.split():
         width = len(word) * size / 2

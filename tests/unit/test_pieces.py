@@ -239,7 +239,7 @@ def test_no_extra_lines_are_shown_at_certain_borders() -> None:
 
 # ---- Tables over pages ----------------------------------------------------------------------------------------------
 def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
-    """A reader that takes the names of columns from the head above a row, and drops rows without one."""
+    """Return the rows, with column names from the head above each row, without rows that have no head."""
     found = []
     for piece in pieces:
         head: list[str] = []

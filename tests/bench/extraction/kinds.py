@@ -79,7 +79,7 @@ def stock_item(dice: Random, language: Language, number: int) -> Item:
 
 
 def branch_stock(dice: Random, language: Language, number: int) -> Item:
-    """An item of a site, which changes every 26 items, in a region, which changes every 78."""
+    """Return an item of a site, which changes every 26 items, in a region, which changes every 78."""
     stock = stock_item(dice, language, number)
     site = number // 26
     groups = {"region": ("North", "East", "South", "West")[site // 3 % 4], "site": f"Branch {101 + 7 * site}"}
