@@ -241,7 +241,7 @@ def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> N
 
 @contextmanager
 def a_port(*, listening: bool) -> Iterator[int]:
-    """A port that refuses connections, or whose server never responds."""
+    """Yield a port that refuses connections, or whose server never responds."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listening:

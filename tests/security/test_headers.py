@@ -8,9 +8,9 @@ from django.test import Client
 
 from tests.security.conftest import browser_of
 
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 PASSWORD = "only for tests, 1"
-TOLD = {
+EXPECTED_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -19,7 +19,7 @@ TOLD = {
 ANSWERS = [
     ("/", 302), ("/app/sign-in", 200), ("/app/exports", 200), ("/app/account", 200), ("/app/nowhere", 404),
     ("/api/schema", 200), ("/livez", 200), ("/exports", 200), ("/api/v1/etl/tasks", 200),
-    (f"/exports/{NOBODYS}", 404), (f"/exports/{NOBODYS}/download?token=x", 403), ("/nowhere", 404),
+    (f"/exports/{UNKNOWN_ID}", 404), (f"/exports/{UNKNOWN_ID}/download?token=x", 403), ("/nowhere", 404),
     ("/exports?limit=x", 400), ("/exports?cursor=%00", 400), ("/exports/preview", 405), ("/admin/", 302),
     ("/admin/nowhere", 302),
 ]  # fmt: skip
@@ -29,7 +29,7 @@ ANSWERS = [
 def test_every_response_has_the_security_headers(alice: User, path: str, status: int) -> None:
     answer = browser_of(alice).get(path)
     assert answer.status_code == status
-    strict = TOLD | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
+    strict = EXPECTED_HEADERS | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
     assert {name: answer.headers.get(name) for name in strict} == strict
     assert "default-src 'none'" in answer["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
@@ -40,7 +40,7 @@ def test_every_response_has_the_security_headers(alice: User, path: str, status:
 def test_admin_pages_have_the_security_headers(pages: Client) -> None:
     for path in ("/admin/", "/admin/exports/job/", "/admin/nowhere/"):
         answer = pages.get(path)
-        assert {name: answer.headers.get(name) for name in TOLD} == TOLD, path
+        assert {name: answer.headers.get(name) for name in EXPECTED_HEADERS} == EXPECTED_HEADERS, path
 
 
 def test_refused_cookies_and_hosts_have_the_security_headers(client: Client, transactional_db: None) -> None:
