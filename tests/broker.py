@@ -29,7 +29,7 @@ def queued(queue: str) -> int:
 
 @contextmanager
 def broker_at(url: str) -> Iterator[None]:
-    """Make Celery publish to another broker meanwhile, with the timeouts of production."""
+    """Make Celery publish to another broker within the block, with the timeouts of production."""
     conf: Any = app.conf
     before = conf.broker_url
     conf.broker_url = conf.broker_write_url = url

@@ -1,8 +1,8 @@
 """Restores the test database to the state after the migrations, after each test that wrote to it.
 
-Django's own way truncates every table and then has every app fill its own again: 0.2 s a test, and there are thousands.
-Here a function of the database does it, whose statements stay planned. What the migrations left is kept in copies, and
-an unchanged table is not filled again.
+Django truncates every table, and then each app fills its tables again: 0.2 s a test, for thousands of tests. Here, one
+database function does it, whose statements stay planned. Copies hold the contents after the migrations, and an
+unchanged table is not filled again.
 """
 
 from typing import Any
@@ -15,8 +15,8 @@ COPIES = "as_migrated"
 LARGE = 2_000_000
 
 
-def keep_what_is_there() -> None:
-    """Copy the tables that are not empty, and restore them after every test that wrote."""
+def keep_migrated_rows() -> None:
+    """Copy the tables that are not empty, and restore them after every test that wrote to the database."""
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     if not tables:
         return  # no test of this run uses them
@@ -27,7 +27,7 @@ def keep_what_is_there() -> None:
     sizes = ", ".join(f"pg_relation_size('{table}')" for table in tables)
     empty = "".join(f'DELETE FROM "{table}";' for table in tables if table not in filled)
     one(f"""
-        CREATE FUNCTION {COPIES}.bring_back() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        CREATE FUNCTION {COPIES}.restore_rows() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
             SET CONSTRAINTS ALL DEFERRED;
             PERFORM set_config('sluice.trim_audit', 'on', true);
             IF greatest({sizes}) > {LARGE} THEN TRUNCATE {names}; ELSE {empty} END IF;
@@ -35,14 +35,14 @@ def keep_what_is_there() -> None:
         END $$
     """)
 
-    def bring_back(_test: Any) -> None:
-        one(f"SELECT {COPIES}.bring_back()")
+    def restore_rows(_test: Any) -> None:
+        one(f"SELECT {COPIES}.restore_rows()")
 
-    TransactionTestCase._fixture_teardown = bring_back  # type: ignore[attr-defined]
+    TransactionTestCase._fixture_teardown = restore_rows  # type: ignore[attr-defined]
 
 
 def refill(table: str) -> str:
-    """Return statements that fill a table from its copy, unless it has as many rows as then, and none is newer."""
+    """Return statements that restore a table from its copy, unless it has as many rows, and none is newer."""
     version = f"""(SELECT count(*) || ' ' || coalesce(max(xmin::text::bigint), 0) FROM "{table}")"""
     return f"""
         IF {version} IS DISTINCT FROM (SELECT version FROM {COPIES}.versions WHERE of = '{table}') THEN

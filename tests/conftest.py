@@ -21,7 +21,7 @@ from rest_framework.test import APIClient
 from config.dev.stack.processes import Web
 from config.platform.db.base import DatabaseWrapper
 from exports.models import Dataset, Slot
-from tests.cleaning import keep_what_is_there
+from tests.cleaning import keep_migrated_rows
 from tests.serving import token_of
 from tests.waiting import wait_until
 
@@ -97,7 +97,7 @@ def _fast_clients() -> Iterator[None]:
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """The test database, which is dropped at the end even if a thread still has a session."""
     with django_db_blocker.unblock():
-        keep_what_is_there()
+        keep_migrated_rows()
         # A stalled machine must not look like an unreachable database to threads that wait for a connection.
         wrapper: Any = connection
         wrapper.pool.timeout = 60

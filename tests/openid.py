@@ -1,4 +1,4 @@
-"""A person at the local OpenID provider, and the provider's administrator."""
+"""Sign-in at the local OpenID provider, and changes by its administrator."""
 
 import re
 import sqlite3
@@ -21,7 +21,7 @@ CSRF = re.compile(r'name="csrfmiddlewaretoken" value="(\w+)"')
 
 @contextmanager
 def providing(root: Path) -> Iterator[OpenIDProvider]:
-    """Run the provider in a process of its own."""
+    """Run the provider in a separate process."""
     provider = OpenIDProvider(root, Identity(root), durable=False)
     provider.start()
     try:
@@ -69,7 +69,7 @@ def path_of(client: Client, url: str) -> Any:
 
 
 def change(provider: OpenIDProvider, statement: str, *values: object) -> None:
-    """Change the provider's database, as its administrator does."""
+    """Change the provider's database like its administrator."""
     with closing(sqlite3.connect(provider.database, timeout=30)) as database, database:
         database.execute(statement, values)
 

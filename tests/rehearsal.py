@@ -1,9 +1,9 @@
-"""A provider and a post-processor whose behavior the document itself scripts, configured by dotted path.
+"""A provider and a post-processor that follow instructions in the document, configured by dotted path.
 
-Every line of a text document is done in order: `wait 4` (as a good provider waits), `stall 4` (as a bad one does),
-`until NAME` (until the file of that name is there), `die`, `leave`, `raise CLASS` (an error of etl.core.errors),
-`remember ID`, `page 1 2` (progress), `spend 7` (tokens), `warn CODE`. A line that begins with `once:` is done by the
-first call alone, and one with `post:` by the processor.
+Each line of a text document is executed in order: `wait 4` (with checks for cancellation), `stall 4` (without checks),
+`until NAME` (until a file of that name exists), `die`, `leave`, `raise CLASS` (an error of etl.core.errors), `remember
+ID`, `page 1 2` (progress), `spend 7` (tokens), `warn CODE`. Only the first call executes a line that begins with
+`once:`, and only the processor executes one with `post:`.
 """
 
 import os
@@ -23,7 +23,7 @@ from rules.library.content import RuleContent
 
 
 def folder() -> Path:
-    """The folder for records of calls, and for the files that `until` waits for."""
+    """Return the folder for records of calls, and for the files that `until` waits for."""
     path: Path = settings.SLUICE.etl_cache_dir / "rehearsal"
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -1,7 +1,6 @@
 """A pytest plugin that starts the real servers before Django reads its settings, and stops them at the end.
 
-Loaded by `-p tests.servers`. The tests run on servers of their own, in a folder of their own, whatever the environment
-contains.
+Loaded by `-p tests.servers`. The tests run on their own servers, in their own folder, regardless of the environment.
 """
 
 import os
@@ -48,7 +47,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def only_distributes(config: pytest.Config) -> bool:
-    """Return whether `-n` runs the tests in other processes, each with servers of its own."""
+    """Return whether `-n` runs the tests in other processes, each with separate servers."""
     return bool(getattr(config.known_args_namespace, "numprocesses", None)) and "PYTEST_XDIST_WORKER" not in os.environ
 
 

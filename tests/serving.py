@@ -18,7 +18,7 @@ from config.platform.http.tokens import record_use
 def variables(root: Path, **changes: str) -> dict[str, str]:
     """Return the environment of this process with the test database, so that a child sees the test's rows.
 
-    Whatever a child leaves behind when it is killed, billiard's files for one, lies in `root`.
+    Leftovers of a killed child, such as billiard's files, are in `root`.
     """
     database = make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"])
     return {**os.environ, "DATABASE_URL": database, "TMPDIR": str(root), **changes}
@@ -35,7 +35,7 @@ def serving(root: Path, environment: Mapping[str, str]) -> Iterator[Web]:
 
 
 def token_of(user: User) -> str:
-    """Return an API token of a user, whose use was recorded just now, as nearly always."""
+    """Return an API token of a user, whose use was recorded just now, as for most requests."""
     row, token = AuthToken.objects.create(user)
     record_use(row)
     return str(token)

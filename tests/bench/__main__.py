@@ -2,8 +2,8 @@
 
 python -m tests.bench [--only P1 P4 fairness …] [--rounds 5] [--quick]
 
-Each benchmark runs in a separate process with separate servers, so that none is affected by another's leftovers.
-Afterward, .local/bench contains results.json, with every single measurement, and a plot of the curves.
+Each benchmark runs in a separate process with separate servers, so that no leftovers of one affect another. Afterward,
+.local/bench contains results.json, with every single measurement, and a plot of the curves.
 """
 
 import argparse

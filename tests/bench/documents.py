@@ -247,7 +247,7 @@ def correctness(report: Report, provider: LocalProvider) -> None:
 
 
 def memory(report: Report, provider: LocalProvider, documents: int) -> None:
-    """This process stands for a worker."""
+    """Measure memory over many documents. This process takes the place of a worker."""
     ours, theirs, processes = [0], [0], set()
     provider.close()
     for document in islice(several(), documents):

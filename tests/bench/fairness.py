@@ -1,8 +1,8 @@
 """P12: a job of 5 chunks behind a running one of 10,000 of another user, alternating with the same job alone: at most
 4 times as long.
 
-Measured until the receipt, with real workers, for database calls and for reused files on either side: neither kind
-of work may delay the other. The bound is for calls behind calls.
+Measured until the receipt, with real workers, for database calls and for reused files on either side: neither kind of
+work may delay the other. The bound applies to calls queued behind calls.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 
 def ways_of(dataset: Dataset, users: tuple[User, User], kind: str, large: int) -> dict[str, Measurement]:
-    """The small job of the first user alone, behind calls of the second one, and behind reused files."""
+    """Return the runs of the first user's small job: alone, behind calls of the second one, and behind reused files."""
     ways: dict[str, Measurement] = {f"{SMALL} {kind} alone": partial(timed, dataset, users[0], kind)}
     for other in KINDS:
         name = f"{SMALL} {kind} behind {large:,} {other}"

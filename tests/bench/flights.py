@@ -122,7 +122,7 @@ def rows_until(last: date) -> int:
 
 
 def warm_up(year: YearOfFlights, meter: Meter) -> None:
-    """Fill caches, create the objects that later runs replace, and assert that all ways give the same."""
+    """Fill caches, create the objects that later runs replace, and assert that all alternatives give the same rows."""
     bare_loop(year, meter)
     fresh(year, meter)
     reused(year, meter)
@@ -199,14 +199,14 @@ def submit(year: YearOfFlights, reuse: str, delivery: str = "manifest") -> Job:
 
 
 def bare_loop(year: YearOfFlights, meter: Meter) -> float:
-    """Its processes start before each measurement, and their preparation does not count."""
+    """Run the bare loop, whose processes start before each measurement, so that their preparation does not count."""
     with meter.lap(BARE) as lap, ExitStack() as stack:
         go(lap, [stack.enter_context(started("bare_loop", year.pairs[n::PARALLEL])) for n in range(PARALLEL)])
     return lap.seconds
 
 
 def safe_loop(year: YearOfFlights, meter: Meter) -> float:
-    """The same for a submitted job whose workers are the loops."""
+    """Run a submitted job whose workers are the loops."""
     job = submit(year, "never")
     with meter.lap(SAFE) as lap, ExitStack() as stack:
         go(lap, [stack.enter_context(started("safe_loop", [])) for _ in range(PARALLEL)])
@@ -262,7 +262,7 @@ def pages_by_all_cores() -> Iterator[list[processes.Web]]:
 
 
 def copy_once(year: YearOfFlights, meter: Meter) -> float:
-    """The lower limit of reading these rows."""
+    """Measure one COPY of these rows, the lower limit of reading them."""
     query = f"SELECT {', '.join(COLUMNS)} FROM demo.flights WHERE flight_date <= '{year.last}'"
     command = [str(program("psql")), settings.SLUICE.source_url, "-qXc", f"COPY ({query}) TO STDOUT (FORMAT csv)"]
     with meter.lap(ONCE) as lap, lap.timed():
@@ -274,8 +274,8 @@ def copy_once(year: YearOfFlights, meter: Meter) -> float:
 
 
 def compare(year: YearOfFlights) -> None:
-    """Every file, including the bare loop's, has the hash that Sluice recorded. A sample equals the rows of the
-    pages.
+    """Assert that every file, including the bare loop's, has the hash that Sluice recorded. A sample equals the rows of
+    the pages.
     """
     job = Job.objects.filter(reuse="never").latest("created_at")
     written_down = [chunk.sha256 for chunk in Chunk.objects.filter(job=job).in_request_order()]

@@ -4,10 +4,10 @@ much.
 A cheap function with 10 rows, so that the cost is that of the tables and of the queue. Two children work, beside
 beat and the other workers. Measured in two ways:
 
-- A window. The tables hold so many ended chunks, with their events and reuse cache, and as many waiting ones, in jobs
-  of the maximum size. Some hundred of the waiting ones are run, and the rest is dropped. Running 100,000 would take a
-  quarter of an hour, and a job of 100,000 never has more of either. Then the same for the smallest job beside all
-  ended ones.
+- A window. The tables hold this number of ended chunks, with their events and reuse cache, and as many waiting ones, in
+  jobs of the maximum size. Some hundred of the waiting ones are run, and the rest is dropped. Running 100,000 would
+  take a quarter of an hour, and a job of 100,000 never has more of either. Then the same for the smallest job beside
+  all ended ones.
 - Whole jobs, in empty tables: from the submission to the receipt. A small one, a large one, and a small one again.
 """
 
@@ -145,7 +145,7 @@ def new_pairs(chunks: int) -> list[planning.Pair]:
 
 
 def in_jobs(chunks: int) -> list[int]:
-    """Return the sizes of the jobs for so many chunks, each as large as allowed."""
+    """Return the sizes of jobs with this number of chunks in total, each as large as allowed."""
     most = settings.SLUICE.export_max_chunks_per_job
     return [min(most, chunks - start) for start in range(0, chunks, most)]
 
@@ -173,7 +173,7 @@ FROM exports_chunk;
 
 
 def create_ended_chunks(dataset: Dataset, user: User, chunks: int) -> None:
-    """Create successful jobs with so many chunks in total, and statistics like those of autovacuum."""
+    """Create successful jobs with this number of chunks in total, and statistics like those of autovacuum."""
     Job.objects.bulk_create(
         Job(
             user=user, dataset=dataset, schema_version=1, format="csv", delivery="manifest", reuse="never", ttl=600,

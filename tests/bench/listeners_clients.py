@@ -1,10 +1,9 @@
 """Listeners of one event stream, each with a separate connection: `python -m tests.bench.listeners_clients`.
 
-The first line on stdin is a `Place` as JSON: where to connect, to what, and as whom. Each later line is the number
-of additional listeners. Lines on stdout are JSON: `{"listening": 500}` when all of them have received the snapshot,
-and for each changed chunk `{"change": 17, "last": 1234.5}` when all of them have received it, with the time at
-which the last one did, on the monotonic clock, which all processes of a machine share. They disconnect at the end
-of stdin.
+The first line on stdin is a `Place` as JSON: the server, the path, and the tokens. Each later line is the number of
+additional listeners. Lines on stdout are JSON: `{"listening": 500}` when all of them have received the snapshot, and
+for each changed chunk `{"change": 17, "last": 1234.5}` when all of them have received it, with the time at which the
+last one did, on the monotonic clock, which all processes of a machine share. They disconnect at the end of stdin.
 """
 
 import asyncio
@@ -25,13 +24,13 @@ class Place(NamedTuple):
 
 
 class Listener:
-    def __init__(self, crowd: "Listeners", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.crowd, self.reader, self.writer = crowd, reader, writer
+    def __init__(self, listeners: "Listeners", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.listeners, self.reader, self.writer = listeners, reader, writer
         self.received = 0
 
     async def begin(self, token: str) -> None:
         """Send the request, and return when the snapshot has arrived."""
-        place = self.crowd.place
+        place = self.listeners.place
         self.writer.write(
             f"GET {place.path} HTTP/1.1\r\nHost: {place.host}:{place.port}\r\nUser-Agent: bench\r\n"
             f"Accept: text/event-stream\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
@@ -53,7 +52,7 @@ class Listener:
     def record(self, number: int) -> None:
         assert number > self.received, f"{number} after {self.received}"
         self.received = number
-        self.crowd.record(number)
+        self.listeners.record(number)
 
     async def event(self) -> tuple[int, bytes]:
         """Return the number and the name of the next complete event.
@@ -77,17 +76,17 @@ class Listeners:
         self.count = 0
         self.tasks: list[asyncio.Task[None]] = []
         self.received: Counter[int] = Counter()
-        self.door = asyncio.Semaphore(AT_ONCE)
+        self.connecting = asyncio.Semaphore(AT_ONCE)
 
     async def add(self, more: int) -> None:
         numbers = range(self.count, self.count + more)
-        come = await asyncio.gather(*(self.enter(number) for number in numbers))
+        added = await asyncio.gather(*(self.connect(number) for number in numbers))
         self.count += more
-        self.tasks += [asyncio.create_task(listener.listen()) for listener in come]
+        self.tasks += [asyncio.create_task(listener.listen()) for listener in added]
         print_progress(listening=self.count)
 
-    async def enter(self, number: int) -> Listener:
-        async with self.door:
+    async def connect(self, number: int) -> Listener:
+        async with self.connecting:
             listener = Listener(self, *await asyncio.open_connection(self.place.host, self.place.port))
             await listener.begin(self.place.tokens[number % len(self.place.tokens)])
             return listener
@@ -103,9 +102,9 @@ def print_progress(**facts: Any) -> None:
 
 
 async def main() -> None:
-    crowd = Listeners(Place(**json.loads(sys.stdin.readline())))
+    listeners = Listeners(Place(**json.loads(sys.stdin.readline())))
     while line := await asyncio.to_thread(sys.stdin.readline):
-        await crowd.add(int(line))
+        await listeners.add(int(line))
 
 
 if __name__ == "__main__":

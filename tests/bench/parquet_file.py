@@ -1,5 +1,5 @@
-"""P13: a Parquet file of 2,000,000 rows against the tools that somebody would use: at most 1.00 of the time of the
-faster one, and at most 300 MB of memory.
+"""P13: a Parquet file of 2,000,000 rows against common alternatives: at most 1.00 of the time of the faster one, and at
+most 300 MB of memory.
 
 They are a script of ADBC, pyarrow's ParquetWriter and an upload (`parquet_peer.py`), and sling. PARQUET_VENV is their
 environment; without it, only Sluice is measured. Times are without the start of Python.

@@ -38,7 +38,7 @@ from tests.waiting import wait_until
 STEPS, QUICK_STEPS = (1, 2, 4, 8, 16), (1, 2)  # processes that export
 MOST_ROUNDS = 2
 SECONDS, QUICK_SECONDS = 10, 3  # of counting chunks
-SPARE_SECONDS = 5  # of additional work, so that the job does not end before
+SPARE_SECONDS = 5  # of additional work, so that the job does not end too early
 WARM = 5  # chunks per process before counting
 LIMIT_SECONDS = 60
 FIRST_DAY = date(2000, 1, 1)
@@ -73,7 +73,7 @@ LOADS = (SLOW, CHEAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Throughput of so many processes. `cores`: average number of busy cores by purpose."""
+    """Throughput of a number of processes. `cores`: average number of busy cores by purpose."""
 
     rate: float
     addresses: int
@@ -152,7 +152,7 @@ def one_round(bench: Bench, machines: list[Machine], steps: Iterable[int]) -> No
 
 @contextmanager
 def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]:
-    """Run a worker on each machine, as far as the processes suffice."""
+    """Run workers with this number of processes, spread over the machines."""
     with site.folder() as root, ExitStack() as stack:
         workers = []
         for number, (machine, share) in enumerate(zip(machines, spread(children, len(machines)), strict=True)):

@@ -49,9 +49,9 @@ class Machine:
 
 @contextmanager
 def made(*, ports: Iterable[int], postmaster: int) -> Iterator[list[Machine]]:
-    """Create the machines, from which these ports of ours are reachable, and remove them at the end.
+    """Create the machines, from which these local ports are reachable, and remove them at the end.
 
-    Their names are fixed, and a run removes what a killed one left, so only one run at a time is possible. Raises
+    Their names are fixed, and a run removes leftovers of a killed run, so only one run at a time is possible. Raises
     Unavailable after removing them.
     """
     if os.geteuid() != 0:

@@ -46,7 +46,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 
 def make_due(dataset: Dataset, number: int) -> None:
-    """Replace all schedules by so many that are due, of users with 100 each."""
+    """Replace all schedules by this number of due ones, with 100 for each user."""
     Job.objects.all().delete()
     ScheduleRun.objects.all().delete()
     Schedule.objects.all().delete()
@@ -62,7 +62,9 @@ def make_due(dataset: Dataset, number: int) -> None:
 
 
 def drain(number: int) -> tuple[float, float]:
-    """Let processes decide all of them. Return the seconds without the start of Python, and of the longest call."""
+    """Run all due schedules in several processes. Return the seconds without the start of Python, and those of the
+    longest call.
+    """
     with ProcessPoolExecutor(
         PROCESSES, mp_context=multiprocessing.get_context("spawn"), initializer=django.setup
     ) as pool:

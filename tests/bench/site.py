@@ -96,7 +96,7 @@ def default_environment(changes: Mapping[str, str] | None = None) -> dict[str, s
 def running_workers(
     children: Mapping[str, int], *, variables: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Process]]:
-    """Run beat and these workers of `processes.WORKERS`, with so many children each."""
+    """Run beat and these workers of `processes.WORKERS`, each with its number of children."""
     environment = default_environment(variables)
     with folder() as root, ExitStack() as stack:
         running = {

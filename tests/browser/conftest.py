@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def beside_a_loop() -> Iterator[None]:
-    """Playwright's event loop runs in this thread, which Django would take for a reason to forbid queries."""
+    """Playwright's event loop runs in this thread, and Django forbids queries in a thread with a running event loop."""
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     yield
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]

@@ -191,7 +191,7 @@ def scene(name: str, path: Callable[[User], str], prepare: Callable[[User], None
 
 
 def nothing(_user: User) -> None:
-    """A new installation."""
+    """Create nothing, as in a new installation."""
 
 
 LISTS: tuple[type[Model], ...] = (

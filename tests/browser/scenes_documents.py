@@ -221,7 +221,7 @@ def long(user: User) -> None:
 
 
 def pictured(user: User) -> None:
-    """An invoice of two pages, read by the local provider, whose images a worker has drawn."""
+    """Create an invoice of two pages, read by the local provider, whose images a worker has drawn."""
     task = paper(user, content=sample("invoice.pdf").read_bytes(), kind="pdf")
     state = read_locally(task)
     stored = artifacts.find_ocr(state)
@@ -238,7 +238,7 @@ def pictured(user: User) -> None:
 
 
 def reviewed(user: User) -> None:
-    """A result that was corrected and approved."""
+    """Create a result that was corrected and approved."""
     completed(user)
     task = Task.objects.latest("task_id")
     changes = {"total": exact_json.Number("646.50"), "supplier": {"name": "Bright Lamps Ltd", "vat": "DE 811 128 135"}}
@@ -247,7 +247,7 @@ def reviewed(user: User) -> None:
 
 
 def again(user: User) -> None:
-    """A completed document that is extracted again. The first attempt failed."""
+    """Create a completed document that is extracted again. The first attempt failed."""
     completed(user)
     task = actions.retry(task=Task.objects.latest("task_id"), from_stage=Stage.POSTPROCESS)
     failure = {"code": "llm_unavailable", "detail": LlmUnavailable.detail}
@@ -257,7 +257,7 @@ def again(user: User) -> None:
 
 
 def many_pages(user: User, count: int = 500) -> Task:
-    """A document whose pages are all drawn already."""
+    """Create a document whose pages are all drawn already."""
     task = paper(user, "report.pdf", kind="pdf")
     read_paper(task, tuple(f"# Page {number}" for number in range(1, count + 1)))
     complete_paper(task, {"title": "Report"})
@@ -284,7 +284,7 @@ def read_locally(task: Task) -> RunState:
 
 
 def einvoice(user: User, xml: bytes = b"") -> None:
-    """An e-invoice in a PDF, read without a model. `xml`: in place of its own."""
+    """Create an e-invoice in a PDF, read without a model. `xml`: in place of its own."""
     own = sample("einvoice.xml").read_bytes()
     content = printed(INVOICE, attached={"factur-x.xml": xml or own})
     rule = make_rule(user, mode="einvoice", name="E-invoices", json_schema={"type": "object"})
@@ -295,7 +295,7 @@ def einvoice(user: User, xml: bytes = b"") -> None:
 
 
 def wrong_einvoice(user: User) -> None:
-    """One whose amount due is neither that of its page nor the sum."""
+    """Create an e-invoice whose amount due equals neither that of its page nor the sum."""
     amount = b"<ram:DuePayableAmount>2363.58"
     einvoice(user, sample("einvoice.xml").read_bytes().replace(amount, amount.replace(b"2363", b"9363")))
 

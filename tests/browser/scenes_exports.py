@@ -52,7 +52,7 @@ WHERE job_id = %s AND status = 'done' AND seq >= 10
 
 
 def running(user: User) -> None:
-    """A large job with done, running, retrying, and failed chunks."""
+    """Create a large job with done, running, retrying, and failed chunks."""
     job = make_job(dataset(), user, MANY)
     claims = [claim for _ in range(8) if (claim := leases.claim(backend="scene"))]
     for claim in claims[:3]:
@@ -124,7 +124,7 @@ MESSAGE = (
 
 
 def failed(user: User) -> None:
-    """Failures of two kinds, one with the message of the source, and some successes."""
+    """Create failures of two kinds, one with the message of the source, and some successes."""
     make_job(dataset(), user, 12)
     Dataset.objects.update(show_errors=True)
     kinds = [PermanentSourceError("SQLSTATE 42883", message=MESSAGE), SourceTimeout(), None]
@@ -138,7 +138,7 @@ def failed(user: User) -> None:
 
 
 def ready(user: User) -> None:
-    """A receipt, with one snapshot and one reused chunk."""
+    """Create a receipt, with one snapshot and one reused chunk."""
     job = make_job(dataset("weather"), user, 6)
     for _ in range(6):
         claim = leases.claim(backend="scene")
@@ -175,7 +175,7 @@ def cancelled(user: User) -> None:
 
 
 def with_grant(user: User) -> None:
-    """A dataset of which the user may export some keys."""
+    """Create a dataset of which the user may export some keys."""
     team = Group.objects.create(name="team")
     user.groups.add(team)
     Grant.objects.create(dataset=dataset(), group=team, key_pattern="JFK|LGA")
@@ -187,7 +187,7 @@ def with_dataset(user: User) -> None:
 
 
 def scheduled(user: User) -> None:
-    """Schedules: one that ran, one that was refused, one that is paused."""
+    """Create three schedules: one that ran, one that was refused, and one that is paused."""
     daily = make_schedule(user, dataset(), name="Flights of yesterday")
     read = ExportRequestSerializer.read
     runs.run_now(daily, read, submission.Caller(user_id=user.pk), now=timezone.now())

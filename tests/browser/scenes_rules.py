@@ -65,7 +65,7 @@ def edited(user: User) -> None:
 
 
 def broken(user: User) -> None:
-    """A rule that the API would refuse today, saved under earlier limits."""
+    """Create a rule that the API would refuse today, saved under earlier limits."""
     one(user)
     bad = {**SCHEMA, "required": "plate", "properties": {"plate": {"type": "text"}, "amount": {"$ref": "other.json"}}}
     Rule.objects.filter(pk=newest(user).pk).update(json_schema=bad, name="")

@@ -28,7 +28,7 @@ def only(user: User) -> None:
 
 
 def sent(user: User, *, count: int = 1000) -> None:
-    """Deliveries in every state, with an attempt each."""
+    """Create deliveries in every state, with an attempt each."""
     webhook = make(user)
     states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no response in time")]
     made = Delivery.objects.bulk_create(

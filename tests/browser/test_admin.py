@@ -116,7 +116,7 @@ def test_a_bulk_action_is_confirmed_done_and_logged(page: Page, alice_is_staff: 
 
     page.get_by_role("button", name="Retry failed chunks: 2 exports").dblclick()
 
-    # The two requests run side by side: each may do one of the exports, and finds the other one changed.
+    # The two requests run concurrently: each may change one of the exports, and finds the other one changed.
     expect(page.get_by_text(re.compile(r"(Retried|Unchanged:) [12] export")).first).to_be_visible()
     running = Job.objects.filter(status="running")
     wait_until(lambda: running.count() >= len(before) + 2)

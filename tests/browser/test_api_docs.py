@@ -39,7 +39,7 @@ def run(block: Locator, body: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_it_is_accessible_and_needs_no_exception_of_the_policy(anonymous: Page) -> None:
+def test_it_is_accessible_under_the_content_security_policy(anonymous: Page) -> None:
     """To anonymous users. `watch` fails the test for a console error or a foreign request."""
     page = anonymous
     page.goto(DOCS)

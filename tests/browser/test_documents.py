@@ -380,7 +380,7 @@ def test_a_value_is_shown_on_the_image_of_its_page(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_images")
-def test_values_and_blocks_show_their_places_in_both_directions(page: Page, alice: User) -> None:
+def test_values_and_blocks_highlight_each_other(page: Page, alice: User) -> None:
     """B30: by the pointer and by the keyboard, also on the page that corrects the values."""
     scenes.pictured(alice)
     page.goto(scenes.newest(alice))
@@ -406,7 +406,7 @@ def test_values_and_blocks_show_their_places_in_both_directions(page: Page, alic
 
 
 @pytest.mark.slow
-def test_500_pages_load_their_images_as_they_come_into_view(page: Page, alice: User) -> None:
+def test_images_of_500_pages_load_as_they_come_into_view(page: Page, alice: User) -> None:
     """B30: thumbnails, too."""
     task = scenes.many_pages(alice)
     asked: list[str] = []
@@ -463,8 +463,8 @@ def test_a_result_is_corrected_and_approved(
 
 
 @pytest.mark.slow
-def test_the_last_result_stays_until_a_new_one_is_there(page: Page, alice: User) -> None:
-    """B33: where the reader has scrolled it, while events update the progress above."""
+def test_the_last_result_is_shown_until_a_new_one_is_available(page: Page, alice: User) -> None:
+    """B33: at its scroll position, while events update the progress above."""
     scenes.again(alice)
     task = Task.objects.get()
     page.goto(path(task))

@@ -35,20 +35,20 @@ CUT = """() => [...document.querySelectorAll("main *:not(.unseen, svg *, option)
     && getComputedStyle(each).textOverflow !== "ellipsis" && each.scrollWidth > each.clientWidth + 1
     && each.textContent.trim() && !each.closest("[aria-hidden], .unseen"))
   .map((each) => each.outerHTML.slice(0, 120))"""
-# Submits are counted and lead nowhere, as if the response were slow.
-COUNT_AND_STAY = """() => {
+# Submits are counted and not sent, as if the response were slow.
+COUNT_SUBMITS = """() => {
   window.sent = 0;
   window.addEventListener("submit", (event) => { window.sent += 1; event.preventDefault(); });
 }"""
 MOVING = """() => document.getAnimations().filter((each) => each.playState === "running").length"""
 
 
-# The reference of the API has a test of its own, because axe needs a minute for all operations.
-LOOKED_AT = [each for each in SCENES if not each.name.startswith("admin-") and each.name != "api-docs"]
+# The API reference has a separate test, because axe needs a minute for all operations.
+CHECKED = [each for each in SCENES if not each.name.startswith("admin-") and each.name != "api-docs"]
 
 
-@pytest.mark.parametrize("scene", LOOKED_AT, ids=lambda each: each.name)
-def test_it_is_accessible_in_every_look(
+@pytest.mark.parametrize("scene", CHECKED, ids=lambda each: each.name)
+def test_it_is_accessible_in_every_theme_and_width(
     scene: Scene, alice: User, page: Page, context: BrowserContext, watch: PageMonitor
 ) -> None:
     watch.expect("409")  # images that are not drawn yet
@@ -104,7 +104,7 @@ def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, stop:
     assert focused(page) == stop
 
 
-def test_focus_goes_to_the_part_whose_button_is_gone(page: Page, alice: User) -> None:
+def test_focus_moves_to_the_replaced_part_if_its_button_is_gone(page: Page, alice: User) -> None:
     """The link of an expired delivery is not in the new receipt."""
     scenes_exports.ready(alice)
     page.goto(scenes_exports.newest(alice))
@@ -131,7 +131,7 @@ def test_a_second_click_on_a_sent_button_is_ignored(page: Page, alice: User) -> 
     """The button keeps the focus: `disabled` would move it to the page."""
     scenes_webhooks.only(alice)
     page.goto(scenes_webhooks.path_of(alice))
-    page.evaluate(COUNT_AND_STAY)
+    page.evaluate(COUNT_SUBMITS)
     page.locator("#send-test").focus()
     for _ in range(2):
         page.keyboard.press("Enter")

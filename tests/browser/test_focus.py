@@ -41,7 +41,8 @@ def shot(page: Page, box: dict[str, Any]) -> Image.Image:
         "width": box["width"] + 2 * MARGIN,
         "height": box["height"] + 2 * MARGIN,
     }
-    # To hide the caret, Playwright would set styles in the page, which htmx copies, and the policy of the page refuses.
+    # To hide the caret, Playwright would set styles in the page. htmx would copy them, and the content security policy
+    # refuses them.
     picture = page.screenshot(clip=clip, caret="initial")  # type: ignore[arg-type]
     return Image.open(BytesIO(picture)).convert("RGB")
 

@@ -204,7 +204,7 @@ def wait_for_schema(page: Page, words: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_and_the_text_follow_each_other(editor: Page, accessible: Accessible) -> None:
+def test_the_table_and_the_text_stay_in_sync(editor: Page, accessible: Accessible) -> None:
     page = editor
     name = page.get_by_label("Name of field 1")
     name.focus()
@@ -249,7 +249,7 @@ def test_the_table_and_the_text_follow_each_other(editor: Page, accessible: Acce
 
 
 @pytest.mark.slow
-def test_errors_stand_beside_their_line(editor: Page) -> None:
+def test_errors_are_shown_beside_their_line(editor: Page) -> None:
     page = editor
     type_schema(page, '{\n  "type": "object",\n  "properties": {"a": {"type": "text"}}\n}')
     area = page.get_by_label("JSON Schema", exact=True)
@@ -266,7 +266,7 @@ def test_errors_stand_beside_their_line(editor: Page) -> None:
 
 
 @pytest.mark.slow
-def test_the_trial_is_beside_the_editor_and_a_new_form_is_not_red(page: Page, alice: User) -> None:
+def test_the_trial_is_beside_the_editor_and_a_new_form_shows_no_errors(page: Page, alice: User) -> None:
     page.goto("/app/rules/new")
     expect(page.locator("#check")).to_contain_text("Enter a name to save the rule.")
     assert page.locator(".wrong:visible, .flawed:visible, [aria-invalid=true]").count() == 0

@@ -73,7 +73,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvide
 
 
 @pytest.mark.slow
-def test_a_person_signs_in_at_the_provider(
+def test_a_user_signs_in_at_the_identity_provider(
     browser: Browser, provider: OpenIDProvider, transactional_db: None, tmp_path: Path, accessible: Accessible
 ) -> None:
 

@@ -48,7 +48,7 @@ def check(site: Site, moves: Callable[[str], dict[str, list[Any]]]) -> None:
 
 
 def settle_all(site: Site) -> None:
-    """I6: with running workers, every task ends by itself, and no message that is waited for is left."""
+    """I6: with running workers, every task ends by itself, and no relevant message is left in a queue."""
     if Task.objects.open().exists() and not any(listens(worker, "etl-ocr") for worker in site.workers):
         site.start_worker(BOTH)
     wait_until(lambda: not Task.objects.open().exists(), limit=90, every=0.2)

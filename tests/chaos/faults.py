@@ -1,7 +1,7 @@
 """The faults of a soak. Each is injected into a running site, and removed afterward if it does not end by itself.
 
 The schedule is computed from a seed in advance: the same seed gives the same faults at the same times, with the same
-choices among the processes that run then.
+choices among the running processes.
 """
 
 import signal
@@ -35,7 +35,7 @@ class Fault:
 
 
 def schedule(random: Random, seconds: float, *, every: float) -> list[Fault]:
-    """Return a schedule of faults for so many seconds, on average one per `every` seconds. All kinds alternate in a
+    """Return a schedule of faults for a number of seconds, on average one per `every` seconds. All kinds alternate in a
     random order, so that none is left out.
     """
     faults: list[Fault] = []
@@ -153,7 +153,7 @@ class FaultInjector:
         proxy.pass_on()
 
     def refuse_writes(self, fault: Fault) -> None:
-        """Let the object storage answer every worker's request but those that change something."""
+        """Make the object storage refuse every request of a worker that writes."""
         assert self.site.object_proxy
         refusal = REFUSALS[fault.pick % len(REFUSALS)]
         for method in ("PUT", "POST", "DELETE"):

@@ -191,7 +191,7 @@ def jobs_ended_once(allowed: DeliberateChanges) -> None:
 
 
 def sums_are_correct() -> None:
-    """I1: the counters of a job are the sums of its chunks, and a user paid for the files that were made for it."""
+    """I1: the counters of a job are the sums of its chunks, and its user was charged for the files created for it."""
     costs: Counter[int] = Counter()
     for job in Job.objects.all():
         done = [chunk for chunk in job.chunks.all() if chunk.status == ChunkStatus.DONE]

@@ -147,7 +147,7 @@ class Proxy:
     async def ask(self, wire: Wire, requests: asyncio.StreamReader) -> None:
         while block := await requests.read(BLOCK):
             await self.flowing.wait()
-            if self.asks_for_it(block) and self.times > 0:
+            if self.is_selected(block) and self.times > 0:
                 self.times -= 1
                 wire.is_mute = True
             await self.send(wire.server, block)
@@ -156,7 +156,7 @@ class Proxy:
                 await asyncio.Event().wait()  # until the end
         wire.server.write_eof()
 
-    def asks_for_it(self, block: bytes) -> bool:
+    def is_selected(self, block: bytes) -> bool:
         if prepare := PREPARE.match(block):
             self.prepared[prepare[1]] = prepare[2]
             return False

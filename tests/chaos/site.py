@@ -198,7 +198,7 @@ class Site:
         )[0]
 
     def submit(self, *keys: str, days: int = 1, **changes: Any) -> Job:
-        """Submit an export over HTTP: every key on so many days."""
+        """Submit an export over HTTP: every key on each of the days."""
         last = FIRST_DAY + timedelta(days=days - 1)
         filters = {"keys": keys, "dateFrom": FIRST_DAY.isoformat(), "dateTo": last.isoformat()}
         response = self.client.post("/exports", json={"dataset": "things", "filters": filters, **changes})

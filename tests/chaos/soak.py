@@ -1,6 +1,6 @@
 """A soak: clients use the whole API under random faults of all kinds. `make soak MINUTES=10 SEED=7`.
 
-Every answer is recorded. At the end a checker verifies the guarantees of the API against the record alone, and the
+Every answer is recorded. At the end, a checker verifies the guarantees of the API against the record alone, and the
 invariants are checked like in every test here. It prints a table.
 """
 
@@ -60,7 +60,7 @@ LINES = {
 
 
 @pytest.mark.timeout(0)
-def test_a_soak_keeps_every_promise(site: Site, alice: User, bob: User) -> None:
+def test_a_soak_violates_no_guarantee(site: Site, alice: User, bob: User) -> None:
     carol = User.objects.create_user("carol")
     site.source.behave("SLOW", rows=200, pause=1.5)
     site.source.behave("BIG", rows=120_000)
@@ -109,7 +109,7 @@ def jobs_of_two_versions() -> list[str]:
 
 
 def rows_about(violation: Violation) -> str:
-    """Return what the database holds on the jobs of a violation: the record has only what clients saw."""
+    """Return the rows about the jobs of a violation: the record has only responses to clients."""
     found = ""
     for job in Job.objects.filter(pk__in=set(JOB_ID.findall(violation.text))).order_by("created_at"):
         found += f"    job {job.pk} schema={job.schema_version} function={job.function} reuse={job.reuse}\n"
@@ -123,8 +123,8 @@ def rows_about(violation: Violation) -> str:
 
 
 def start(site: Site) -> None:
-    """As in production, work that must not wait has its own workers. No receipt expires before all are read at the
-    end.
+    """Start the site as in production, with separate workers for urgent work. No receipt expires before the final
+    audit.
     """
     lasting = {"EXPORT_LINK_TTL_SECONDS": int(MINUTES * 60) + 3600}
     rates = dict.fromkeys(("SIGN_IN_RATE", "ETL_RATE", "EXPORT_RATE", "EXPORT_POLL_RATE", "EXPORT_DOWNLOAD_RATE"), RATE)
@@ -164,7 +164,7 @@ def remove_faults(site: Site) -> None:
 
 
 def has_caught_up() -> bool:
-    """Return whether the backlog of all faults is done, which takes longer than after a single one."""
+    """Return whether the backlog of all faults is processed, which takes longer than after a single fault."""
     return not (Job.objects.active().exists() or Task.objects.open().exists()) and all_deliveries_ended()
 
 

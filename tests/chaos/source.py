@@ -58,7 +58,7 @@ class Source:
         return int(row[0]) if row else 0
 
     def behave(self, key: str, *, rows: int = 3, pause: float = 0, error: bool = False) -> None:
-        """Make calls for a key return so many rows with a pause in the middle, or an error."""
+        """Make calls for a key return a number of rows with a pause in the middle, or an error."""
         self.run(
             "INSERT INTO data.behavior VALUES (%s, %s, %s, %s) ON CONFLICT (key) DO UPDATE"
             " SET rows = excluded.rows, pause = excluded.pause, error = excluded.error",

@@ -111,7 +111,7 @@ def try_to_start(task: Task) -> bool:
 
 
 def requeue(task: Task) -> None:
-    """Nothing works on tasks that were started here: let a worker take the task at once instead of after its lease."""
+    """Requeue a task that this process started, so that a worker takes it at once instead of after its lease."""
     state = runstate.read(task.pk)
     assert state
     if state.token:

@@ -103,8 +103,8 @@ def test_one_of_a_hundred_concurrent_clients_gets_the_file(site: Site, webs: int
 
 
 def test_only_the_latest_of_concurrently_renewed_links_gives_the_file(site: Site) -> None:
-    """13: links are renewed while old ones are used, fifty of each concurrently. Each used link gave one file, and no
-    link worked after its revocation.
+    """13: links are renewed while old ones are used, fifty of each concurrently. Each redeemed link gave one file, and
+    no link worked after its revocation.
     """
     site.start_web(**RATES)
     site.start_worker()

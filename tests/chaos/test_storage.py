@@ -60,7 +60,7 @@ def test_failed_storage_requests_cost_no_attempt(site: Site) -> None:
 
 
 def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
-    """10: it answers all other requests, as with a full disk. Then every job and document ends by success."""
+    """10: it answers all other requests, as with a full disk. Then every job and document succeeds."""
     rule = rehearsed_rule(site)
     with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
         for method in ("PUT", "POST"):

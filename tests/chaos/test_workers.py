@@ -23,7 +23,7 @@ BUSY = 3  # seconds of tolerance on a busy machine
 
 @pytest.fixture
 def source_without_client_checks(site: Site) -> Iterator[None]:
-    """A source that does not check whether its clients are connected, which is the default of Postgres."""
+    """A source that does not check whether its clients are still connected, as by default in Postgres."""
     site.source.run("ALTER DATABASE source SET client_connection_check_interval = 0")
     yield
     site.source.run("ALTER DATABASE source RESET client_connection_check_interval")
@@ -139,7 +139,7 @@ def redeliver(job: Job) -> None:
 
 
 def facts_of(job: Job) -> list[Any]:
-    """Return what must not change after a job has ended: rows, files, and objects."""
+    """Return the facts that must not change after a job has ended: rows, files, and objects."""
     chunks = list(Chunk.objects.filter(job=job).order_by("seq").values())
     heads = {chunk["path"]: storage.head(chunk["path"]) for chunk in chunks}
     files = list(File.objects.order_by("path").values())

@@ -1,4 +1,4 @@
-"""A real HTTP proxy between the command line and a server. It records requests, passes streams on as they come, and
+"""A real HTTP proxy between the command line and a server. It records requests, forwards streams without buffering, and
 injects faults on request.
 """
 

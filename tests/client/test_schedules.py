@@ -79,7 +79,7 @@ def test_a_paused_schedule_is_created(dataset: Dataset, sluice: Cli) -> None:
     assert Schedule.objects.get(pk=create(sluice, "--paused")).next_run_at is None
 
 
-def test_a_deleted_schedule_is_gone_and_its_exports_stay(dataset: Dataset, sluice: Cli) -> None:
+def test_a_deleted_schedule_keeps_its_exports(dataset: Dataset, sluice: Cli) -> None:
     made = create(sluice)
     sluice("export", "schedule", "run", made)
     sluice("export", "schedule", "delete", made)

@@ -1,4 +1,4 @@
-"""A real web process for outside clients, with rates and quotas that are out of the way."""
+"""A real web process for external clients, with high rate limits and quotas."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ PLENTY = {
     "ETL_DAILY_BYTES": "1000000000000",
     "ETL_DAILY_RULE_VERSIONS": "1000000",
     "ETL_DAILY_RULE_TESTS": "1000000",
-    "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # no test asks a name server
+    "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # no test uses a DNS server
 }
 
 

@@ -1,7 +1,7 @@
-"""What schemathesis runs besides its own: a check, and a hook that keeps requests apart. C4.
+"""A check and a hook for schemathesis. C4.
 
-schemathesis' `positive_data_acceptance` would have all input that fits the document taken, or any refusal. Here it may
-be refused for reasons that no schema can express, and for nothing else.
+schemathesis' `positive_data_acceptance` would accept any refusal of input that fits the document. Here, such input may
+only be refused for reasons that no schema can express.
 """
 
 import itertools
@@ -21,14 +21,14 @@ KNOWN_REASONS = {
     "unknown_batch": r"(/request)?/filters/batchId|/request/batchId",
     "unknown_file": r"/file_key|/file_keys/\d+|/prefix",  # no such file in the inbox
     "too_many_chunks": r"/items|/filters|/request/keys",
-    # Unless postprocess_mode is skip; a dataset has keys, or it has filters of its own.
+    # Unless postprocess_mode is skip; a dataset has either keys or its own filters.
     "required": r"/json_schema|/file|/file_keys|/request/keys|(/request)?/filters(/\w+)?|/items",
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
     r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/prefix|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
-    # Some datasets come in some formats only; the modes are those of the processors that are configured.
+    # Some datasets offer only some formats; the modes are those of the configured processors.
     "invalid_choice": r"(/request)?/(format|compression)|/postprocess_mode",
-    "unsupported_format": r"/file(/\d+)?",  # the provider takes fewer formats
+    "unsupported_format": r"/file(/\d+)?",  # the provider accepts fewer formats
     "invalid_schema": r"/json_schema.*",
     "too_large": r"/json_schema.*",
     "unknown_field": r"(?s)/request/.*|/filters/\w+|/items|/columns",  # those of exports, and of the dataset
@@ -37,7 +37,7 @@ KNOWN_REASONS = {
     "null": r"/expected",
     "max_value": r"/deliveryTtlSeconds",  # the limit is a setting
     "schema_validation": r"/expected.*|/data.*",
-    "blank": r"(/request)?/name|/markdown|/file_key|/request/dataset",  # white space alone
+    "blank": r"(/request)?/name|/markdown|/file_key|/request/dataset",  # white space only
     "not_https": r"/url",
     "private_address": r"/url",
     "nul": r".*",
@@ -60,7 +60,7 @@ def good_input_is_refused_for_known_reasons(ctx: Any, response: Any, case: Any) 
 
 
 def is_float(body: Any, pointer: str) -> bool:
-    """Tell whether 3.0 stands where 3 should: an integer to JSON Schema, and refused on purpose."""
+    """Return whether a value is 3.0 instead of 3: an integer to JSON Schema, and refused on purpose."""
     for name in pointer.split("/")[1:]:
         if not isinstance(body, dict):
             return False
@@ -70,7 +70,7 @@ def is_float(body: Any, pointer: str) -> bool:
 
 @schemathesis.hook
 def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
-    """Make good keys different ones: a repeated one is answered before its body is looked at."""
+    """Make valid idempotency keys unique: a repeated one gets a response before the body is checked."""
     key = (case.headers or {}).get(KEY)
     if isinstance(key, str) and re.fullmatch("[!-~]{1,200}", key):
         case.headers[KEY] = f"{key}-{next(numbers)}"

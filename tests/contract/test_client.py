@@ -1,4 +1,4 @@
-"""A client that a generator makes from the OpenAPI document works, against real processes. C4."""
+"""A client generated from the OpenAPI document, against real processes. C4."""
 
 import hashlib
 import importlib
@@ -34,7 +34,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The generated package, in a folder that can be imported from."""
     folder = tmp_path_factory.mktemp("client")
     options = folder / "options.yaml"
-    options.write_text("post_hooks: []\n")  # it would format code that is not read
+    options.write_text("post_hooks: []\n")  # it would format code for no reader
     ran = subprocess.run(
         [
             Path(sys.executable).with_name("openapi-python-client"), "generate", "--meta", "none",
@@ -53,7 +53,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 class Sluice:
-    """The generated client, signed in; `call("exports.get_export", …)` returns what its operation parsed."""
+    """The generated client, signed in; `call("exports.get_export", …)` returns the parsed response of an operation."""
 
     def __init__(self, web: Web, token: str) -> None:
         make: Any = part("client").AuthenticatedClient
@@ -85,7 +85,7 @@ def sluice(generated: Path, web: Web, token: str) -> Iterator[Sluice]:
 
 
 def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
-    """No operation is left out, and every body has a type: the generator leaves out what it does not understand."""
+    """No operation is missing, and every body has a type: the generator omits constructs that it does not support."""
     names = [path.relative_to(generated).with_suffix("") for path in generated.rglob("*.py")]
     for name in names:
         importlib.import_module(".".join([PACKAGE, *name.parts]).removesuffix(".__init__"))

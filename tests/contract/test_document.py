@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, whole, and true. C4."""
+"""The OpenAPI document: valid, complete, and correct. C4."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from tests.integration.test_schema import check, formats, resolved
 
 DOCUMENT: Path = BASE_DIR / "docs" / "openapi.yaml"
 METHODS = {"get", "put", "post", "delete", "patch"}
-# What answers under the API's paths and is not in the document, and why.
+# Routes below the API's paths that are not in the document, and the reasons.
 EXCEPTIONS = {
     "api/schema": "it is the document",
     "app": "it leads to a page",
@@ -56,7 +56,7 @@ def every_operation(check: Check) -> Callable[[], None]:
 
 
 def for_each(check: Check, cases: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Return one test of all cases: a test for each takes longer to count than to run."""
+    """Return one test for all cases: with a test for each, collecting them takes longer than running them."""
 
     def test() -> None:
         for name, operation in cases().items():
@@ -114,7 +114,7 @@ def test_its_references_resolve() -> None:
         assert resolved({"$ref": reference}, document())
 
 
-# ---- The whole document ---------------------------------------------------------------------------------------------
+# ---- Complete -------------------------------------------------------------------------------------------------------
 
 
 def test_it_has_a_title_a_version_and_a_server() -> None:
@@ -190,7 +190,7 @@ def test_every_operation_has_request_and_response_examples(operation: dict[str, 
             assert content.get("examples"), (status, media_type)
 
 
-# ---- True -----------------------------------------------------------------------------------------------------------
+# ---- Correct --------------------------------------------------------------------------------------------------------
 
 
 @every_operation_and_hook
@@ -232,7 +232,7 @@ def test_its_links_name_operations_and_response_fields() -> None:
 
 
 def can_be_found(way: str, operation: dict[str, Any], response: dict[str, Any]) -> bool:
-    """Tell whether a runtime expression finds something in the operation's own examples."""
+    """Return whether a runtime expression finds a value in the operation's own examples."""
     if name := re.fullmatch(r"\$request\.path\.(\w+)", way):
         return name[1] in {each["name"] for each in operation["parameters"]}
     member = way.removeprefix("$response.body#/")
@@ -241,7 +241,7 @@ def can_be_found(way: str, operation: dict[str, Any], response: dict[str, Any]) 
 
 
 def test_every_api_route_is_documented_or_a_known_exception() -> None:
-    """With each of its methods; `tests/integration/test_schema.py` compares the methods the other way round."""
+    """With each of its methods; `tests/integration/test_schema.py` compares the methods in the other direction."""
     documented = {re.sub(r"{[^}]*}", "{}", path.strip("/")) for path in document()["paths"]}
     served = {re.sub(r"<[^>]*>", "{}", route) for route in routes(get_resolver()) if not is_page(route)}
     served = {route for route in served if not route.startswith(WEBHOOK_PATHS[1:])}  # of the same resource

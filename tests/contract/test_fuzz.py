@@ -1,4 +1,4 @@
-"""Schemathesis against a real web process and real workers: what the document promises holds for any input. C4.
+"""Schemathesis against a real web process and real workers: responses to any input match the OpenAPI document. C4.
 
 `FUZZ_EXAMPLES` and `FUZZ_SEED` in the environment make it longer, or different: `make fuzz`.
 """
@@ -33,7 +33,7 @@ HOOK = "http://127.0.0.1:9/hook"
 
 @pytest.fixture
 def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
-    """Return what requests can be about: things in each state, and some that there are not."""
+    """Return values for requests: objects in each state, and some that do not exist."""
     dataset.name = "flights"  # as in the document's examples
     dataset.save()
     done = make_job(dataset, alice, 2, delivery="manifest")
@@ -63,7 +63,7 @@ def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
 
 
 def configuration(dictionaries: dict[str, list[Any]]) -> str:
-    """Return the file that `schemathesis.toml` begins."""
+    """Return a configuration file that extends `schemathesis.toml`."""
     lines = [f"[dictionaries.{name}]\nvalues = {json.dumps(values)}" for name, values in dictionaries.items()]
     return "\n".join([f"hooks = {json.dumps(str(HOOKS))}", CONFIGURATION.read_text(), *lines])
 

@@ -1,4 +1,4 @@
-"""Clients that generators make from the OpenAPI document compile and work, against real processes. C4.
+"""Clients generated from the OpenAPI document compile and work, against real processes. C4.
 
 `make clients` runs all of them, other tests only one. Their packages are in `.local/generators`, from the lock file in
 `tests/contract/generators`, and in `.venv-generators`.
@@ -32,7 +32,7 @@ TYPESCRIPT = {
     "openapi-generator": (*OPENAPI_GENERATOR, "typescript-fetch", "--output", "generated/openapi-generator"),
 }
 ALL = os.environ.get("GENERATORS") == "all"
-# A package that the generated Go code needs, if it is unpacked; else Go loads it.
+# A package that the generated Go code needs. If it is not unpacked here, Go downloads it.
 GO_VALIDATOR = PACKAGES / "debian" / "usr" / "share" / "gocode" / "src" / "gopkg.in" / "validator.v2"
 pytestmark = [
     pytest.mark.slow,

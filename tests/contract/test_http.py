@@ -1,4 +1,4 @@
-"""HTTP as RFC 9110 and 9111 have it: query parameters, caches, and compression. C4."""
+"""HTTP according to RFC 9110 and 9111: query parameters, caches, and compression. C4."""
 
 import gzip
 from typing import Any
@@ -22,7 +22,7 @@ GZIP = {"accept-encoding": "gzip"}
 
 
 def test_unknown_query_parameters_are_errors(api: APIClient) -> None:
-    """C4: at their names, and also with the documented ones."""
+    """C4: the error names each one, also beside documented ones."""
     for name, operation in operations().items():
         method, _, path = name.partition(" ")
         known = "&".join(f"{each['name']}=1" for each in operation.get("parameters", []) if each["in"] == "query")

@@ -1,4 +1,4 @@
-"""Methods, media types and forms that an operation does not take: 405, 415, 406, each a problem. C4."""
+"""Methods and media types that an operation does not accept: 405, 415, and 406, each with a problem. C4."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ ANY_FORM = {
     "getLayout",
     "getPageImage",
     "getBatchResults",
-}  # one format, whatever Accept requests
+}  # one format, regardless of Accept
 
 
 def asked(**known: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -55,7 +55,7 @@ def test_unsupported_methods_are_405_with_an_allow_header(api: APIClient) -> Non
 
 
 def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """Also where no body is wanted at all."""
+    """Also for operations without a body."""
     hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
     known = {
         "rule_id": make_rule(alice).pk,

@@ -1,4 +1,4 @@
-"""The code blocks of the documentation: their list, which of them run, and why others do not.
+"""The code blocks of the documentation: those that run, and the reasons why others do not.
 
 The language of a fence decides whether it runs. `<!-- not run: why -->` on the line before it excludes it. A fence
 with a title, as in ```` ```python title="receiver.py" ````, is a file that later blocks can use.

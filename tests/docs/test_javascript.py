@@ -46,7 +46,7 @@ def bad() -> dict[str, dict[str, str]]:
         "another id": {**headers(SECRET), "webhook-id": "two"},
         "yesterday": headers(SECRET, at=datetime.now(UTC) - timedelta(days=1)),
         "tomorrow": headers(SECRET, at=datetime.now(UTC) + timedelta(days=1)),
-        "a time that is none": {**genuine, "webhook-timestamp": "soon"},
+        "an invalid time": {**genuine, "webhook-timestamp": "soon"},
         "another version": {**genuine, "webhook-signature": genuine["webhook-signature"].replace("v1", "v0")},
         "no signature": {name: value for name, value in genuine.items() if name != "webhook-signature"},
         "nothing": {},

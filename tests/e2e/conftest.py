@@ -53,7 +53,9 @@ class Workers:
         return self._run(processes.beat(root=self.root, environment=self.environment()))
 
     def environment(self) -> dict[str, str]:
-        """Variables of these processes. Leases are short, so that the work of a killed worker is taken over soon."""
+        """Return the variables of these processes. Leases are short, so that the work of a killed worker is taken over
+        soon.
+        """
         return variables(self.root, **SHORT_LEASES)
 
     def _run(self, process: Process) -> Process:

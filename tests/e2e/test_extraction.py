@@ -1,4 +1,4 @@
-"""The bars of extraction from long documents, for three families of `make extract-bench`. B16, B18, B31, B42."""
+"""The bounds of extraction from long documents, for three families of `make extract-bench`. B16, B18, B31, B42."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +12,13 @@ from tests.bench.extraction.reader import Ledger
 from tests.bench.extraction.service import Service
 from tests.e2e.conftest import Workers, serving_alone
 
-# Corrections of these readers cost more than the bar allows: docs/benchmarks.md has the figures.
+# Corrections of these readers cost more than the bound allows: docs/benchmarks.md has the figures.
 EXPENSIVE = tuple(f"{mode}: prompt tokens" for mode in ("sloppy-10", "forgetful"))
 
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    """A scripted model server, which processes that are started later use."""
+    """A scripted model server for processes that are started later."""
     with reader.serving() as (server, ledger):
         for name, value in service.model(server.url).items():
             monkeypatch.setenv(name, value)
@@ -35,7 +35,7 @@ def web(ledger: Ledger, workers: Workers, tmp_path: Path) -> Iterator[Web]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_extraction_meets_its_bars(web: Web, token: str, ledger: Ledger) -> None:
+def test_extraction_meets_its_bounds(web: Web, token: str, ledger: Ledger) -> None:
     outcomes = runs.run(Service(web.url, token), list(runs.cases(QUICK, seed=1)), ledger)
 
     report = summary.report(outcomes, ledger)

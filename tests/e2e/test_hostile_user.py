@@ -83,7 +83,7 @@ def percentile(seconds: list[float]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_hostile_user_delays_no_one_causes_no_errors_and_stays_within_the_memory_limit(
+def test_a_hostile_user_delays_no_other_user_causes_no_errors_and_stays_within_the_memory_limit(
     own_web: Web, workers: Workers, dataset: Dataset, alice: User, bob: User
 ) -> None:
     """On 2 cores with a load of 10, GET /exports takes 0.2 to 0.4 s at the 95th percentile, 0.04 to 0.07 s without the

@@ -105,7 +105,7 @@ def running() -> bool:
 
 @pytest.fixture
 def web(workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """The web process, and settings of all processes: at the level DEBUG are the lines of the others, too."""
+    """The web process, and settings of all processes: at the level DEBUG, which includes all others."""
     variables = {
         "LOG_LEVEL": "DEBUG",
         "EXPORT_MAX_ATTEMPTS": "2",

@@ -1,4 +1,4 @@
-"""Messages and brokers that would end a worker."""
+"""Messages and brokers that would make a worker exit."""
 
 import base64
 import bz2
@@ -75,7 +75,9 @@ def test_an_invalid_message_is_dropped(
     body: bytes,
     headers: dict[str, Any],
 ) -> None:
-    """It ended every worker that received it, and came back for the next. An exception is logged and counted."""
+    """Before, it ended every worker that received it, and was redelivered to the next. An exception is logged and
+    counted.
+    """
     folder = workers.root / "metrics"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
     worker = workers.start(concurrency=1)
@@ -102,7 +104,7 @@ def test_an_invalid_message_is_dropped(
 def test_a_message_that_cannot_be_decoded_is_dropped(
     dataset: Dataset, api: APIClient, workers: Workers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It ended the worker, before its type was checked; 758 compressed bytes took 1.8 GB."""
+    """Before its type was checked, it ended the worker; 758 compressed bytes took 1.8 GB."""
     folder = workers.root / "metrics"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
     put_undecodable(kind)
@@ -180,7 +182,7 @@ def test_heartbeats_name_the_queues(workers: Workers, admin_client: Client, monk
 
 @pytest.mark.slow
 def test_a_full_broker_pauses_a_worker(dataset: Dataset, api: APIClient, workers: Workers) -> None:
-    """`noeviction`: writes are rejected while reads work. The worker ended at each message."""
+    """`noeviction`: writes are rejected while reads work. Before, the worker exited at each message."""
     worker = workers.start(concurrency=1)
     assert export(api)
     pid = worker.pid

@@ -73,13 +73,13 @@ def test_the_delivery_of_a_killed_worker_is_sent_again(
         OK(to)
 
     endpoint.replies = [wait]
-    victim = workers.start("webhooks", concurrency=1)
+    killed = workers.start("webhooks", concurrency=1)
     job = api.post("/exports", {"dataset": "things", "items": [ITEM]}).json()
     api.post(f"/exports/{job['jobId']}/cancel")
     assert requested.wait(60)
-    victim.kill()
+    killed.kill()
     over.set()
-    heir = workers.start("webhooks,maintenance")
+    replacement = workers.start("webhooks,maintenance")
     workers.start_beat()
     assert Delivery.objects.get().status == "pending"
     Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))  # instead of waiting until it expires
@@ -89,7 +89,7 @@ def test_the_delivery_of_a_killed_worker_is_sent_again(
     assert len(set(endpoint.ids)) == 1
     (shown,) = api.get(f"/exports/webhooks/{hook['id']}/deliveries").json()["results"]
     assert [line["error"] for line in shown["log"]] == ["worker lost", None]
-    heir.kill()  # a graceful shutdown takes 20 s when a task is just ending
+    replacement.kill()  # a graceful shutdown takes 20 s when a task is just ending
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The work that is measured: pages, claims, and periodic tasks."""
+"""The measured work: pages, claims, and periodic tasks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,7 +40,7 @@ DAY_ONE = date(2024, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A piece of work with what `before` returns, and the milliseconds that it may take."""
+    """A piece of work, called with the return value of `before`, and the maximum milliseconds."""
 
     work: Callable[[Any], object]
     most: float
@@ -95,7 +95,7 @@ def of_workers() -> dict[str, Case]:
 
 
 def of_maintenance() -> dict[str, Case]:
-    """Steps that loop are measured by their batch."""
+    """Return the cases of periodic tasks. Steps that loop are measured by their batch."""
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "reap: reclaim": batch(lambda: lost_leases.reclaim_batch(batch=500)),

@@ -1,8 +1,8 @@
-"""Rows of an installation, made by SQL in any size.
+"""Rows of an installation of any size, created by SQL.
 
-What a page shows, a claim takes, or a batch deletes is the same in each size: how many exports ended lately, failed, or
-wait. Only the rest grows, so a statement that reads more in a larger installation reads what it does not need. The rare
-rows are the oldest, and half of everything is of one user.
+The rows that pages show, claims take, and batches delete are the same in each size: exports that ended recently,
+failed, or wait. Only the others grow, so a statement that reads more in a larger installation reads rows that it does
+not need. The rare rows are the oldest, and one user owns half of everything.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Rows:
 
 
 def make(size: Size, *, alice: User, staff: User) -> Rows:
-    """Make the rows, vacuumed and analyzed as autovacuum would."""
+    """Create the rows, and vacuum and analyze them like autovacuum."""
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
     datasets = [
         Dataset.objects.create(name=name, function=f"data.{name}", base_path=name)
@@ -88,7 +88,7 @@ def count(table: str) -> int:
 LOG = LogEntry._meta.db_table
 OTHERS = ("auth_user", "exports_dataset", "exports_slot", "exports_webhook", "etl_rule", "etl_rule_version")
 
-# The first is the newest, and rows are written as in life, the oldest first. 100 are older than any retention.
+# The first is the newest, and rows are written as in production, the oldest first. 100 are older than any retention.
 AGE = """
 CASE WHEN n <= %(recent)s THEN n * interval '42 seconds'
      WHEN n > %(jobs)s - 100 THEN interval '40 days' + n * interval '1 second'
@@ -161,7 +161,7 @@ SELECT path, dataset_id, 1, key, effective_date, repeat('e', 34), repeat('5a', 3
 FROM exports_chunk WHERE status = 'done'
 """
 
-# Of exports of the last day, and of 60 that the next sweep is for. Two of each chunk.
+# For exports of the last day, and for 60 that the next sweep deletes: two of each chunk.
 STATEMENTS["exports_event"] = """
 INSERT INTO exports_event (job_id, seq, kind, status, chunk_id, at, told_at)
 WITH kept AS MATERIALIZED (
@@ -250,7 +250,7 @@ SELECT user_id, rule_id, task_id, 1, 1, 1000, 100,
 FROM etl_task WHERE status = 'completed' ORDER BY task_id
 """
 
-# Of one person. In both sizes, there are more entries than a filter without an index searches.
+# Of one user. In both sizes, there are more entries than a filter without an index searches.
 STATEMENTS[LOG] = f"""
 INSERT INTO {LOG} (action_time, user_id, content_type_id, object_id, object_repr, action_flag, change_message)
 SELECT now() - n * interval '1 minute', %(staff)s, %(job_type)s, md5('job ' || n)::uuid::text, 'export', 2, 'Cancelled.'

@@ -1,8 +1,8 @@
-"""The same work in an installation and in one of a tenth of its size: no more is read, and it takes no longer than a
+"""The same work in an installation and in one of a tenth of its size: it reads no more, and takes no longer than a
 bound.
 
-Reads are counted in blocks, which do not depend on how busy the machine is; times are those of the server. Both sizes
-have the same work to do, as `tests/growth/rows.py` makes it. TIMES=5 makes five times as many rows.
+Reads are counted in blocks, which do not depend on the load of the machine; times are those of the server. Both
+sizes have the same work to do, as `tests/growth/rows.py` makes it. TIMES=5 makes five times as many rows.
 """
 
 import os
@@ -26,8 +26,8 @@ JOBS = 200_000
 TIMES = int(os.environ.get("TIMES", "1"))
 TENTH = 10
 ROUNDS = 3
-# Trees of indexes become a level higher, and blocks of a larger table hold fewer of the rows that belong together: also
-# of the 10,000 that a list of the admin counts.
+# Index trees become a level deeper, and blocks of a larger table hold fewer of the rows that belong together: also of
+# the 10,000 that a list of the admin counts.
 GROWTH, SLACK, LIST_SLACK = 2.5, 50, 500
 REPORT = Path(__file__).parents[2] / ".local" / "growth.txt"
 
@@ -85,7 +85,7 @@ def table(measured: list[tuple[str, Cost, Cost]]) -> str:
 
 
 @pytest.mark.timeout(3600)
-def test_nothing_grows_faster_than_its_work(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cost_grows_faster_than_its_work(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "SEARCHED", JOBS * TIMES // TENTH // 2)  # so that both sizes have more rows
     tenth = measure(JOBS * TIMES // TENTH)
     whole = measure(JOBS * TIMES)

@@ -27,10 +27,10 @@ from tests.integration.staff import delivered, failed, pages, staff  # noqa: F40
 
 @pytest.fixture(autouse=True, scope="package")
 def patience() -> Iterator[None]:
-    """A machine that stands still for seconds is no server that is away, and no work without end.
+    """Raise the timeouts of clients: a machine that stalls for seconds must not look like a server outage.
 
-    What tells such servers is tested with others, at other addresses: their clients are made with our own limits, and
-    `broker_at` and `impatient` bring those of the broker and of the rates back.
+    Tests of outages use other addresses, whose clients have the real timeouts. `broker_at` and `impatient` restore
+    those of the broker and the rate limits.
     """
     with pytest.MonkeyPatch.context() as patch:
         with patch.context() as meanwhile:
@@ -52,19 +52,19 @@ def patience() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker learned of the object store in another test does not hold in this one."""
+    """Forget an object storage that refused writes in another test."""
     writability.suspected.clear()
 
 
 @pytest.fixture(autouse=True)
 def no_durations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long chunks took in another test does not count in this one."""
+    """Forget the durations of chunks in other tests."""
     monkeypatch.setattr(execution, "DURATIONS", ChunkDurations())
 
 
 @pytest.fixture
 def alone(dataset: Dataset) -> Dataset:
-    """A dataset that one worker at a time may call, so that its batches are whole."""
+    """A dataset that one worker at a time may call, so that its batches are complete."""
     dataset.max_concurrency = 1
     dataset.save()
     return dataset
@@ -72,9 +72,9 @@ def alone(dataset: Dataset) -> Dataset:
 
 @pytest.fixture
 def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
-    """The rehearsed provider and processor, an empty broker, short pauses; and a way to change more settings.
+    """The rehearsed provider and processor, an empty broker, and short pauses. Returns a function for other settings.
 
-    Leases are as long as ever: a worker gives up when one is over, also when it is the machine that stood still.
+    Leases keep their length: a worker stops when one expires, also if the machine has stalled.
     """
 
     def change(**values: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tasks and rules for tests, made the way the application makes them."""
+"""Tasks and rules for tests, created like in the application."""
 
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ def make_rule(owner: User | None = None, *, mode: str = "skip", name: str = "pla
 def make_row(
     user: User, text: str = "Hello.", *, rule: Rule | None = None, content: bytes | None = None, **changes: Any
 ) -> Task:
-    """A document in object storage, and its row. Its UUID numbers its runs from 1. `content`: in place of `text`."""
+    """Store a document, and create its row, whose runs are numbered from 1. `content`: in place of `text`."""
     rule = rule or make_rule(user)
     content = text.encode() if content is None else content
     key = f"{artifacts.DOCUMENTS}{uuid4()}.txt"

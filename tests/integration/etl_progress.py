@@ -1,4 +1,4 @@
-"""Takes tasks through their states as workers do, without the work: what tests of the API start from."""
+"""State changes of tasks like those of workers, without the work, for tests of the API."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ RESULT = {"markdown_s3_key": "etl/tasks/x.md", "provider_task_id": "local-1", "m
 
 
 def begin(task: Task, stage: Stage = Stage.OCR) -> RunState:
-    """A worker begins with a stage."""
+    """Start a stage."""
     answer = runstate.start(task.pk, stage=stage)
     assert answer.moved, answer.verdict
     assert answer.state
@@ -24,7 +24,7 @@ def begin(task: Task, stage: Stage = Stage.OCR) -> RunState:
 
 
 def read(task: Task, markdown: str = MARKDOWN) -> RunState:
-    """OCR is done."""
+    """Finish OCR."""
     state = begin(task)
     result = OCRResult(
         markdown=markdown,
@@ -39,7 +39,7 @@ def read(task: Task, markdown: str = MARKDOWN) -> RunState:
 
 
 def complete(task: Task, result: dict[str, Any] | None = None) -> None:
-    """The task ends well."""
+    """Complete the task."""
     read(task)
     end_well(begin(task, Stage.POSTPROCESS), result)
 
@@ -49,7 +49,7 @@ def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:
 
 
 def fail(task: Task, error: EtlError | None = None) -> None:
-    """The task fails in OCR."""
+    """Fail the task in OCR."""
     state = begin(task)
     shown = explain(error or FileEncrypted(), stage=state.phase)
     completion.settle(runstate.fail(state, error=shown, usage=Usage().as_dict()))

@@ -1,4 +1,4 @@
-"""What tests of tasks share: stages run in this process, and looking at what became of them."""
+"""Stages run in this process, and their outcomes, for tests of tasks."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from etl.pipeline import execution
 from etl.runstate import RunState
 from tests.broker import valkey
 
-Change = Callable[..., None]  # what the fixture `rehearsed` gives
+Change = Callable[..., None]  # the value of the fixture `rehearsed`
 
 
 def seen(task: Task) -> RunState:
@@ -28,7 +28,7 @@ def run(task: Task, *stages: Stage) -> list[bool]:
 
 
 def run_beside(task: Task, stage: Stage, done: list[bool] | None = None) -> threading.Thread:
-    """Run a stage in a thread, which leaves no connection behind: each is one less in the pool of this process."""
+    """Run a stage in a thread that closes its connection: otherwise the pool of this process would lose one."""
 
     def work() -> None:
         try:
@@ -51,5 +51,5 @@ def row_of(task: Task) -> Task:
 
 
 def age(task: Task, *, seconds: float = 3600) -> None:
-    """Have a row be as old as recovery wants it to be before it does anything."""
+    """Backdate a row, so that recovery considers it."""
     Task.objects.filter(pk=task.pk).update(updated_at=timezone.now() - timedelta(seconds=seconds))

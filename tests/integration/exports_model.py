@@ -1,8 +1,7 @@
-"""A simple model of exports: no SQL, no clock, no concurrency. For the tests that compare it with the
-rows after each of many steps in any order.
+"""A simple model of exports, without SQL, clock, and concurrency.
 
-Time is a word here: a lease `is_over` or not, a chunk that waits `is_due` or not. Counters are not kept, they are
-counted, so that the counters of the rows can be held against them.
+Tests compare it with the rows after each of many steps in any order. Time is a flag: a lease `is_over`, a waiting chunk
+`is_due`. Counters are computed, and compared with those of the rows.
 """
 
 from collections import Counter
@@ -13,7 +12,7 @@ from uuid import UUID
 ENDED = {"success", "failed", "cancelled"}
 WAITS_OR_RUNS = {"pending", "running", "retrying"}
 MAX_ATTEMPTS = 2
-Account = Hashable  # of chunks that were paid: a user's day
+Account = Hashable  # the user's day that chunks were charged to
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Chunk:
     is_due: bool = False
 
     def moved(self, status: str, **changes: object) -> None:
-        """Leave what only a running chunk has."""
+        """Change the status, and clear the fields that only a running chunk has."""
         self.status, self.token, self.is_over, self.is_due = status, None, False, False
         for name, value in changes.items():
             setattr(self, name, value)
@@ -43,8 +42,8 @@ class Job:
     chunks: list[int]
     paid_by: Account = ""
     status: str = "pending"
-    ends: list[str] = field(default_factory=list)  # one each time that it ended
-    token: int | None = None  # of its completion, as the next three
+    ends: list[str] = field(default_factory=list)  # one for each end
+    token: int | None = None  # of its completion, like the next three
     attempts: int = 0
     is_leased: bool = False
     is_over: bool = False
@@ -64,7 +63,7 @@ class Job:
 
 @dataclass
 class Slot:
-    """What a call holds: one of all slots, and one of its dataset's where that has a cap."""
+    """A slot held by a call, and one of its dataset if that has a limit."""
 
     dataset: int
     is_over: bool = False
@@ -73,7 +72,7 @@ class Slot:
 @dataclass
 class Model:
     slots: int
-    caps: dict[int, int]  # by dataset; one without is not here
+    caps: dict[int, int]  # by dataset, without unlimited ones
     chunks: dict[int, Chunk] = field(default_factory=dict)
     jobs: dict[UUID, Job] = field(default_factory=dict)
     held: dict[int, Slot] = field(default_factory=dict)  # by token
@@ -145,7 +144,7 @@ class Model:
 
     # ---- Outcomes
     def settle(self, job: UUID) -> None:
-        """What every outcome ends with."""
+        """Apply the common part of every outcome."""
         counts, this = self.count(job), self.jobs[job]
         if counts["failed"] and not WAITS_OR_RUNS & counts.keys():
             this.end("failed")
@@ -153,7 +152,7 @@ class Model:
             this.status = "retrying" if counts["retrying"] else "running"
 
     def finish(self, held: list[tuple[int, int]], source: str) -> int:
-        """End what is still held by these tokens; return how many. Their slots are given back in any case."""
+        """End the chunks that these tokens still hold, release all their slots, and return the number of chunks."""
         ours = [self.chunks[pk] for pk, token in held if self.is_held_by(pk, token)]
         self.give_back([token for _, token in held])
         for chunk in ours:
@@ -182,7 +181,7 @@ class Model:
             self.settle(job)
 
     def take_back(self, pk: int) -> str:
-        """The lease was lost, or taken away. The slot stays taken."""
+        """Requeue a chunk whose lease was lost or withdrawn. Its slot stays taken."""
         self.chunks[pk].reusable = False
         return self.end_attempt(pk, "failed" if self.chunks[pk].attempts >= MAX_ATTEMPTS else "pending")
 
@@ -202,7 +201,7 @@ class Model:
         for token in tokens:
             self.held.pop(token, None)
 
-    # ---- What people do
+    # ---- User actions
     def cancel(self, job: UUID) -> int:
         ended = [chunk for pk in self.jobs[job].chunks if (chunk := self.chunks[pk]).status in WAITS_OR_RUNS]
         for chunk in ended:
@@ -224,7 +223,7 @@ class Model:
         return len(again)
 
     def redo(self, job: UUID, pks: list[int], *, is_young: bool) -> int:
-        """Files of chunks that are done are gone. For a young job, this costs no attempt."""
+        """Requeue done chunks whose files are missing. For a young job, this costs no attempt."""
         self.jobs[job].attempts -= is_young
         for pk in pks:
             chunk = self.chunks[pk]

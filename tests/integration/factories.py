@@ -1,4 +1,4 @@
-"""Rows for tests, made the way the application makes them."""
+"""Rows for tests, created like in the application."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ def pairs(count: int, *, key: str = "JFK") -> list[Pair]:
 
 
 def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK", **changes: Any) -> Job:
-    """Submit an export of some days."""
+    """Submit an export with one chunk for each of some days."""
     request = submission.ExportRequest(
         **{
             "dataset": dataset,
@@ -40,7 +40,7 @@ def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK",
 
 
 def result_of(claim: Claim, **changes: Any) -> ChunkResult:
-    """A result that fits a claim, for tests that do not care about bytes."""
+    """Return a plausible result of a claim, for tests that need no bytes."""
     return ChunkResult(
         **{
             "source": Source.LIVE,
@@ -56,14 +56,14 @@ def result_of(claim: Claim, **changes: Any) -> ChunkResult:
 
 
 def end_chunk() -> None:
-    """Do the next chunk, without its bytes."""
+    """Claim and finish the next chunk, without its bytes."""
     claim = leases.claim(backend="test")
     assert claim
     transitions.finish([(claim, result_of(claim))])
 
 
 def finish(job: Job) -> Job:
-    """Do what workers do, to the receipt."""
+    """Run all chunks and the completion, up to the receipt."""
     execution.drain()
     completion.complete(job.pk)
     job.refresh_from_db()
@@ -72,7 +72,7 @@ def finish(job: Job) -> Job:
 
 
 def fail_chunk() -> None:
-    """Have the source refuse the next chunk for good."""
+    """Fail the next chunk with a permanent error of the source."""
     claim = leases.claim(backend="test")
     assert claim
     transitions.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)

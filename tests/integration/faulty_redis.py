@@ -1,4 +1,4 @@
-"""A relay in front of Redis that passes a command on and keeps the answer to itself."""
+"""A relay in front of Redis that forwards commands, and drops some replies."""
 
 import socket
 import socketserver
@@ -11,7 +11,7 @@ BLOCK = 65_536
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """Answers to the next `times` commands that hold `text` are swallowed. `swallowed`: how many were."""
+    """A relay that drops the next `times` replies to commands with `text`. `swallowed`: the number so far."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -53,7 +53,7 @@ class Wire(socketserver.BaseRequestHandler):
                 if not self.is_mute:
                     self.request.sendall(block)
         except OSError:
-            pass  # one of the two has gone
+            pass  # one of the two has disconnected
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A real HTTP proxy in front of the object storage that makes trouble with the requests one asks it to."""
+"""A real HTTP proxy in front of the object storage that injects faults into selected requests."""
 
 import http.client
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Trouble
 
 @dataclass
 class Trouble:
-    """What happens to the next `times` requests of this method with this text in their path or query."""
+    """A fault for the next `times` requests of this method with this text in their path or query."""
 
     method: str
     text: str
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(*self.forward(body))
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the names that http.server wants
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's names
 
     def forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         address = urlsplit(self.proxy.upstream)
@@ -89,18 +89,18 @@ def answer_200_with_error(handler: Handler, _body: bytes) -> None:
 
 
 def lose_request(handler: Handler, _body: bytes) -> None:
-    """Close the connection without a reply; the storage never hears of it."""
+    """Close the connection without a reply, and do not forward the request."""
     handler.close_connection = True
 
 
 def lose_reply(handler: Handler, body: bytes) -> None:
-    """Close the connection without a reply, although the storage did what was asked."""
+    """Forward the request, and close the connection without a reply."""
     handler.forward(body)
     handler.close_connection = True
 
 
 def break_off(handler: Handler, body: bytes) -> None:
-    """Send the reply's head and half of its body, and close the connection."""
+    """Send the headers of the reply and half of its body, and close the connection."""
     status, headers, content = handler.forward(body)
     headers = [(name, value) for name, value in headers if name != "Content-Length"]
     handler.answer(status, [*headers, ("Content-Length", str(len(content)))], content[: len(content) // 2])
@@ -108,7 +108,7 @@ def break_off(handler: Handler, body: bytes) -> None:
 
 
 def first(action: Callable[[], object]) -> Callable[[Handler, bytes], None]:
-    """Do something else first, and then what was asked."""
+    """Run a function before the request is forwarded."""
 
     def act(handler: Handler, body: bytes) -> None:
         action()
@@ -121,7 +121,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Clients that go away are what this is about."""
+        """Ignore disconnected clients, which are expected here."""
 
 
 @contextmanager

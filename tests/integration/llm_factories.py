@@ -27,7 +27,7 @@ PAPER = "# Invoice INV-2024-17\n\nTotal due: 1,234.50 EUR"
 
 
 def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
-    """Point the settings at a server, of which nothing is known yet."""
+    """Point the settings at a server whose features are not known yet."""
     values = {
         "etl_llm_base_url": AnyHttpUrl(models.url),
         "etl_llm_model": MODEL,
@@ -45,12 +45,12 @@ def forget(models: ModelServer) -> None:
 
 
 def note_of(models: ModelServer) -> str:
-    """Return the key of the values about a server that processes share."""
+    """Return the key of the shared values about a server."""
     return f"{configured.SLUICE.etl_redis_prefix}{server_features.key_of(models.url, MODEL)}"
 
 
 def ocr_of(*texts: str) -> OCRResult:
-    """What a provider gives for a document of these pages."""
+    """Return a provider's result for a document with these pages."""
     markdown, pages = "", []
     for number, text in enumerate(texts, 1):
         markdown += f"{page_marker(number)}\n\n"
@@ -65,7 +65,7 @@ def rule_of(schema: dict[str, Any] | None = None, **changes: Any) -> RuleContent
 
 
 class Notebook:
-    """A journal in memory. As the stored one, it keeps the first entry under a name, and nothing but JSON."""
+    """A journal in memory. Like the stored one, it keeps the first entry under a name, and accepts JSON only."""
 
     def __init__(self) -> None:
         self.run: dict[str, str] = {}
@@ -88,5 +88,5 @@ def codes(context: StageContext) -> list[str]:
     return [warning.code for warning in context.warnings]
 
 
-def says_nothing_private(error: EtlError, *secrets: str) -> bool:
+def contains_no_private_data(error: EtlError, *secrets: str) -> bool:
     return not any(secret in f"{error.detail} {error!r}" for secret in (*secrets, KEY))

@@ -1,8 +1,9 @@
-"""A million chunks as they lie there after a busy week, for tests of what statements read then.
+"""A million chunks as after a busy week, for tests of the rows that statements read.
 
-90 exports have 10,000 chunks and 10,000 have 10. Nearly all are done; some have failed or were cancelled, 30,000 chunks
-wait, and 8 are being worked on. The server makes the rows, by the rules that leases would: it takes half a minute.
-Who has them made has `transactional_db`, which takes them away again.
+90 exports have 10,000 chunks, and
+10,000 have 10. Nearly all are done; some have failed or were cancelled, 30,000 chunks wait, and 8 are running. The
+server creates the rows, by the same rules as leases, in half a minute. Tests need `transactional_db`, which deletes
+them afterward.
 """
 
 from collections.abc import Iterator
@@ -23,11 +24,13 @@ from exports.worker.leases import Claim
 LARGE = 10_000
 SMALL = 10
 USERS = 100
-DATASETS = {"flights": None, "trades": 7, "prices": None}  # with how many calls at once each may have
+DATASETS = {"flights": None, "trades": 7, "prices": None}  # with the maximum number of concurrent calls of each
 
 
 class Export(NamedTuple):
-    """An export of LARGE chunks: so many in each state, the others pending, and how long ago it ended, if it has."""
+    """An export of LARGE chunks: the numbers in each state, the others pending, and the hours since its end, if it has
+    ended.
+    """
 
     name: str
     status: str
@@ -40,7 +43,7 @@ class Export(NamedTuple):
 
 EXPORTS = (
     Export("waits", "pending", done=0),
-    Export("looks", "running", done=4_000),  # of what is left every second chunk may be reused
+    Export("looks", "running", done=4_000),  # every second remaining chunk may be reused
     Export("runs", "running", done=4_000),
     Export("retries", "retrying", done=2_000, retrying=40),  # half of them are due
     Export("whole", "running", done=LARGE),  # and no receipt yet
@@ -49,15 +52,15 @@ EXPORTS = (
     *(Export(f"old-{n}", "success", done=LARGE, hours=8 * 24 + n) for n in range(2)),  # to be purged
     *(Export(f"large-{n}", "success", done=LARGE, hours=1 + 2 * n) for n in range(77)),
 )
-# Of the small ones one ends every minute; `small-7` has ended 7 minutes ago.
+# One of the small ones ended each minute; `small-7` ended 7 minutes ago.
 SMALL_ONES = 10_000
-UNTOLD = [f"small-{n}" for n in range(1, 6)]  # no webhook was told of their end yet
-UNSWEPT = [f"small-{n}" for n in range(1_441, 1_501)]  # their events have had their day
+NOT_SENT = [f"small-{n}" for n in range(1, 6)]  # their ends were not yet sent to webhooks
+UNSWEPT = [f"small-{n}" for n in range(1_441, 1_501)]  # their events are older than a day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Million:
-    """The rows, and who works on them now. The first two of those who hold a slot were lost."""
+    """The rows, and the current claims. The first two claims with a slot are of lost workers."""
 
     held: list[Claim]
     looked_at: list[Claim]
@@ -67,7 +70,7 @@ class Million:
 
 
 def make(owner: User) -> Million:
-    """Make the rows. The large exports are the owner's, and a hundredth of the small ones."""
+    """Create the rows. The owner has the large exports, and a hundredth of the small ones."""
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
     datasets = [
         Dataset.objects.create(name=name, function=f"data.{name}", base_path=name, max_concurrency=most)
@@ -80,7 +83,7 @@ def make(owner: User) -> Million:
         "large": LARGE,
         "small": SMALL,
         "small_ones": SMALL_ONES,
-        "untold": UNTOLD,
+        "not_sent": NOT_SENT,
         "unswept": UNSWEPT,
         **{f"each_{field}": [getattr(export, field) for export in EXPORTS] for field in Export._fields},
     }
@@ -89,7 +92,7 @@ def make(owner: User) -> Million:
     with transaction.atomic(), without_foreign_keys("exports_chunk", "exports_file", "exports_event"):
         for statement, table in ((CHUNKS, "exports_chunk"), (FILES, "exports_file"), (EVENTS, "exports_event")):
             run(statement, values)
-            run(f"ANALYZE {table}")  # as empty as it was before, the next one would walk over it for every row
+            run(f"ANALYZE {table}")  # without this, the next statement would scan it for every row
     for statement in (RECEIPTS, LINKS, USAGE, WEBHOOKS, DELIVERIES, ATTEMPTS):
         run(statement, values)
     made = Million(held=some_claims(6), looked_at=leases.claim_reusable(batch=2))
@@ -105,8 +108,9 @@ def run(statement: str, values: dict[str, Any] | None = None) -> None:
 
 @contextmanager
 def without_foreign_keys(*tables: str) -> Iterator[None]:
-    """Leave the foreign keys of these tables out, and put them back, in the transaction that is open: to look up two
-    million of them one by one takes longer than all the rest."""
+    """Drop the foreign keys of these tables, and add them again, in the open transaction: checking two million of them
+    one by one takes longer than everything else.
+    """
     with connection.cursor() as cursor:
         cursor.execute(FOREIGN_KEYS, [list(tables)])
         keys = cursor.fetchall()
@@ -118,7 +122,7 @@ def without_foreign_keys(*tables: str) -> Iterator[None]:
 
 
 def some_claims(count: int) -> list[Claim]:
-    """Have workers take chunks, each with a slot: retries and new ones in turns."""
+    """Claim chunks, each with a slot: retries and new ones in turns."""
     claims = [leases.claim(backend=f"worker-{n}") for n in range(count)]
     return [claim for claim in claims if claim]
 
@@ -142,8 +146,8 @@ WHERE contype = 'f' AND conrelid::regclass::text = ANY(%s)
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
 
-# In the order in which they ended, and what goes on last: so old rows lie first, as in life. Numbers of events go up
-# to `2 + 3 * total`, as where each chunk is ended by a statement of its own.
+# In the order of their ends, active ones last: so old rows come first, as in production. Numbers of events go up to `2
+# + 3 * total`, as if each chunk ended in a separate statement.
 JOBS = """
 INSERT INTO exports_jobs (job_id, user_id, dataset_id, schema_version, format, compression, delivery, dialect, reuse,
     allow_degraded, request_id, ttl, idempotency_key, fingerprint, charged_on, status, total, duplicates, done, failed,
@@ -172,7 +176,7 @@ FROM wanted ORDER BY ended NULLS LAST
 
 # ---- Large tables ---------------------------------------------------------------------------------------------------
 
-# Each chunk is in the state that its job's counters leave for its place.
+# The state of each chunk follows from its job's counters and its position.
 CHUNKS = """
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, status, rank, reusable, attempts,
     available_at, source, rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,
@@ -204,7 +208,7 @@ FROM (
 ) c
 """
 
-# Half of them: later exports of the same have replaced the others.
+# Half of them: later exports of the same slices replaced the others.
 FILES = """
 INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
     header_bytes, data_as_of)
@@ -213,7 +217,7 @@ SELECT path, dataset_id, 1, key, effective_date, repeat('e', 34), repeat('5a', 3
 FROM exports_chunk WHERE reusable OR (status = 'done' AND seq %% 2 = 0)
 """
 
-# Of what goes on, of what ended within a day, and of a few that the next sweep is for.
+# Of active exports, of those that ended within a day, and of a few that the next sweep deletes.
 EVENTS = """
 INSERT INTO exports_event (job_id, seq, kind, status, chunk_id, at, told_at)
 WITH recent AS MATERIALIZED (
@@ -226,13 +230,13 @@ UNION ALL
 SELECT job_id, 1, 'status', 'running', NULL, started_at, NULL FROM recent WHERE status <> 'pending'
 UNION ALL
 SELECT job_id, event_seq, 'status', status, NULL, finished_at,
-    CASE WHEN NOT request_id = ANY(%(untold)s) THEN finished_at END
+    CASE WHEN NOT request_id = ANY(%(not_sent)s) THEN finished_at END
 FROM recent WHERE finished_at IS NOT NULL
 """
 
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
 
-# The objects of the last half hour are still there; of most of these the time is over.
+# The objects of the last half hour still exist; most of these have expired.
 RECEIPTS = """
 INSERT INTO exports_receipt (job_id, object_key, etag, checksum, size_bytes, rows, files, degraded, content_type,
     file_name, issued_at, expires_at, deleted_at)
@@ -250,7 +254,7 @@ INSERT INTO exports_usage (user_id, day, jobs, chunks)
 SELECT id, current_date - n, 2, 20 FROM auth_user CROSS JOIN generate_series(0, 30) n
 """
 
-# Five for each user; of every second user one has been dead for days.
+# Five for each user; every second user has one whose endpoint has failed for days.
 WEBHOOKS = """
 INSERT INTO exports_webhook (id, user_id, url, events, secret, old_secret, enabled, disabled_reason, failures,
     created_at, updated_at)
@@ -260,7 +264,7 @@ SELECT md5('webhook-' || u.id || '-' || n)::uuid, u.id, 'https://receiver.exampl
 FROM unnest(%(users)s::int[]) WITH ORDINALITY AS u(id, number) CROSS JOIN generate_series(1, 5) n
 """
 
-# What was to go to the dead ones waits for its next attempt; what ended just now is due.
+# Deliveries to the failing ones wait for their next attempt; those of recent ends are due.
 DELIVERIES = """
 INSERT INTO exports_delivery (id, webhook_id, job_id, seq, type, body, status, attempts, available_at, created_at,
     finished_at)
@@ -276,7 +280,7 @@ FROM (
              WHEN j.finished_at > now() - interval '30 minutes' THEN 'due'
              ELSE 'delivered' END AS state
     FROM exports_jobs j JOIN exports_webhook w ON w.user_id = j.user_id
-    WHERE j.finished_at IS NOT NULL AND NOT j.request_id = ANY(%(untold)s)
+    WHERE j.finished_at IS NOT NULL AND NOT j.request_id = ANY(%(not_sent)s)
     ORDER BY j.finished_at
 ) d
 """

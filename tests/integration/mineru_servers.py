@@ -1,4 +1,4 @@
-"""Servers of MinerU's three protocols, scripted: real HTTP on a thread, with the shapes of the real ones' answers.
+"""Scripted servers of MinerU's three protocols: real HTTP in a thread, with responses shaped like the real ones.
 
 Each works like the real one until a test replaces a reply: `server.on("GET", r"/tasks/\\w+$", reply)`
 answers requests to such paths instead, once or always. `make mineru` compares the shapes of 4.0 with the real server's.
@@ -29,7 +29,7 @@ VERSION = "4.0.12"
 
 @dataclass(frozen=True)
 class Call:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -43,7 +43,7 @@ class Call:
 
     @property
     def form(self) -> dict[str, tuple[str | None, bytes]]:
-        """The parts of a form: the file name, if it has one, and the bytes."""
+        """Return the parts of a form: the file name, if there is one, and the bytes."""
         head = f"Content-Type: {self.headers['content-type']}\r\n\r\n".encode()
         parts: Any = BytesParser(policy=HTTP).parsebytes(head + self.body).iter_parts()
         return {
@@ -62,31 +62,31 @@ def reply_zip(body: bytes) -> Reply:
 
 @dataclass
 class Job:
-    """A job at a server. `polls`: how often it is still found at work when it is asked for."""
+    """A job at a server. `polls`: the number of polls that find it unfinished."""
 
     id: str
     name: str = ""
     document: bytes = b""
     polls: int = 1
-    state: str = ""  # what it ends as, when it does not end well
+    state: str = ""  # its state at the end, if not success
     error: Shape = field(default_factory=dict)
 
 
 @dataclass
 class Scripted:
-    """What all three have in common."""
+    """The common base of the three servers."""
 
     base: str = ""
     calls: list[Call] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     polls: int = 1
     pages: list[list[str]] = field(default_factory=lambda: [["Invoice 17", "Ünïted Apples"], ["Total: 12.50"]])
-    result: bytes | None = None  # an archive instead of the one of the pages
-    fails: Shape = field(default_factory=dict)  # what every new job fails with
+    result: bytes | None = None  # an archive in place of that of the pages
+    fails: Shape = field(default_factory=dict)  # the error of every new job
     instead: list[tuple[str, re.Pattern[str], Reply, bool]] = field(default_factory=list)
 
     def on(self, method: str, path: str, reply: Reply, *, once: bool = True) -> None:
-        """Answer requests whose path has such an end in another way."""
+        """Replace the response to requests whose path ends like this."""
         self.instead.append((method, re.compile(path), reply, once))
 
     def asked(self, method: str, path: str) -> list[Call]:
@@ -320,7 +320,7 @@ def error_4(kind: str, code: str, message: str) -> Shape:
 class CloudServer(Scripted):
     path = "/api/v4"
     key = "cloud-key"
-    zip_url = ""  # where results lie; on the same server unless a test changes it
+    zip_url = ""  # the address of results: the same server unless a test changes it
 
     def work(self, call: Call) -> Reply:
         if call.path.startswith("/results/"):
@@ -388,12 +388,12 @@ def serving(scripted: S) -> Iterator[S]:
             try:
                 reply(self)
             except OSError:
-                self.close_connection = True  # the client had enough
+                self.close_connection = True  # the client disconnected
 
-        do_GET = do_POST = do_DELETE = handle_any  # noqa: N815 - as the library calls them
+        do_GET = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's names
 
         def log_message(self, *_args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with running(Handler) as port:
         scripted.base = f"http://127.0.0.1:{port}{getattr(scripted, 'path', '')}"
@@ -406,7 +406,7 @@ def running(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
         daemon_threads = True
 
         def handle_error(self, *_args: Any) -> None:
-            """Say nothing: clients hang up."""
+            """Log nothing: clients disconnect."""
 
     with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

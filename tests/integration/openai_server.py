@@ -1,5 +1,4 @@
-"""A server that speaks the OpenAI chat completions protocol, and says what a test wants: somebody else's service, over
-real HTTP. It records every request."""
+"""A scripted server of the OpenAI chat completions protocol, over real HTTP. It records every request."""
 
 import json
 import threading
@@ -15,7 +14,7 @@ MODEL = "test-model"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body`: bytes as they are, or anything as JSON. `action`: sends something else altogether."""
+    """A response. `body`: bytes as they are, or a value as JSON. `action`: a function that responds in another way."""
 
     body: Any = b""
     status: int = 200
@@ -39,12 +38,12 @@ class Request:
 
     @property
     def form(self) -> str:
-        """Return the type of the response_format that was asked for, "" if none was."""
+        """Return the type of the requested response_format, or ""."""
         return str(self.body.get("response_format", {}).get("type", ""))
 
     @property
     def json_form(self) -> str:
-        """Return "strict" for a schema that the server must enforce, else the type of the response_format."""
+        """Return "strict" for a schema that the server must enforce, or else the type of the response_format."""
         is_strict = self.body.get("response_format", {}).get("json_schema", {}).get("strict")
         return "strict" if is_strict else self.form
 
@@ -54,7 +53,7 @@ Answer = Reply | Callable[[Request], Reply]
 
 @dataclass
 class ModelServer:
-    """Gives the scripted answers in order, and then `otherwise`."""
+    """A server that sends the scripted responses in order, and then `otherwise`."""
 
     url: str = ""
     requests: list[Request] = field(default_factory=list)
@@ -118,9 +117,9 @@ def running() -> Iterator[ModelServer]:
         thread.join()
 
 
-# ---- What it says ---------------------------------------------------------------------------------------------------
+# ---- Responses ------------------------------------------------------------------------------------------------------
 def says(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **message: Any) -> Reply:
-    """An answer of the model. `usage`: tokens of prompt and completion, or None if the server does not count."""
+    """Return a response with this text. `usage`: tokens of prompt and completion, or None without counts."""
     counted = (
         dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=True)) if isinstance(usage, Sequence) else usage
     )
@@ -130,7 +129,7 @@ def says(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **m
 
 
 def gives(data: Any, evidence: Any = None, **options: Any) -> Reply:
-    """An answer in the form that is asked for."""
+    """Return a response in the requested format."""
     return says(json.dumps({"data": data, "evidence": evidence or {}}), **options)
 
 

@@ -1,4 +1,4 @@
-"""The plans by which Postgres runs the statements of a piece of work."""
+"""Execution plans of the statements of a piece of work."""
 
 from collections.abc import Callable, Iterator
 from re import findall, sub
@@ -9,14 +9,14 @@ from django.db import connection, transaction
 from config.platform.db import sql
 from tests.integration import million
 
-BOUND_AS = {int: "bigint", bool: "boolean"}  # by PreparingCursor; the rest is left to the server
+BOUND_AS = {int: "bigint", bool: "boolean"}  # by PreparingCursor; the server decides the others
 VALUE = r"%\((\w+)\)s"
 
 Plan = dict[str, Any]
 
 
 def plans_of(work: Callable[[Any], object], before: Callable[[], Any] = lambda: None) -> list[tuple[str, Plan]]:
-    """Do the work with what `before` returns. Return its statements and how Postgres ran each; then undo all."""
+    """Do the work with the value of `before`, and roll it back. Return its statements with their plans."""
     found: list[tuple[str, Plan]] = []
 
     def look(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
@@ -35,9 +35,10 @@ def plans_of(work: Callable[[Any], object], before: Callable[[], Any] = lambda: 
 
 
 def ways_of(statement: str, values: Any) -> Iterator[Plan]:
-    """Run a statement and undo it; one that connections plan once also by the plan that they keep for all values.
+    """Explain a statement, and roll it back; a prepared one also with its generic plan.
 
-    By a cursor of psycopg's, which is not instrumented.
+    Uses a cursor of psycopg, which
+        is not instrumented.
     """
     with connection.connection.cursor() as cursor:
         yield explained(cursor, statement, values)
@@ -75,7 +76,7 @@ def rows_of(node: Plan) -> int:
 
 
 def drawn(plan: Plan, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a plan that is to be read."""
+    """Yield the lines of a readable plan."""
     facts = [str(plan[name]) for name in ("Node Type", "Index Name", "Relation Name", "CTE Name") if name in plan]
     yield f"{'  ' * depth}{' '.join(facts)}: {rows_of(plan):,} rows, {blocks_of(plan):,} blocks"
     for child in plan.get("Plans", []):

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real HTTP server on a thread, which replies as a test demands and records the requests."""
+"""A receiver of webhooks: a real HTTP server in a thread, which sends scripted replies and records the requests."""
 
 import socket
 import ssl
@@ -31,7 +31,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """Answers requests by `replies`, one after the other, and all that follow by `then`."""
+    """A receiver that sends `replies` in order, and then `then` to all later requests."""
 
     url: str
     then: Reply
@@ -57,7 +57,7 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Reply:
 OK = answer(204)
 
 
-# A key and its own certificate, for tests alone; good for `hook.example` until 2126.
+# A key and a self-signed certificate, for tests only; valid for `hook.example` until 2126.
 PEM = Path(__file__).with_name("hook.example.pem")
 
 
@@ -74,14 +74,14 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
             try:
                 reply(self)
             except OSError:
-                self.close_connection = True  # the client had enough
+                self.close_connection = True  # the client disconnected
 
         def log_message(self, *_args: Any) -> None:
             """Do not log."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_args: Any) -> None:
-            """Do not log: clients that do not trust the certificate hang up."""
+            """Log nothing: clients that do not trust the certificate disconnect."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if tls:
@@ -101,7 +101,7 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
 
 
 def trickle(over: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:
-    """Send some bytes, then one every few milliseconds until `over`, and never come to an end."""
+    """Send some bytes, then one every few milliseconds until `over`, and never finish."""
 
     def reply(to: BaseHTTPRequestHandler) -> None:
         line: socket.socket = to.connection

@@ -54,7 +54,7 @@ CITATIONS = [
 
 
 def make_invoice(user: User, data: str = DATA, **changes: Any) -> Task:
-    """A completed document with data, as a rule with a model would extract it."""
+    """Create a completed document with data as a rule with a model would extract it."""
     rule = make_rule(user, mode="llm", name="Invoices", json_schema=SCHEMA)
     task = make_task(user, rule=rule, **changes)
     read(task)
@@ -63,7 +63,7 @@ def make_invoice(user: User, data: str = DATA, **changes: Any) -> Task:
 
 
 def extract(task: Task, data: str = DATA) -> None:
-    """Post-processing is done."""
+    """Finish post-processing."""
     state = begin(task, Stage.POSTPROCESS)
     provenance = {"strategy": "direct-json", "model": "small", "usage": Usage(calls=1).as_dict(), "warnings": []}
     output = {

@@ -1,4 +1,4 @@
-"""Schedules for tests, made the way the API makes them."""
+"""Schedules for tests, created like by the API."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""A browser of the staff's, rows for it to look at, and the way through its pages. The fixtures are for all tests."""
+"""A browser of a staff user, rows for its pages, and navigation through them. The fixtures are for all tests."""
 
 import html
 import re
@@ -26,7 +26,7 @@ def staff(transactional_db: None) -> User:
 
 @pytest.fixture
 def pages(staff: User) -> Client:
-    """A browser of the staff's."""
+    """A browser of a staff user."""
     client = Client()
     client.force_login(staff)
     return client
@@ -34,7 +34,7 @@ def pages(staff: User) -> Client:
 
 @pytest.fixture
 def failed(dataset: Dataset, alice: User) -> Job:
-    """A job of which one chunk is done and two failed."""
+    """A job with one done and two failed chunks."""
     job = make_job(dataset, alice)
     fail(job, chunks=2)
     return job
@@ -95,13 +95,13 @@ def messages_of(response: Any) -> list[str]:
 
 # ---- Actions --------------------------------------------------------------------------------------------------------
 def select(browser: Client, verb: str, *rows: Any, **more: Any) -> Any:
-    """Choose rows of a list and an action; the answer asks."""
+    """Select rows of a list and an action. Returns the page that asks for confirmation."""
     chosen = {"action": verb, "_selected_action": [str(row.pk) for row in rows], "select_across": "0", "index": "0"}
     return browser.post(list_of(rows[0]._meta.label_lower.replace(".", "_")), chosen | more)
 
 
 def form_in(response: Any) -> tuple[str, dict[str, str]]:
-    """Return where the question's form leads, and what it carries."""
+    """Return the target and the fields of the confirmation form."""
     text = response.content.decode()
     assert response.status_code == 200, response
     form = re.search(r'<form method="post" action="([^"]+/do/[^"]+)"(.*?)</form>', text, re.DOTALL)
@@ -116,5 +116,5 @@ def confirm(browser: Client, response: Any) -> Any:
 
 
 def press(browser: Client, row: Any, verb: str) -> Any:
-    """Use the button of a row's page, and confirm."""
+    """Press a button on a row's page, and confirm."""
     return confirm(browser, browser.get(page_of(row, verb)))

@@ -12,7 +12,7 @@ from tests.integration import words
 from tests.integration.etl_rehearsal import row_of, run
 
 RULES = "/api/v1/etl/rules"
-NOTHING_ASKED = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
 
@@ -59,7 +59,7 @@ def test_a_rule_with_an_added_processor_can_be_tried(api: APIClient, prompt: str
 
     answer = api.post(f"{RULES}/{rule['rule_id']}/test", {"markdown": markdown}).json()
 
-    assert (answer["ok"], answer["usage"], answer["warnings"]) == (True, NOTHING_ASKED, [])
+    assert (answer["ok"], answer["usage"], answer["warnings"]) == (True, NO_USAGE, [])
     result = answer["result"]
     assert (result["data"], result["citations"], result["output_s3_key"]) == (data, [], None)
     assert result["metadata"]["provenance"]["mode"] == words.MODE
@@ -80,7 +80,7 @@ def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str
 
 
 def test_a_task_with_a_removed_processor_fails_with_a_reason(api: APIClient, settings: Any) -> None:
-    """B22: an entry may be taken away, or be missing in a worker."""
+    """B22: an entry may have been removed, or be missing in a worker."""
     task = submit(api, "Hello.", rule=make_rule(api))
     settings.ETL_POSTPROCESSORS = {"skip": settings.ETL_POSTPROCESSORS["skip"]}
     run(task)

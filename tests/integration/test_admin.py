@@ -1,4 +1,4 @@
-"""C2: the staff's pages: what opens, where it leads, and what may be typed there. And the first page."""
+"""C2: the admin: its pages, links, forms, and index."""
 
 import re
 from datetime import timedelta
@@ -31,7 +31,7 @@ LINK = r'href="(/admin/exports/\w+/(?:[^"/]+/change/|\?[^"]+))'
 LISTS = (*MODELS, "auth_user", "auth_group", "knox_authtoken")
 
 
-# ---- Looking ------------------------------------------------------------------------------------------------------
+# ---- Viewing ------------------------------------------------------------------------------------------------------
 def test_it_shows_a_list_and_a_page_of_each_model(pages: Client, failed: Job, delivered: Receipt) -> None:
     for model in MODELS:
         row = apps.get_model("exports", model).objects.order_by("pk").last()
@@ -67,13 +67,13 @@ def test_it_explains_errors(pages: Client, failed: Job) -> None:
     assert title not in text_of(pages.get(page_of(failed.chunks.get(status="done"))))
 
 
-def test_explanations_do_not_refer_staff_to_staff() -> None:
+def test_explanations_for_staff_do_not_refer_to_staff() -> None:
     assert FOR_STAFF.keys() <= EXPLANATIONS.keys()
     assert not [code for code in EXPLANATIONS if "staff" in advice_on(code)]
 
 
 def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dataset, settings: LazySettings) -> None:
-    """The limit was lowered: the rows stay."""
+    """The limit was lowered, and the rows remain."""
     Slot.objects.provide(count=2, dataset=dataset)
     Dataset.objects.of_functions().update(max_concurrency=1)
     most = Slot.objects.filter(dataset=None).count() - 1
@@ -89,7 +89,7 @@ def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dat
 
 
 def test_it_finds_a_link_by_its_leaked_url(pages: Client, delivered: Receipt) -> None:
-    """A URL, a token, or one that was cut off."""
+    """By a URL, a token, or a truncated one."""
     link = links.mint(delivered)
     token = links.token_of(link)
     url = f"https://sluice.example{links.path_of(link)}"
@@ -215,7 +215,7 @@ def test_lists_accept_offered_filters_and_filters_of_links(pages: Client, failed
 
 # ---- Accounts -----------------------------------------------------------------------------------------------------
 def helper() -> User:
-    """Somebody who may change accounts, and is no superuser."""
+    """Create a user who may change accounts, and is no superuser."""
     user = User.objects.create_user("hal", is_staff=True)
     user.user_permissions.set(
         Permission.objects.filter(codename__in=("view_user", "change_user", "add_user", "change_group"))
@@ -224,7 +224,7 @@ def helper() -> User:
 
 
 def test_only_superusers_change_groups(alice: User) -> None:
-    """Whoever may change a group could give it, and so its members, everything."""
+    """A user who may change a group could grant its members any permission."""
     client, group = Client(), Group.objects.create(name="desk")
     client.force_login(helper())
     assert client.post(reverse("admin:auth_group_change", args=[group.pk]), {"name": "mine"}).status_code == 403

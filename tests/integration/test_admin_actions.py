@@ -1,4 +1,4 @@
-"""C2: what staff do to rows: asked about first, done by POST, told, on record, and harmless when it is sent twice."""
+"""C2: staff actions on rows: confirmed, done by POST, reported, logged, and idempotent."""
 
 import json
 from datetime import timedelta
@@ -31,7 +31,7 @@ def records() -> set[tuple[str | None, str]]:
     return set(LogEntry.objects.values_list("object_id", "change_message"))
 
 
-# ---- Asking ---------------------------------------------------------------------------------------------------------
+# ---- Confirmation ---------------------------------------------------------------------------------------------------
 def test_confirmations_list_affected_and_skipped_rows_with_reasons(
     pages: Client, failed: Job, dataset: Dataset, alice: User
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_page_has_only_applicable_buttons(pages: Client, failed: Job, dataset:
 
 
 def test_selected_rows_beyond_the_limit_are_left(pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C2: however many are selected, no more are read than are done."""
+    """C2: for any number of selected rows, only the processed ones are read."""
     monkeypatch.setattr(confirmed_actions, "MAX_ROWS", 1)
     chunks = list(failed.chunks.order_by("-pk"))
 
@@ -135,7 +135,7 @@ def test_it_retries_selected_jobs_and_logs_the_action(
 def test_a_repeated_action_does_nothing(pages: Client, failed: Job) -> None:
     action, fields = form_in(pages.get(page_of(failed, "retry")))
     pages.post(action, fields)
-    fail(failed, chunks=1)  # it has run, and failed again, before the second one comes
+    fail(failed, chunks=1)  # it has run and failed again before the second request arrives
 
     response = pages.post(action, fields)
 
@@ -168,7 +168,7 @@ def test_it_cancels_jobs(pages: Client, dataset: Dataset, alice: User) -> None:
 
 
 def test_a_replay_creates_one_job_for_the_owner(pages: Client, failed: Job, alice: User) -> None:
-    """The new job is as the old one: whose it is, and to whom its link is bound."""
+    """The new job has the owner of the old one, and its link the same client."""
     Job.objects.filter(pk=failed.pk).update(network="192.0.2.0/24", agent="0123456789abcdef")
     action, fields = form_in(pages.get(page_of(failed, "replay")))
 
@@ -184,7 +184,7 @@ def test_a_replay_creates_one_job_for_the_owner(pages: Client, failed: Job, alic
 def test_a_long_action_stops_at_its_deadline_and_lists_the_rest(
     pages: Client, failed: Job, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that is away costs two seconds a row."""
+    """An unavailable broker costs two seconds a row."""
     another = make_job(dataset, alice, chunks=1, key="EWR")
     fail(another, chunks=1)
     monkeypatch.setattr(confirmed_actions, "SECONDS", -1.0)
@@ -224,7 +224,7 @@ def test_it_retries_chunks_of_several_jobs(pages: Client, failed: Job, dataset: 
 
 
 def test_it_releases_the_chunk_of_a_lost_worker_immediately(pages: Client, dataset: Dataset, alice: User) -> None:
-    """C2, A11, A13: whoever held it writes nothing any more, and its slot stays taken until its call is over."""
+    """C2, A11, A13: the previous holder is fenced off, and its slot stays taken until its call has ended."""
     make_job(dataset, alice, chunks=1)
     held = claim()
     lose_messages()
@@ -258,7 +258,7 @@ def test_a_repeated_release_does_not_affect_the_next_worker(pages: Client, datas
 
 
 def test_a_lease_is_withdrawn_only_from_the_displayed_holder(dataset: Dataset, alice: User) -> None:
-    """A11: also when the row was read a moment too early."""
+    """A11: also if the row changed after it was read."""
     make_job(dataset, alice, chunks=1)
     first = claim()
     assert lost_leases.withdraw(first.chunk_id, token=first.token)
@@ -314,7 +314,7 @@ def test_a_revoked_link_is_unusable_and_can_be_replaced(pages: Client, delivered
 
 
 def test_an_unusable_link_is_not_revoked(delivered: Receipt) -> None:
-    """A22: what happened to it stays on record."""
+    """A22: its history stays."""
     link = Link.objects.get()
     links.redeem(delivered.pk, links.token_of(link), links.LinkClient(address=None, user_agent=""))
 
@@ -341,7 +341,7 @@ def test_a_revoked_receipt_yields_no_download(pages: Client, delivered: Receipt)
 
 
 def test_a_slot_is_released_only_after_its_call_has_ended(pages: Client, dataset: Dataset, alice: User) -> None:
-    """A13: not while its worker may be there."""
+    """A13: not while its worker may still be running."""
     make_job(dataset, alice, chunks=1)
     held = claim()
     slot = Slot.objects.held().get()
@@ -383,7 +383,7 @@ def nowhere(settings: Any) -> Any:
 # ---- Permissions ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def viewer(transactional_db: None) -> Client:
-    """A browser of somebody who may look at everything, and change nothing."""
+    """A browser of a user who may view everything, and change nothing."""
     user = User.objects.create_user("vera", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     client = Client()
@@ -430,5 +430,7 @@ def test_actions_require_a_csrf_token(staff: User, failed: Job) -> None:
 
 
 def test_wrong_ids_match_no_row(pages: Client, slots: int) -> None:
-    assert pages.get("/admin/exports/job/nonsense/change/").status_code == 302  # Django's: to the index, with a message
+    assert (
+        pages.get("/admin/exports/job/nonsense/change/").status_code == 302
+    )  # Django redirects to the index, with a message
     assert pages.get("/admin/exports/job/nonsense/retry/").status_code == 404

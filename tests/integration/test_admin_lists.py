@@ -1,4 +1,4 @@
-"""C2: lists of the staff's pages stay quick, however many rows there are, and count no further than they show."""
+"""C2: admin lists are fast with any number of rows, and count no further than they display."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ SECONDS = 1.0
 LOOKS = 10
 Look = dict[str, str]
 
-# A long list of finished and failed work, written by the server: making it through leases would take minutes.
+# Many rows of finished and failed work, created by SQL: with leases, this would take minutes.
 MANY_JOBS = """
 INSERT INTO exports_jobs (job_id, user_id, dataset_id, schema_version, format, compression, delivery, dialect, reuse,
     allow_degraded, ttl, status, total, duplicates, done, failed, cancelled, retrying, reused, degraded, rows, bytes,
@@ -117,7 +117,7 @@ def queries_for(pages: Client, model: str) -> int:
 
 @pytest.mark.slow
 def test_it_is_fast_with_100_000_chunks(pages: Client, failed: Job) -> None:
-    """Also with a filter, a search, and at the last page that there is."""
+    """Also with a filter, a search, and on the last page."""
     add_chunks(failed, MANY)
     job = str(failed.pk)
     looks: list[Look] = [
@@ -161,7 +161,7 @@ def test_it_is_fast_with_100_000_tasks(pages: Client, alice: User) -> None:
 
 
 def expect_quick(pages: Client, model: str, look: Look, *, table: str = "") -> None:
-    """The best of some looks: templates are read at the first one, and a machine may be busy for seconds."""
+    """Check the best of several requests: the first one loads templates, and a machine may be busy for seconds."""
     times = [SECONDS]
     while min(times) >= SECONDS and len(times) < LOOKS:
         began = time.perf_counter()

@@ -78,7 +78,7 @@ def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: D
         assert rows_behind(pages, shown[title][2]) == rows, title
 
 
-def test_workers_are_loaded_with_what_they_do(
+def test_workers_are_loaded_with_their_current_work(
     pages: Client, client: Client, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C2: no worker runs here; the calls are those of the slots, to permitted staff."""
@@ -150,7 +150,7 @@ def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
         shown = figures(pages)["Periodic tasks"][:2], tones(pages)["Periodic tasks"]
         return shown == ((age, note), tone)
 
-    # In the same second: tried again where the machine stood still.
+    # Within one second: repeated if the machine stalled.
     wait_until(lambda: is_told(58, "58 s ago", "last reap; expected every 15 s", ""))
     wait_until(lambda: is_told(63, "1 min 3 s ago", f"expected every 15 s: {away}", "danger"))
 
@@ -185,7 +185,7 @@ def test_it_warns_when_no_worker_claims_chunks(pages: Client, slots: int, datase
 def test_it_does_not_warn_of_chunks_that_cannot_be_claimed(
     pages: Client, slots: int, dataset: Dataset, alice: User, sign: str
 ) -> None:
-    """A long job's chunks wait for hours; whatever shows that it goes on, or why it cannot, is no alarm."""
+    """The chunks of a long job wait for hours. Progress, or a known reason for waiting, is no alarm."""
     job = make_job(dataset, alice, 3)
     came(timedelta(seconds=97))
     if sign == "a lease":
@@ -326,7 +326,7 @@ def test_charts_and_tables_have_the_same_numbers(pages: Client, failed: Job) -> 
     assert rows_behind(pages, html.unescape(link)) == 1
 
 
-# ---- To whom --------------------------------------------------------------------------------------------------------
+# ---- Permissions ----------------------------------------------------------------------------------------------------
 def test_staff_see_only_permitted_figures(failed: Job) -> None:
     user = User.objects.create_user("vera", is_staff=True)
     client = Client()

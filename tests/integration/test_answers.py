@@ -1,4 +1,4 @@
-"""The response of a model that made a task fail: what its error names, and who can read it (B17)."""
+"""The response of a model that made a task fail: its error, and the access to it (B17)."""
 
 import json
 from collections.abc import Iterator
@@ -53,8 +53,8 @@ def text_of(response: Any) -> str:
     return b"".join(response.streaming_content).decode()
 
 
-def test_the_error_names_all_misfits_up_to_a_number(models: ModelServer, alice: User) -> None:
-    """B17: twenty places, and how many more."""
+def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice: User) -> None:
+    """B17: twenty pointers, and the number of others."""
     models.always(gives({f"f{n:02}": "no number" for n in range(32)}))
 
     error = failed(alice, MANY).error
@@ -65,9 +65,9 @@ def test_the_error_names_all_misfits_up_to_a_number(models: ModelServer, alice: 
     assert error["detail"].endswith("And 12 more.")
 
 
-@pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["misfit", "prose"])
+@pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["invalid", "prose"])
 def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: User, bob: User, text: str) -> None:
-    """B17: as the model wrote it; strangers get 404, and no log line has it."""
+    """B17: as the model wrote it; other users get 404, and no log line contains it."""
     models.will(says("First."), says("Second."), says(text))
     with structlog.testing.capture_logs() as lines:
         task = failed(alice)
@@ -100,7 +100,7 @@ def test_the_page_links_to_it(models: ModelServer, alice: User, client: Client) 
     assert download["Content-Disposition"].startswith("attachment")
 
 
-def test_staff_can_open_it_and_that_is_recorded(models: ModelServer, alice: User, client: Client) -> None:
+def test_staff_can_open_it_and_the_access_is_recorded(models: ModelServer, alice: User, client: Client) -> None:
     """B17, C4."""
     models.always(says(SECRET))
     task = failed(alice)
@@ -116,7 +116,7 @@ def test_staff_can_open_it_and_that_is_recorded(models: ModelServer, alice: User
     assert SECRET not in entry.change_message
 
 
-def test_a_task_that_completed_has_none(models: ModelServer, alice: User, client: Client) -> None:
+def test_a_completed_task_has_no_invalid_response(models: ModelServer, alice: User, client: Client) -> None:
     models.always(gives({"number": "1", "total": 1}))
     task = failed(alice)
     assert task.status == "completed"

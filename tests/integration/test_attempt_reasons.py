@@ -1,4 +1,4 @@
-"""What the page of a document shows while it is processed: time, attempts, the last text and result. B33."""
+"""The page of a document while it is processed: time, attempts, the last text and result. B33."""
 
 import re
 from typing import Any
@@ -30,7 +30,7 @@ def page(client: Client, task: Task, **headers: str) -> str:
     return str(client.get(f"/app/documents/{task.pk}", headers=headers).content.decode())
 
 
-def test_failed_attempts_have_reasons_while_it_goes_on_and_after_its_end(
+def test_failed_attempts_have_reasons_before_and_after_the_end_of_the_task(
     alice: User, client: Client, rehearsed: Change, api: Any
 ) -> None:
     """B33: by the API and on the page."""
@@ -61,8 +61,8 @@ def test_a_running_stage_shows_its_time_and_its_limit_and_can_be_stopped(alice: 
 
 
 @pytest.mark.parametrize("stage", [Stage.POSTPROCESS, Stage.OCR])
-def test_the_last_text_and_result_stay_while_it_is_processed_again(alice: User, client: Client, stage: Stage) -> None:
-    """B33: fragments that events fetch leave them alone."""
+def test_the_last_text_and_result_are_available_during_a_retry(alice: User, client: Client, stage: Stage) -> None:
+    """B33: fragments that are fetched after events do not change them."""
     task = make_invoice(alice)
     actions.retry(task=row_of(task), from_stage=stage)
     begin(task, stage)

@@ -1,5 +1,6 @@
-"""Attempts of post-processing: one that gets further than the one before costs nothing (B42). Real strategies against a
-scripted model server, and the stages in this process."""
+"""Attempts of post-processing: one that makes more progress than the previous one is not counted (B42). Real strategies
+against a scripted model server, and the stages in this process.
+"""
 
 import importlib
 import re
@@ -55,7 +56,7 @@ def task_of(user: User) -> Task:
 
 
 def run_to_the_end(task: Task, *, most: int = 20) -> int:
-    """Run the stage whenever it is due. Return how often."""
+    """Run the stage whenever it is due. Return the number of runs."""
     for number in range(1, most + 1):
         run_when_due(task, Stage.POSTPROCESS)
         if row_of(task).status in ("completed", "failed"):
@@ -63,8 +64,8 @@ def run_to_the_end(task: Task, *, most: int = 20) -> int:
     raise AssertionError("the stage does not end")
 
 
-def test_attempts_that_get_further_are_not_counted(models: ModelServer, alice: User) -> None:
-    """Three transient errors anywhere in a document failed it, though each attempt got further."""
+def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice: User) -> None:
+    """Before, three transient errors anywhere in a document failed it, although each attempt made progress."""
     refused: set[int] = set()
 
     def answer(request: Request) -> Reply:
@@ -80,16 +81,16 @@ def test_attempts_that_get_further_are_not_counted(models: ModelServer, alice: U
 
     row = row_of(task)
     assert row.status == "completed", row.error
-    assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 2}  # the first got nowhere
+    assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 2}  # the first one made no progress
     asked = [part_of(request) for request in models.requests]
     assert asked == [part for part in range(1, PIECES + 1) for _ in range(2)]
 
 
-def test_attempts_that_get_nowhere_are_counted(models: ModelServer, alice: User) -> None:
+def test_attempts_without_progress_are_counted(models: ModelServer, alice: User) -> None:
     models.always(lambda request: problem(503) if part_of(request) == 3 else gives({"parts": [1]}))
     task = task_of(alice)
 
-    assert run_to_the_end(task) == 3  # the first got to the third part
+    assert run_to_the_end(task) == 3  # the first one reached the third part
 
     row = row_of(task)
     assert row.error is not None
@@ -99,7 +100,7 @@ def test_attempts_that_get_nowhere_are_counted(models: ModelServer, alice: User)
 
 @pytest.mark.slow
 def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, alice: User, rehearsed: Change) -> None:
-    """Each run had its time limit, and the third one failed with `timeout`."""
+    """Before, each run had its own time limit, and the third one failed with `timeout`."""
 
     def answer(request: Request) -> Reply:
         models.stopped.wait(1)

@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, a batch is only split where a test lets it."""
+    """Allow batches any time, so that a slow machine does not split them."""
     monkeypatch.setattr(batches, "BATCH_SECONDS", 60)
     monkeypatch.setattr(batches, "AIM_SECONDS", 30)
 
@@ -48,7 +48,7 @@ def statuses(job: Job) -> list[str]:
 
 
 def behave(source_db: psycopg.Connection, body: str) -> None:
-    """Have the function run these statements before it returns its rows."""
+    """Make the function run these statements before it returns its rows."""
     source_db.execute(f"""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -79,7 +79,7 @@ def test_a_batch_leaves_other_workers_their_share(dataset: Dataset, alice: User,
     assert len(claim_batch()) == 2  # of the rest, rounded up
 
 
-def test_the_only_worker_takes_all(alone: Dataset, alice: User) -> None:
+def test_the_only_worker_takes_all_chunks(alone: Dataset, alice: User) -> None:
     make_job(alone, alice, 7)
     assert len(claim_batch()) == 7
     assert Slot.objects.held().count() == 2  # of all datasets, and of its own
@@ -96,11 +96,11 @@ def test_a_batch_has_chunks_of_one_job(dataset: Dataset, alice: User, bob: User)
     make_job(dataset, bob, 9)
     first, second = claim_batch(), claim_batch()
     assert len({claim.job_id for claim in first}) == len({claim.job_id for claim in second}) == 1
-    assert first[0].job_id != second[0].job_id  # whose rank is the lowest by now
+    assert first[0].job_id != second[0].job_id  # whose rank is now the lowest
 
 
 def test_chunks_that_were_lost_run_alone(dataset: Dataset, alice: User) -> None:
-    """One of them may have killed its worker, and would take the others with it each time."""
+    """One of them may have killed its worker, and would fail the others with it each time."""
     make_job(dataset, alice, 100)
     lost = claim_batch(3)
     Chunk.objects.filter(status="running").update(lease_until="2000-01-01T00:00Z")
@@ -182,14 +182,14 @@ def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User, stat
     claims = [statement for statement in statements if "exports_turn_seq" in statement]
     ends = [statement for statement in statements if "status = 'done', token = NULL" in statement]
     assert len(ends) == 5  # the first chunk alone, then three batches of 32 and the rest
-    assert len(claims) - len(ends) <= 2  # that found none
+    assert len(claims) - len(ends) <= 2  # claims that found no chunk
     assert not Slot.objects.held().exists()
 
 
-def test_what_has_not_begun_is_returned_before_what_has_ended_is_recorded(
+def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To record may take a request to the storage."""
+    """Recording may need a request to the storage."""
     monkeypatch.setattr(batches, "BATCH_SECONDS", 0.1)
     job = make_job(alone, alice, 24)
     seen: list[list[str]] = []
@@ -211,7 +211,7 @@ def test_what_has_not_begun_is_returned_before_what_has_ended_is_recorded(
 def test_a_shutdown_while_a_batch_is_recorded_loses_none(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C4: its chunks are done, but the one that ended last, which is released at once and costs no attempt."""
+    """C4: its chunks are done, except the one that ended last, which is released at once and costs no attempt."""
     job = make_job(alone, alice, 24, delivery="manifest")
     claims, calls = claim_batch(3), []
 
@@ -233,7 +233,7 @@ def test_a_shutdown_while_a_batch_is_recorded_loses_none(
 def test_a_chunk_that_takes_long_delays_no_other(
     alone: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has ended is recorded, and what has not begun is given back, while it still runs."""
+    """While it runs, ended chunks are recorded, and those not yet started are returned."""
     behave(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 2)
     job = make_job(alone, alice, 24)
@@ -252,7 +252,7 @@ def test_a_chunk_that_takes_long_delays_no_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("usable", "messages"), [(1, 0), (3, 2)])
-def test_what_a_batch_gives_back_wakes_workers_for_free_slots_only(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - pytest gives fixtures by name
     dataset: Dataset,
     alice: User,
     source_db: psycopg.Connection,
@@ -261,7 +261,7 @@ def test_what_a_batch_gives_back_wakes_workers_for_free_slots_only(  # noqa: PLR
     usable: int,
     messages: int,
 ) -> None:
-    """A13: others would look for a slot at the moment when this worker has none, and connect beside it."""
+    """A13: otherwise others would look for a slot while this worker has none, and connect in addition to it."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": usable})
     behave(source_db, "PERFORM pg_sleep(3);")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 1)
@@ -313,7 +313,7 @@ def test_cancelled_chunks_of_a_batch_are_not_recorded(alone: Dataset, alice: Use
     assert not Slot.objects.held().exists()
 
 
-def test_a_batch_skips_what_it_has_lost(alone: Dataset, alice: User) -> None:
+def test_a_finished_batch_skips_withdrawn_chunks(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 12)
     claims = claim_batch(3)
     assert lost_leases.withdraw(claims[1].chunk_id, token=claims[1].token)
@@ -342,7 +342,7 @@ class Called(database.SourceSession):
 
 @pytest.fixture
 def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    """The way to the object storage."""
+    """A proxy in front of the object storage."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         yield proxy
@@ -351,7 +351,7 @@ def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
 def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy
 ) -> None:
-    """P4: one call at a time, as the batch has one slot, and one upload beside it."""
+    """P4: one call at a time, as the batch has one slot, and one upload in parallel."""
     job = make_job(alone, alice, 8)
     seen: list[int] = []
     with Called() as session:
@@ -371,7 +371,7 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
 def test_a_file_is_recorded_while_the_next_call_takes_long(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its upload ends after the time of the batch. The slot stays with the call."""
+    """Its upload ends after the time limit of the batch. The call keeps the slot."""
     behave(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 0.2)
     job = make_job(alone, alice, 24)
@@ -387,7 +387,7 @@ def test_a_file_is_recorded_while_the_next_call_takes_long(
 
 @pytest.mark.parametrize("failing", range(4))
 def test_a_failed_upload_ends_only_its_chunk(alone: Dataset, alice: User, proxy: faulty_s3.Proxy, failing: int) -> None:
-    """Whichever it is: one beside another call, or the last."""
+    """Either one beside another call, or the last one."""
     job = make_job(alone, alice, 16)
     claims = claim_batch(4)
     denied = faulty_s3.ERROR.replace(b"InternalError", b"InvalidRequest")
@@ -403,7 +403,7 @@ def test_a_failed_upload_ends_only_its_chunk(alone: Dataset, alice: User, proxy:
 
 
 def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
-    """C4: the signal comes while the worker calls the source for the third chunk, and the second file is on its way."""
+    """C4: the signal arrives while the worker calls the source for the third chunk and uploads the second file."""
     job = make_job(alone, alice, 24)
     claims = claim_batch(6)
     proxy.trouble("PUT", claims[1].path, faulty_s3.first(lambda: time.sleep(0.5)))
@@ -417,7 +417,7 @@ def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, 
 
 
 class Stopping(database.SourceSession):
-    """A session that is interrupted as it begins its third call, as by a signal."""
+    """A session that is interrupted at the start of its third call, as by a signal."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -441,7 +441,7 @@ def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, 
     assert not Slot.objects.held().exists()
 
 
-def test_a_lost_database_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
+def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 24)
     with Stopping(OperationalError("gone")) as session, pytest.raises(OperationalError):
         execution.run_batch(claim_batch(6), session, time.monotonic())
@@ -454,7 +454,7 @@ def test_a_lost_database_leaves_the_batch_to_its_lease(alone: Dataset, alice: Us
 def test_no_call_follows_one_that_may_still_run(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, source_db: psycopg.Connection
 ) -> None:
-    """Its slot is held until the reaper has ended it. The other chunks go to other slots."""
+    """Its slot is held until the reaper has ended the call. The other chunks use other slots."""
     behave(source_db, "RAISE 'no' USING ERRCODE = 'P0001';")
     monkeypatch.setattr(database.SourceSession, "_end_call", lambda _session: False)
     job = make_job(alone, alice, 24)
@@ -475,7 +475,7 @@ def durations() -> batches.ChunkDurations:
 @pytest.mark.parametrize(
     ("seconds", "size"), [(0.0001, leases.MAX_BATCH), (0.01, 12), (0.06, 2), (0.1, None), (5, None)]
 )
-def test_the_size_follows_the_time_of_the_last_chunks(
+def test_the_batch_size_follows_the_durations_of_recent_chunks(
     durations: batches.ChunkDurations, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int | None
 ) -> None:
     monkeypatch.setattr(batches, "AIM_SECONDS", 0.125)

@@ -1,4 +1,4 @@
-"""What Celery is given to speak to the broker with, on a Valkey of its own."""
+"""Celery's connections to the broker, on a separate Valkey."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +27,7 @@ def broker(tmp_path: Path) -> Iterator[Valkey]:
 
 
 def test_a_worker_survives_a_broker_outage_while_tasks_run(broker: Valkey) -> None:
-    """What a worker does then: `Consumer.on_connection_error_after_connected` of Celery."""
+    """By `Consumer.on_connection_error_after_connected` of Celery."""
     queue = Queue("some")
     with app.connection_for_write() as sender:
         sender.Producer().publish("a task", routing_key="some", declare=[queue])
@@ -49,7 +49,7 @@ def test_a_worker_survives_a_broker_outage_while_tasks_run(broker: Valkey) -> No
 
 
 def test_a_connection_does_not_read_the_version_of_its_library(broker: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would read and parse a file, for each message that a request sends."""
+    """Otherwise it would read and parse a file for each message that a request sends."""
 
     def read(package: str) -> str:
         pytest.fail(package)

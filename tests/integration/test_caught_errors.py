@@ -1,4 +1,6 @@
-"""Broad `except Exception` handlers of exports and documents: each logs the exception and counts it, and goes on."""
+"""Broad `except Exception` handlers of exports and documents: each logs and counts the exception, and other work
+continues.
+"""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Connections to the main database, whatever the defaults of its role are, and its clock."""
+"""Connections to the main database, independent of the settings of its role, and its clock."""
 
 import time
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def _unusual_defaults(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_unusual_defaults")
-def test_defaults_of_the_role_do_not_matter() -> None:
+def test_settings_of_the_role_do_not_change_values() -> None:
     user = User.objects.create(username="alice", last_login=datetime(2026, 2, 3, 4, 5, tzinfo=UTC))
     assert User.objects.get(pk=user.pk).last_login == datetime(2026, 2, 3, 4, 5, tzinfo=UTC)
     with connection.cursor() as cursor:
@@ -63,7 +63,7 @@ def test_the_clock_is_that_of_the_database(transactional_db: None, monkeypatch: 
 
 
 def test_the_clock_is_read_again_with_each_connection_of_the_pool(transactional_db: None) -> None:
-    """A host that was suspended, or whose clock was set, does not date URLs in the past for an hour."""
+    """Otherwise a host that was suspended, or whose clock was set, would date URLs in the past for an hour."""
     new_session()
     User.objects.exists()
     connection.close()  # returns it to the pool

@@ -127,7 +127,7 @@ def test_a_dataset_describes_itself(api: APIClient, dataset: Dataset) -> None:
     assert api.get("/exports/datasets/nothing").status_code == 404
 
 
-def test_no_request_asks_the_source_after_the_registration(
+def test_no_request_queries_the_source_after_the_registration(
     api: APIClient, dataset: Dataset, request: pytest.FixtureRequest
 ) -> None:
     """A32."""
@@ -137,16 +137,16 @@ def test_no_request_asks_the_source_after_the_registration(
     assert post(api, columns=["n"]).status_code == 202
 
 
-def test_a_dataset_from_before_is_described_once(
+def test_a_dataset_of_an_earlier_release_is_described_once(
     api: APIClient, dataset: Dataset, request: pytest.FixtureRequest
 ) -> None:
-    """A32: then no request asks the source."""
+    """A32: after that, no request queries the source."""
     assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
     request.getfixturevalue("unreachable")
     assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
 
 
-def test_a_source_that_is_away_is_reported_while_the_columns_are_unknown(
+def test_an_unavailable_source_is_reported_while_the_columns_are_unknown(
     api: APIClient, dataset: Dataset, unreachable: None
 ) -> None:
     """A32: of a dataset that was registered before columns were stored."""
@@ -156,7 +156,7 @@ def test_a_source_that_is_away_is_reported_while_the_columns_are_unknown(
 
 
 def test_a_registration_replaces_the_columns(api: APIClient, dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A32. A job keeps what it was accepted with, A38."""
+    """A32. A job keeps the columns that it was accepted with, A38."""
     job = Job.objects.get(pk=post(api, columns=["n", "d"], reuse="never").json()["jobId"])
     source_db.execute("""
         CREATE FUNCTION data.fewer(key text, effective_date date) RETURNS TABLE (n int, m int)
@@ -195,7 +195,7 @@ def test_columns_with_odd_names_are_quoted(dataset: Dataset, alice: User, source
     assert content_of(job) == b'C,"a,""b",%s\n3,1,2\n'
 
 
-def test_the_form_offers_and_takes_columns(pages: Client, dataset: Dataset) -> None:
+def test_the_form_offers_and_accepts_columns(pages: Client, dataset: Dataset) -> None:
     """A32."""
     call_command("register_dataset", "things", function="data.rows_for", base_path="things", verbosity=0)
     page = pages.get("/app/exports/new?dataset=things").content.decode()

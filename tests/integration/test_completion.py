@@ -159,7 +159,7 @@ def test_a_delivery_keeps_its_bytes_when_the_file_is_replaced(dataset: Dataset, 
     assert delivered(receipt) == CONTENT
 
 
-# ---- Once -----------------------------------------------------------------------------------------------------------
+# ---- Exactly once ---------------------------------------------------------------------------------------------------
 
 
 def test_concurrent_completions_complete_a_job_once(dataset: Dataset, alice: User) -> None:
@@ -205,8 +205,8 @@ def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -
     assert completion.unclaimed_jobs() == []
 
 
-def test_one_message_completes_all_jobs_that_are_ready(dataset: Dataset, alice: User) -> None:
-    """A12: the messages of the others were lost, and this one is about a job that is complete by now."""
+def test_one_message_completes_all_ready_jobs(dataset: Dataset, alice: User) -> None:
+    """A12: the messages of the others were lost, and this one is about a job that is already complete."""
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK", "LGA")]
     execution.drain()
     completion.complete(jobs[0].pk)
@@ -216,7 +216,7 @@ def test_one_message_completes_all_jobs_that_are_ready(dataset: Dataset, alice: 
     assert {job.status for job in Job.objects.all()} == {"success"}
 
 
-def test_a_worker_sends_a_message_for_the_jobs_that_it_leaves(
+def test_a_worker_sends_a_message_for_jobs_that_it_does_not_complete(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK"))
@@ -231,7 +231,7 @@ def test_a_worker_sends_a_message_for_the_jobs_that_it_leaves(
 
 
 def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alice: User) -> None:
-    """A11: both are at it, and the first one's lease is over."""
+    """A11: both are running, and the lease of the first one has expired."""
     job = make_job(dataset, alice, 1)
     end_chunk()
     stale = completion.claim(job.pk)
@@ -306,7 +306,7 @@ def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: s
 
 
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
-    """A job that was read again then would have no attempt left, and run forever."""
+    """Otherwise the job would have no attempt left, and run forever."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.delete(PATH)
@@ -318,7 +318,7 @@ def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alic
 
 
 def test_a_completion_without_attempts_or_lease_fails(dataset: Dataset, alice: User) -> None:
-    """EXPORT_MAX_ATTEMPTS was lowered meanwhile."""
+    """EXPORT_MAX_ATTEMPTS was lowered in the meantime."""
     job = make_job(dataset, alice, 1)
     execution.drain()
     Job.objects.update(completion_attempts=9, completion_lease_until=None)
@@ -436,7 +436,7 @@ def test_one_of_a_hundred_concurrent_requests_gets_the_redirect(dataset: Dataset
         except links.LinkUnusable as refusal:
             return refusal.outcome
 
-    # The pool holds ten connections; the others wait for one, and then ask.
+    # The pool holds ten connections; the other requests wait for one.
     outcomes = in_threads(100, attempt)
     assert outcomes.count("http") == 1
     assert outcomes.count("link_used") == 99
@@ -551,7 +551,7 @@ def test_a_manifest_gives_its_bytes_after_the_files_were_replaced(
 def test_a_manifest_keeps_small_files_in_packs_and_large_ones_alone(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: its files are gone before the first request for them."""
+    """A38: its files are deleted before the first request for them."""
     monkeypatch.setattr(packs, "FILES", 2)
     monkeypatch.setattr(packs, "PACKED_BYTES", 100)
     job = make_job(dataset, alice, 6, delivery="manifest")
@@ -591,7 +591,7 @@ def test_concurrent_first_requests_for_a_file_give_its_bytes(dataset: Dataset, a
 def test_bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered(
     dataset: Dataset, alice: User, api: APIClient
 ) -> None:
-    """A38: after a change of the pack, a file is taken from its path if its bytes are the same there."""
+    """A38: if the pack has changed, a file is read from its path if it has the recorded bytes."""
     job = make_job(dataset, alice, 3, delivery="manifest")
     receipt = finish(job)
     pack = packs.key_of(bundles.folder_of(receipt.object_key), 0)
@@ -607,7 +607,7 @@ def test_bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered(
 
 
 def test_a_file_of_a_zip_is_copied_by_its_first_request(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A38: later exports do not change what the URL gives. Replaced before that, it is superseded."""
+    """A38: later exports do not change the bytes of the URL. A file replaced before that is superseded."""
     job = make_job(dataset, alice, 2, delivery="zip")
     finish(job)
     first, second = (
@@ -663,7 +663,7 @@ def test_the_sweep_keeps_the_copies_of_live_deliveries(
 def test_the_sweep_keeps_the_deliveries_of_another_service_in_the_bucket(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, settings: LazySettings, mark: dict[str, str]
 ) -> None:
-    """A26: two services in one bucket deleted each other's deliveries, and aborted each other's uploads."""
+    """A26: before, two services in one bucket deleted each other's deliveries, and aborted each other's uploads."""
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
     theirs = f"_receipts/{uuid4()}/1/x.zip"
@@ -683,10 +683,10 @@ def test_the_sweep_keeps_the_deliveries_of_another_service_in_the_bucket(
             storage.abort_upload(upload.key, upload.upload_id)
 
 
-def test_a_file_is_refused_after_the_expiry_by_the_databases_clock(
+def test_a_file_is_refused_after_its_expiry_by_the_database_clock(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A22: as for links. Web's clock may be wrong, and `expiresAt` comes from the database."""
+    """A22: as for links. The clock of the web process may be wrong, and `expiresAt` comes from the database."""
     job = make_job(dataset, alice, 2, delivery="manifest")
     finish(job)
     now = timezone.now()
@@ -699,10 +699,10 @@ def test_a_file_is_refused_after_the_expiry_by_the_databases_clock(
     assert api.get(url).json()["code"] == "receipt_expired"
 
 
-def test_a_receipt_is_shown_by_the_databases_clock(
+def test_the_state_of_a_receipt_follows_the_database_clock(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A22: a web process whose clock is ahead shows no working link as expired."""
+    """A22: a web process whose clock is ahead does not show a valid link as expired."""
     job = make_job(dataset, alice, 2)
     finish(job)
     browser, now = Client(), timezone.now()
@@ -716,7 +716,7 @@ def test_a_receipt_is_shown_by_the_databases_clock(
 
 
 def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, settings: LazySettings) -> None:
-    """A40: until patience is over."""
+    """A40: for EXPORT_STORAGE_PATIENCE_SECONDS."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
@@ -758,7 +758,7 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
 def test_an_attempt_without_a_receipt_leaves_no_copies(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A40: a storage would be filled by a delivery that has one file which cannot be copied."""
+    """A40: otherwise a delivery with one file that cannot be copied would fill the storage."""
     monkeypatch.setattr(packs, "FILES", 8)
     monkeypatch.setattr(batches, "AIM_SECONDS", 0)  # no batch packs a file before
     job = make_job(dataset, alice, 12, delivery="manifest")
@@ -784,10 +784,10 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
         assert list(storage.list_objects(folder)) == []
 
 
-def test_a_delivery_is_made_anew_after_its_worker_was_killed(
+def test_a_delivery_is_created_again_after_its_worker_was_killed(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A12, A26: SIGKILL after its first pack. The sweep deletes what it had stored."""
+    """A12, A26: SIGKILL after its first pack. The sweep deletes the objects of the killed attempt."""
     monkeypatch.setattr(packs, "FILES", 2)
     monkeypatch.setattr(batches, "AIM_SECONDS", 0)  # no batch packs a file before
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
@@ -835,10 +835,10 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, se
             assert at_least <= pause.total_seconds() <= at_most
 
 
-def test_a_second_try_of_an_attempt_makes_its_copies_again(
+def test_a_repeated_attempt_creates_its_copies_again(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: a file was replaced more often than one try adopts, and the last version stayed."""
+    """A38: a file was replaced more often than one pass adopts, and the last version stayed."""
     monkeypatch.setattr(bundles, "ADOPTIONS", 2)
     job = make_job(dataset, alice, 3, delivery="manifest")
     execution.drain()
@@ -868,14 +868,14 @@ def test_a_second_try_of_an_attempt_makes_its_copies_again(
     assert (len(adopted), job.status, job.completion_attempts, job.error_detail) == (2, "success", 1, "")
 
 
-# ---- Data that change while others export the same ------------------------------------------------------------------
+# ---- Concurrent exports of the same files ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("delivery", "chunks"), [("zip", 3), ("single", 3), ("single", 1), ("manifest", 3)])
 def test_a_delivery_is_its_ledger_while_its_files_are_replaced(
     dataset: Dataset, alice: User, delivery: str, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: the files are replaced again each time that the bundle has begun to read one."""
+    """A38: the files are replaced each time that the bundle has begun to read one."""
     job = make_job(dataset, alice, chunks, delivery=delivery)
     execution.drain()
     versions = iter(range(100))
@@ -913,7 +913,7 @@ def test_a_delivery_is_its_ledger_while_its_files_are_replaced(
 
 
 def check_ledger(receipt: Receipt, chunks: list[Chunk]) -> None:
-    """Compare the delivered bytes with what the receipt, the manifest and the chunks say of them."""
+    """Compare the delivered bytes with the receipt, the manifest, and the chunks."""
     content = delivered(receipt)
     job = receipt.job
     if job.delivery == "zip":
@@ -975,7 +975,7 @@ def test_no_job_fails_because_others_export_the_same_files(
         check_ledger(job.receipt, list(job.chunks.order_by("seq")))
 
 
-def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_for_ever(
+def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A38: the dataset is registered again while a job waits. Both versions are exported before either completes."""
@@ -1002,12 +1002,12 @@ def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_for_ever(
             url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
             assert fetched(url).splitlines()[0] == header
     moved = set(Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True))
-    assert len(moved) == 1  # one of the two gave way
+    assert len(moved) == 1  # one of the two was superseded
 
 
 @pytest.fixture
 def successor(dataset: Dataset, source_db: psycopg.Connection) -> Callable[[], Dataset]:
-    """Return what moves the dataset to another base path, and registers another dataset at its old one."""
+    """Return a function that moves the dataset to another base path, and registers another dataset at its old one."""
     source_db.execute("""
         CREATE FUNCTION data.other_rows(key text, effective_date date) RETURNS TABLE (k text, other int)
         LANGUAGE sql AS $$ SELECT key, 1 $$
@@ -1070,7 +1070,7 @@ def test_jobs_of_two_datasets_at_the_same_path_deliver_their_own_files(
 def test_an_upload_does_not_adopt_the_file_of_another_dataset(
     dataset: Dataset, alice: User, successor: Callable[[], Dataset]
 ) -> None:
-    """A38: it is put at the path while the first dataset's chunk runs."""
+    """A38: another dataset stores its file at the path while the first dataset's chunk runs."""
     first = make_job(dataset, alice, 1)
     claim = leases.claim(backend="slow")
     assert claim
@@ -1088,7 +1088,7 @@ def test_an_upload_does_not_adopt_the_file_of_another_dataset(
 
 
 def change_of_data(source_db: psycopg.Connection, dataset: Dataset) -> Callable[[], object]:
-    """Have the function return a version, and return what raises it."""
+    """Make the function return a version, and return a function that raises it."""
     source_db.execute("""
         CREATE TABLE data.version AS SELECT 1 AS v;
         CREATE FUNCTION data.versioned(key text, effective_date date) RETURNS TABLE (k text, v int)
@@ -1130,7 +1130,7 @@ def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
 
 
 def test_an_adopted_file_is_an_event(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    """A25: clients saw the rows, bytes, and checksum of the file before."""
+    """A25: clients saw the rows, bytes, and checksum of the previous file."""
     change = change_of_data(source_db, dataset)
     job = make_job(dataset, alice, 2)
     execution.drain()

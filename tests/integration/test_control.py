@@ -1,4 +1,4 @@
-"""A19: cancel, retry and replay, by those who may."""
+"""A19: cancel, retry, and replay, with permissions."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ def statuses(job: Job) -> Counter[str]:
 
 
 def test_a_cancel_ends_every_unfinished_chunk(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """A19: pending, running and retrying chunks; what is done stays done."""
+    """A19: pending, running, and retrying chunks; done ones stay done."""
     job = make_job(dataset, alice, 5)
     done, failed, waiting, _running = (claim() for _ in range(4))
     transitions.finish([(done, result_of(done))])
@@ -98,7 +98,7 @@ def test_the_holder_of_a_cancelled_chunk_is_fenced_and_frees_its_slot(dataset: D
 def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
-    """A19: rows that would take a quarter of a minute, on their way to real parts."""
+    """A19: the rows take a quarter of a minute, and are uploaded in several parts."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
@@ -176,7 +176,7 @@ def test_an_ended_job_cannot_be_cancelled(api: APIClient, dataset: Dataset, alic
 def test_counts_add_up_after_concurrent_cancels_and_finishes(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """A19: six workers finish, fail and claim while two people cancel, at once or in parts."""
+    """A19: six workers finish, fail, and claim while two users cancel, at once or in parts."""
     monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", at_once)
     for _ in range(5):
         job = make_job(dataset, alice, 12, reuse="never")
@@ -248,7 +248,7 @@ def test_a_cancel_includes_chunks_released_at_the_same_time(
 def test_a_retry_runs_only_the_failed_chunks(
     api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A19: the same job, with new attempts; what was done is not done again."""
+    """A19: the same job, with new attempts; done chunks are not exported again."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE plpgsql AS $$
@@ -278,7 +278,7 @@ def test_a_retry_runs_only_the_failed_chunks(
 
 
 def test_a_replay_is_a_new_job_of_the_same_request(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """A19: also of one that succeeded; what is there already is reused."""
+    """A19: also of a successful one; existing files are reused."""
     body = {
         "dataset": "things",
         "items": [{"key": key, "effectiveDate": "2024-02-29"} for key in ("B", "A", "B")],
@@ -330,7 +330,7 @@ def test_a_replay_of_a_no_longer_valid_request_is_409(
     assert Job.objects.count() == 1
 
 
-def test_a_replay_has_its_dataset_as_of_one_moment(api: APIClient, dataset: Dataset, alice: User) -> None:
+def test_a_replay_uses_one_version_of_its_dataset(api: APIClient, dataset: Dataset, alice: User) -> None:
     """A38: while the dataset is registered again, with its next version, after each statement that reads it."""
     job = make_job(dataset, alice, 1)
     versions = count(2)
@@ -375,7 +375,7 @@ def test_actions_on_jobs_of_other_users_return_404(dataset: Dataset, alice: User
 
 
 def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: User, bob: User) -> None:
-    """A7: staff help, but do not export as somebody else, nor at their cost."""
+    """A7: staff do not export as another user, nor at the cost of one."""
     bob.is_staff = bob.is_superuser = True
     bob.save()
     job = make_job(dataset, alice, 1)
@@ -387,7 +387,7 @@ def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: Use
 
 
 def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
-    """A7, A22: they could use it up."""
+    """A7, A22: they could redeem it."""
     bob.is_staff = bob.is_superuser = True
     bob.save()
     job = make_job(dataset, alice, 1)
@@ -401,7 +401,7 @@ def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, ali
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
 def test_a_body_with_fields_is_refused(api: APIClient, dataset: Dataset, alice: User, verb: str) -> None:
-    """A1: what would be ignored is refused, and nothing changes."""
+    """A1: fields that would be ignored are refused, and nothing changes."""
     job = make_job(dataset, alice, 1)
     response = api.post(f"/exports/{job.pk}/{verb}", {"bogus": 1})
 

@@ -1,4 +1,4 @@
-"""A18: an older file stands in when the source has failed for good, visibly, and only where the job allows it."""
+"""A18: an older file replaces a chunk whose source failed permanently, visibly, and only if the job allows it."""
 
 import io
 import json
@@ -23,7 +23,7 @@ RAISES = "RAISE EXCEPTION 'secret row';"
 
 
 def run(times: int = 4) -> None:
-    """Run everything that is ready, its retries too."""
+    """Run all ready chunks, including their retries."""
     for _ in range(times):
         Chunk.objects.filter(status="retrying").update(available_at=Now())
         execution.drain()
@@ -33,7 +33,7 @@ def run(times: int = 4) -> None:
 
 @pytest.fixture
 def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
-    """A job of a day whose file is there; from then on the source fails."""
+    """A job of a day whose file exists; after it, the source fails."""
     job = make_job(dataset, alice, 1)
     run(1)
     failing(source_db, RAISES)
@@ -43,7 +43,7 @@ def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
 def test_a_snapshot_replaces_a_chunk_after_its_retries(
     api: APIClient, older: Job, dataset: Dataset, alice: User
 ) -> None:
-    """A18: the receipt and the chunk say so, with the time of the older data, and why."""
+    """A18: the receipt and the chunk show it, with the time of the older data and the reason."""
     old = older.chunks.get()
     job = make_job(dataset, alice, 1, reuse="never")
     run(3)
@@ -73,7 +73,7 @@ def test_a_chunk_fails_if_its_job_does_not_allow_snapshots(
 
 
 def test_a_chunk_fails_without_an_older_file(older: Job, dataset: Dataset, alice: User) -> None:
-    """A18: of two days one has a file."""
+    """A18: one of two days has a file."""
     job = make_job(dataset, alice, 2, reuse="never")
     run()
 
@@ -103,7 +103,7 @@ def test_a_chunk_fails_if_the_older_file_has_changed(older: Job, dataset: Datase
 def test_a_permanent_source_error_degrades_immediately(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A17, A18: no retry can help, so none is waited for."""
+    """A17, A18: no retry can help, so there is none."""
     source_db.execute("DROP FUNCTION data.rows_for")
     job = make_job(dataset, alice, 1, reuse="never")
     run(1)
@@ -116,7 +116,7 @@ def test_a_permanent_source_error_degrades_immediately(
 def test_an_object_storage_failure_does_not_degrade_an_export(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
-    """A17, A18: only the source's failures are."""
+    """A17, A18: only a failure of the source does."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE sql AS $$ SELECT key, 1, effective_date $$
@@ -129,7 +129,7 @@ def test_an_object_storage_failure_does_not_degrade_an_export(
     assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_UPLOAD_FAILED")
 
 
-def test_a_chunk_waits_when_the_storage_cannot_say_whether_there_is_an_older_file(
+def test_a_chunk_waits_while_the_storage_cannot_be_checked_for_an_older_file(
     older: Job, dataset: Dataset, alice: User, settings: Any
 ) -> None:
     """A18, A40."""
@@ -150,7 +150,7 @@ def test_a_chunk_waits_when_the_storage_cannot_say_whether_there_is_an_older_fil
     assert (job.status, job.degraded) == ("success", 1)
 
 
-def test_a_chunk_fails_by_its_source_when_the_storage_was_away_for_too_long(
+def test_a_chunk_fails_with_its_source_error_after_a_long_storage_outage(
     older: Job, dataset: Dataset, alice: User, settings: Any
 ) -> None:
     """A40."""
@@ -189,7 +189,7 @@ def test_the_manifest_names_the_snapshots(older: Job, dataset: Dataset, alice: U
 
 
 def test_snapshots_count_toward_the_quota(older: Job, dataset: Dataset, alice: User) -> None:
-    """A2: only reused, failed and cancelled chunks are given back."""
+    """A2: only reused, failed, and cancelled chunks are refunded."""
     make_job(dataset, alice, 1, reuse="never")
     run()
     assert Usage.objects.get().chunks == 2

@@ -1,4 +1,4 @@
-"""Deletion of tasks with everything that was made of them, on request and after their time. B34."""
+"""Deletion of tasks with everything derived from them, on request and after their retention time. B34."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 def objects(task: Task) -> set[str]:
-    """Return the keys of everything that is stored of a task."""
+    """Return the keys of all objects of a task."""
     prefixes = [task.document_key, *artifacts.folders_of(task.pk)]
     return {item.key for prefix in prefixes for item in storage.list_objects(prefix)}
 
@@ -49,7 +49,7 @@ def fail_storage(settings: LazySettings) -> None:
 
 
 # ---- On request -----------------------------------------------------------------------------------------------------
-def test_nothing_of_a_deleted_task_is_left_but_the_records(api: APIClient, alice: User) -> None:
+def test_only_log_entries_and_model_usage_of_a_deleted_task_remain(api: APIClient, alice: User) -> None:
     """B34."""
     task = completed(alice)
     response = api.delete(path(task))
@@ -89,7 +89,7 @@ def test_a_running_task_is_deleted_by_force_only(api: APIClient, alice: User) ->
     assert (objects(task), runstate.read(task.pk)) == (set(), None)
 
 
-def test_strangers_cannot_delete_and_staff_need_the_permission(api: APIClient, alice: User, bob: User) -> None:
+def test_other_users_cannot_delete_and_staff_need_the_permission(api: APIClient, alice: User, bob: User) -> None:
     task = completed(alice)
     assert client_of(bob).delete(path(task)).status_code == 404
     assert client_of(staff_with("view_task")).delete(path(task)).status_code == 403
@@ -133,7 +133,7 @@ def test_without_storage_the_objects_are_deleted_later(
     assert not Deletion.objects.exists()
 
 
-def test_a_task_that_was_retried_meanwhile_is_kept(alice: User) -> None:
+def test_a_task_retried_in_the_meantime_is_kept(alice: User) -> None:
     task = completed(alice)
     actions.retry(task=row_of(task), from_stage=Stage.OCR)
     with pytest.raises(deletion.ChangedMeanwhile):
@@ -143,7 +143,7 @@ def test_a_task_that_was_retried_meanwhile_is_kept(alice: User) -> None:
     assert not LogEntry.objects.filter(object_id=str(task.pk)).exists()
 
 
-def test_what_a_late_worker_writes_is_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_written_by_a_late_worker_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = completed(alice)
     deletion.delete(task, user=alice, message="")
     storage.put(f"{artifacts.folder(task)}ocr-1/late.md", b"late", content_type="text/markdown")
@@ -153,7 +153,7 @@ def test_what_a_late_worker_writes_is_deleted(alice: User, monkeypatch: pytest.M
 
 
 # ---- Retention ------------------------------------------------------------------------------------------------------
-def test_tasks_are_deleted_after_their_own_time(api: APIClient, alice: User) -> None:
+def test_tasks_are_deleted_when_they_expire(api: APIClient, alice: User) -> None:
     """B34."""
     valkey().flushdb()
     short, kept = completed(alice), completed(alice)
@@ -188,7 +188,7 @@ def test_an_expired_task_whose_deletion_is_not_committed_keeps_its_objects(alice
     assert objects(task) == set()
 
 
-def test_tasks_are_deleted_after_the_time_of_the_setting(alice: User, rehearsed: Change) -> None:
+def test_tasks_are_deleted_after_the_number_of_days_in_the_setting(alice: User, rehearsed: Change) -> None:
     old, new = completed(alice), completed(alice)
     chosen, running = completed(alice), make_task(alice)
     Task.objects.exclude(pk=new.pk).update(created_at=timezone.now() - timedelta(days=31))
@@ -201,7 +201,7 @@ def test_tasks_are_deleted_after_the_time_of_the_setting(alice: User, rehearsed:
 
 
 @pytest.mark.parametrize("days", [1, 36_500])
-def test_a_client_chooses_how_long_a_task_is_kept(api: APIClient, alice: User, days: int) -> None:
+def test_a_client_can_choose_the_days_that_a_task_is_kept(api: APIClient, alice: User, days: int) -> None:
     stored = api.post(
         "/api/v1/etl/uploads", {"filename": "a.txt", "content_type": "text/plain", "size": 6}, format="json"
     )
@@ -215,6 +215,6 @@ def test_a_client_chooses_how_long_a_task_is_kept(api: APIClient, alice: User, d
 
 
 @pytest.mark.parametrize("days", [0, 36_501, "1", True])
-def test_a_wrong_time_is_refused(api: APIClient, alice: User, days: object) -> None:
+def test_an_invalid_number_of_days_is_refused(api: APIClient, alice: User, days: object) -> None:
     response = api.post("/api/v1/etl/submit", {"file_key": "etl/uploads/1/x", "keep_days": days}, format="json")
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/keep_days")

@@ -81,7 +81,7 @@ def test_a_link_never_outlives_the_delivery(dataset: Dataset, api: APIClient) ->
 
 @pytest.mark.parametrize("seconds", [600, 604_800])
 def test_a_request_chooses_the_lifetime(dataset: Dataset, api: APIClient, seconds: int) -> None:
-    """A29. A replay asks for the same."""
+    """A29. A replay requests the same lifetime."""
     receipt = finish(submitted(api, dataset, deliveryTtlSeconds=seconds))
     assert receipt.expires_at - receipt.issued_at == timedelta(seconds=seconds)
 
@@ -133,7 +133,7 @@ def test_a_job_is_kept_as_long_as_its_delivery(dataset: Dataset, api: APIClient)
     assert not Job.objects.filter(pk=job.pk, receipt__deleted_at=None).exists()
 
 
-def test_links_made_before_the_upgrade_keep_their_time(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_links_created_before_the_upgrade_keep_their_lifetime(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A29: earlier, link and delivery expired together."""
     job = make_job(dataset, alice, 1)
     Job.objects.update(ttl=600)

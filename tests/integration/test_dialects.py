@@ -1,7 +1,7 @@
 """Replies of model servers, as their public documentation describes them: one file in `tests/dialects` for each server.
 
 An exchange has the `status` and the `body` of a response, and its `outcome`: `data`, or the code of the error. `calls`:
-how many calls that takes, if it is not one. `document: long`: the document has pages of text. `warning`: its code.
+the number of calls, if it is not one. `document: long`: the document has pages of text. `warning`: its code.
 """
 
 import json
@@ -49,7 +49,7 @@ def test_every_file_names_its_source() -> None:
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES.keys())
-def test_each_reply_has_its_meaning(models: ModelServer, exchange: dict[str, Any]) -> None:
+def test_each_reply_has_the_recorded_outcome(models: ModelServer, exchange: dict[str, Any]) -> None:
     models.always(reply(exchange))
     context = context_of()
 
@@ -64,7 +64,7 @@ def test_each_reply_has_its_meaning(models: ModelServer, exchange: dict[str, Any
 
 
 @pytest.mark.parametrize("exchange", TOO_LONG.values(), ids=TOO_LONG.keys())
-def test_a_prompt_that_is_too_long_leads_to_pieces(models: ModelServer, exchange: dict[str, Any]) -> None:
+def test_a_document_with_a_too_long_prompt_is_split(models: ModelServer, exchange: dict[str, Any]) -> None:
     models.will(reply(exchange))
     models.always(gives(GOOD))
 

@@ -65,7 +65,7 @@ def passes(subject: Subject[Any], check: str) -> bool:
     return examine(subject, check)[0] == "ok"
 
 
-# ---- All of it ------------------------------------------------------------------------------------------------------
+# ---- All checks -----------------------------------------------------------------------------------------------------
 def run(*options: str) -> tuple[int, str]:
     printed = StringIO()
     with pytest.raises(SystemExit) as ended:
@@ -89,7 +89,7 @@ def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
         f"{each.SUBJECT.name}.{c.__name__.removeprefix('check_')}" for each in subjects for c in each.SUBJECT.checks
     }
     every |= {f"broker.{check.__name__.removeprefix('check_')}" for check in redis.CHECKS}
-    every -= {"source.conflicts"}  # of a replica alone
+    every -= {"source.conflicts"}  # only for replicas
     assert {line["check"] for line in document["findings"]} == every
     assert not list(objects.list_objects(writability.PREFIX))
     assert not list(objects.list_uploads(writability.PREFIX))
@@ -281,7 +281,7 @@ def test_it_finds_a_role_that_owns_its_functions(dataset: Dataset) -> None:
 
 
 def test_it_finds_volatile_functions_that_may_not_write(dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A34: after an upgrade, they are those whose calls may fail."""
+    """A34: after an upgrade, their calls may fail."""
     finding = "Dataset things: data.rows_for is VOLATILE, and its calls are read-only."
     assert finding not in examine(source.SUBJECT, "datasets")[1]
     source_db.execute("ALTER FUNCTION data.rows_for(text, date) VOLATILE")
@@ -401,7 +401,7 @@ def proxy(settings: LazySettings, change: Callable[..., None]) -> Iterator[fault
 
 
 def ignore_conditions(handler: Handler, body: bytes) -> None:
-    """Overwrite objects whatever the condition."""
+    """Overwrite objects regardless of conditions."""
     status, headers, content = handler.forward(body)
     if status == 412:
         status, content = 200, b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"
@@ -447,7 +447,7 @@ def test_it_finds_a_storage_without_encryption(proxy: faulty_s3.Proxy) -> None:
 
 
 def test_it_finds_a_storage_proxy_that_breaks_signatures(settings: LazySettings, change: Callable[..., None]) -> None:
-    """It passes another Host header on than the one that was signed."""
+    """It forwards another Host header than the signed one."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         change(s3_public_endpoint_url=AnyHttpUrl(proxy.url))
         assert passes(storage.SUBJECT, "presigned")
@@ -493,7 +493,7 @@ def test_it_finds_a_read_only_folder(
 
 
 def test_it_finds_a_temporary_folder_that_python_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder beside it has room. No process starts that would use it."""
+    """The folder beside it has space. No process that would use it starts."""
     assert startup.unusable_temporary_folder() == ""
     missing = tmp_path / "missing"
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -539,8 +539,8 @@ def test_it_finds_a_model_that_refuses_the_key(change: Callable[..., None], http
     assert "Set ETL_LLM_API_KEY" in text
 
 
-def test_it_tells_which_schemas_a_model_server_takes(change: Callable[..., None], httpserver: HTTPServer) -> None:
-    """B15: as far as a document has found it out."""
+def test_it_reports_which_schemas_a_model_server_accepts(change: Callable[..., None], httpserver: HTTPServer) -> None:
+    """B15: as far as processed documents have shown it."""
     httpserver.expect_request("/v1/models").respond_with_json({"data": []})
     url = AnyHttpUrl(httpserver.url_for("/v1"))
     change(etl_llm_base_url=url, etl_llm_model="one")

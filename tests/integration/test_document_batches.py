@@ -193,7 +193,7 @@ def test_uploads_are_submitted_by_their_keys(api: APIClient, alice: User, bob: U
 def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
     api: APIClient, alice: User, bob: User, plain: Rule, settings: LazySettings
 ) -> None:
-    """B36: those of the user's inbox. They stay there, and are refused one by one as other files are."""
+    """B36: those of the user's inbox. They stay there, and are refused one by one like other files."""
     inbox = api.get("/api/v1/etl/limits").json()["inbox"]
     assert inbox == f"etl/inbox/{alice.pk}/"
     stored = {
@@ -226,7 +226,7 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
 def test_files_of_an_inbox_are_not_read_without_a_quota_for_one(
     api: APIClient, alice: User, settings: LazySettings
 ) -> None:
-    """B36: their first bytes would show that none of them is a document."""
+    """B36: reading their first bytes would show that none of them is a document."""
     storage.put(f"etl/inbox/{alice.pk}/no.rtf", b"{\\rtf1 A.}", content_type="application/rtf")
     assert api.post(BATCHES, {"prefix": ""}).json()["errors"][0]["code"] == "unsupported_format"
     change(settings, etl_daily_documents=0)
@@ -265,7 +265,7 @@ def test_bad_input_is_reported_at_its_pointer(
     assert_nothing_made()
 
 
-def test_a_form_has_files_and_no_field_twice(api: APIClient) -> None:
+def test_a_form_requires_files_and_repeats_no_field(api: APIClient) -> None:
     errors = api.post(BATCHES, {"name": "x"}, format="multipart").json()["errors"]
     assert [(error["pointer"], error["code"]) for error in errors] == [("/file", "required")]
     errors = send(api, *texts("a.txt"), name=["x", "y"]).json()["errors"]
@@ -273,7 +273,7 @@ def test_a_form_has_files_and_no_field_twice(api: APIClient) -> None:
     assert_nothing_made()
 
 
-def test_more_files_than_a_batch_may_have_are_refused_in_numbers(api: APIClient, settings: LazySettings) -> None:
+def test_too_many_files_are_refused_with_their_number_and_the_limit(api: APIClient, settings: LazySettings) -> None:
     """B36."""
     change(settings, etl_max_batch=2)
     (error,) = send(api, *texts("a.txt", "b.txt", "c.txt")).json()["errors"]
@@ -349,7 +349,7 @@ def test_unsafe_entries_of_an_archive_are_refused(api: APIClient, settings: Lazy
 
 
 def patched(file: SimpleUploadedFile, change_entry: Callable[[bytearray, int], None]) -> SimpleUploadedFile:
-    """Return the archive with its list of entries changed: the function gets the place of the first entry."""
+    """Return the archive with a changed list of entries: the function gets the offset of the first entry."""
     content = bytearray(file.read())
     change_entry(content, content.index(b"PK\x01\x02"))
     return SimpleUploadedFile("all.zip", bytes(content))
@@ -372,7 +372,7 @@ def test_encrypted_and_unknown_methods_and_links_are_refused(api: APIClient) -> 
 
 
 def test_a_damaged_entry_is_refused_and_leaves_nothing(api: APIClient) -> None:
-    """B36: its checksum is known only after it was read to its end."""
+    """B36: its checksum can only be verified after it was read completely."""
     content = bytearray(zipped({"a.txt": b"Good.", "b.txt": b"damaged"}, compression=zipfile.ZIP_STORED).read())
     at = content.index(b"damaged")
     content[at] += 1
@@ -427,7 +427,7 @@ def test_a_batch_over_a_limit_is_refused_as_a_whole(
 
 
 def test_concurrent_batches_cannot_overspend(alice: User, settings: LazySettings) -> None:
-    """B36: what was stored for the others is deleted."""
+    """B36: the stored files of the refused ones are deleted."""
     change(settings, etl_daily_documents=7)
     clients = [client_of(alice) for _ in range(4)]
     answers = in_threads(4, lambda n: send(clients[n], *texts("a.txt", "b.txt", "c.txt")).status_code)
@@ -436,7 +436,7 @@ def test_concurrent_batches_cannot_overspend(alice: User, settings: LazySettings
 
 
 def test_a_repeat_gets_the_first_response(api: APIClient) -> None:
-    """B36: also after a document was deleted, and to a request with another body it is refused."""
+    """B36: also after a document was deleted. A request with another body is refused."""
     first = send(api, *texts("a.txt", "b.txt"), SimpleUploadedFile("c", b""), key="k")
     actions.cancel(task=(task := Task.objects.order_by("pk")[0]))
     deletion.delete(row_of(task), user=task.user, message="")
@@ -490,7 +490,7 @@ def test_a_batch_ends_with_its_last_document(api: APIClient, ends: Any, status: 
 
 
 def end_of(task: Task) -> RunState:
-    """Bring a task to its end in Redis, not in its row."""
+    """End a task in Redis, not in its row."""
     read(task)
     state = begin(task, Stage.POSTPROCESS)
     outcome = runstate.complete(state, result={"metadata": {}}, usage=Usage().as_dict())
@@ -551,7 +551,7 @@ def begin_after_ocr(task: Task) -> RunState:
 def test_recovery_ends_a_batch_whose_documents_an_earlier_release_has_ended(
     api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B36: such a worker knows no batches."""
+    """B36: a worker of an earlier release does not know batches."""
     batch, tasks = make_batch(api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_ends, "settle", lambda _batch_id: False)
@@ -655,7 +655,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, settings: LazySe
     assert counts(api, batch)[:3] == ("completed_with_errors", 0, 3)
 
 
-def test_there_must_be_a_failed_document_to_retry(api: APIClient) -> None:
+def test_a_retry_requires_a_failed_document(api: APIClient) -> None:
     batch, tasks = make_batch(api)
     complete(tasks[0])
     response = api.post(f"{BATCHES}/{batch.pk}/retry", {})
@@ -665,7 +665,7 @@ def test_there_must_be_a_failed_document_to_retry(api: APIClient) -> None:
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 def test_a_batch_is_cancelled(api: APIClient) -> None:
-    """B36: what is completed stays so, and no worker runs the rest."""
+    """B36: completed documents stay completed, and no worker runs the others."""
     batch, tasks = make_batch(api, 3)
     complete(tasks[0])
     response = api.post(f"{BATCHES}/{batch.pk}/cancel", {})
@@ -696,7 +696,7 @@ def test_running_documents_of_a_cancelled_batch_run_to_their_end_unless_forced(a
 def test_a_second_cancellation_does_not_undo_the_first(
     api: APIClient, rehearsed: Change, settings: LazySettings
 ) -> None:
-    """B36: it finds nothing to cancel, or Redis is away."""
+    """B36: it finds nothing to cancel, or Redis is unavailable."""
     batch, tasks = make_batch(api, 2)
     begin(tasks[0])
     assert batch_actions.cancel(batch) == 1
@@ -711,7 +711,7 @@ def test_a_second_cancellation_does_not_undo_the_first(
     assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)
 
 
-def test_a_cancellation_of_nothing_leaves_no_trace(api: APIClient) -> None:
+def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
     """B36: a document that is cancelled later does not make it a cancelled batch."""
     batch, tasks = make_batch(api, 1)
     begin(tasks[0])
@@ -721,7 +721,7 @@ def test_a_cancellation_of_nothing_leaves_no_trace(api: APIClient) -> None:
     assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
 
 
-def test_repeated_documents_of_a_batch_name_the_one_before(api: APIClient) -> None:
+def test_duplicates_in_a_batch_refer_to_the_earlier_document(api: APIClient) -> None:
     """B39: also if an earlier batch has the same bytes."""
     files = [SimpleUploadedFile(f"{number}.txt", b"The same.") for number in range(3)]
     assert send(api, *files[:1], *texts("other.txt")).status_code == 202
@@ -744,7 +744,7 @@ def test_a_cancelled_document_is_not_a_cancelled_batch(api: APIClient) -> None:
 def test_a_cancellation_that_was_not_recorded_is_recorded_by_recovery(
     api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B36: the process died after Redis had decided."""
+    """B36: the process died after the change in Redis."""
     batch, _ = make_batch(api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(completion, "record_many", lambda _states: None)
@@ -755,7 +755,7 @@ def test_a_cancellation_that_was_not_recorded_is_recorded_by_recovery(
 
 
 def test_a_batch_is_cancelled_while_its_documents_end(api: APIClient) -> None:
-    """B36: no two transactions wait for each other."""
+    """B36: without a deadlock."""
     batch, tasks = make_batch(api, 12)
     states = [end_of(task) for task in tasks[:4]]
     barrier = threading.Barrier(2)
@@ -779,7 +779,7 @@ def test_a_batch_is_cancelled_while_its_documents_end(api: APIClient) -> None:
 
 
 # ---- Deletion -------------------------------------------------------------------------------------------------------
-def test_a_batch_counts_its_deleted_documents_and_goes_with_the_last(api: APIClient, alice: User) -> None:
+def test_a_batch_counts_its_deleted_documents_and_is_deleted_with_the_last(api: APIClient, alice: User) -> None:
     """B36."""
     batch, tasks = make_batch(api)
     complete(tasks[0])
@@ -791,7 +791,7 @@ def test_a_batch_counts_its_deleted_documents_and_goes_with_the_last(api: APICli
     assert not DocumentBatch.objects.exists()
 
 
-def test_the_last_two_documents_are_deleted_at_the_same_moment(api: APIClient, alice: User) -> None:
+def test_concurrent_deletions_of_all_documents_delete_the_batch(api: APIClient, alice: User) -> None:
     """B36: neither deletion leaves an empty batch."""
     _, tasks = make_batch(api, 4)
     for task in tasks:
@@ -802,8 +802,8 @@ def test_the_last_two_documents_are_deleted_at_the_same_moment(api: APIClient, a
     assert not DocumentBatch.objects.exists()
 
 
-def test_the_last_open_document_is_deleted(api: APIClient) -> None:
-    """B36: it is cancelled before, which ends the batch."""
+def test_deleting_the_last_open_document_ends_the_batch(api: APIClient) -> None:
+    """B36: it is cancelled first, which ends the batch."""
     batch, tasks = make_batch(api)
     complete(tasks[0])
     assert api.delete(f"/api/v1/etl/tasks/{tasks[1].pk}").status_code == 204
@@ -834,7 +834,7 @@ def test_the_counts_are_read_in_one_statement(api: APIClient, django_assert_num_
         list(DocumentBatch.objects.with_counts())
 
 
-def test_other_users_find_no_batch(api: APIClient, bob: User) -> None:
+def test_batches_of_other_users_are_not_found(api: APIClient, bob: User) -> None:
     """B36."""
     batch, _ = make_batch(api)
     other, path = client_of(bob), f"{BATCHES}/{batch.pk}"
@@ -863,7 +863,7 @@ DATA: list[Any] = [
 
 @pytest.fixture
 def results(api: APIClient, alice: User) -> Callable[[str], Any]:
-    """A batch with two results, a failed and an open document; and a function that requests its results."""
+    """A batch with two results, a failed and an open document. Returns a function that requests its results."""
     rule = make_rule(alice, mode="llm")
     batch, tasks = make_batch(api, 4, rule_id=rule.pk)
     for task, data in zip(tasks, DATA, strict=False):
@@ -885,7 +885,7 @@ def body(response: Any) -> bytes:
     return content
 
 
-def test_results_are_lines_with_the_digits_of_the_model(results: Any) -> None:
+def test_results_are_json_lines_with_every_digit_of_the_model(results: Any) -> None:
     """B36."""
     response = results("format=jsonl")
     lines = body(response).decode().splitlines()
@@ -981,7 +981,7 @@ def test_bad_parameters_of_results_are_reported(results: Any, query: str, pointe
 
 
 def test_an_empty_table_has_its_header(api: APIClient) -> None:
-    """A rule that keeps the text has no data."""
+    """The rule keeps the text, so its results have no data."""
     batch, tasks = make_batch(api, 1)
     complete(tasks[0])
     assert body(api.get(f"{BATCHES}/{batch.pk}/results?format=csv")).decode() == (

@@ -1,4 +1,4 @@
-"""C1, B36: the pages of batches, as a browser without scripts has them."""
+"""C1, B36: the pages of batches in a browser without scripts."""
 
 import re
 from typing import Any
@@ -134,7 +134,7 @@ def test_results_are_downloaded(client: Client, alice: User) -> None:
     assert client.get(f"{LIST}/{batch.pk}/results?format=x").status_code == 400
 
 
-def test_other_users_find_no_page(alice: User, bob: User) -> None:
+def test_pages_of_other_users_batches_are_not_found(alice: User, bob: User) -> None:
     """B36."""
     batch, _ = make_batch(alice)
     other = signed_in(bob)

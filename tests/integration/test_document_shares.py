@@ -39,7 +39,7 @@ def rule(alice: User) -> Rule:
 
 # ---- Turns ----------------------------------------------------------------------------------------------------------
 def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
-    """Have a worker receive these messages one by one, and return the tasks that it runs."""
+    """Deliver these messages to a worker one by one, and return the tasks that it runs."""
     order: list[int] = []
     known = {task.pk: seen(task).attempts[stage] for task in Task.objects.all()}
     for message in messages:
@@ -71,7 +71,7 @@ def test_a_retry_from_post_processing_moves_no_other_user_behind_the_backlog(
 
 
 def test_a_users_document_is_next_although_another_users_backlog_came_first(alice: User, bob: User, rule: Rule) -> None:
-    """The messages are those of the backlog: the row decides what a worker runs."""
+    """All messages are for the backlog: the row decides which task a worker runs."""
     backlog = [make_task(alice, rule=rule) for _ in range(6)]
     for task in backlog[:2]:
         run(task)
@@ -101,7 +101,7 @@ def test_single_documents_one_after_another_do_not_starve_a_backlog(alice: User,
 
 
 def test_cancelled_documents_move_no_other_user_back(alice: User, bob: User, rule: Rule) -> None:
-    """Neither its owner: the last rank is that of the last task which is not cancelled."""
+    """Nor their owner: the last rank is that of the last task that is not cancelled."""
     backlog = [make_task(alice, rule=rule) for _ in range(5)]
     for task in backlog[2:]:
         actions.cancel(task=task)
@@ -139,7 +139,7 @@ def test_a_document_that_waits_for_its_next_attempt_or_is_held_is_passed_over(
 def test_a_message_runs_its_own_task_if_those_before_it_are_not_due(
     alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bounded number of open tasks is looked at for each message."""
+    """Each message searches a bounded number of open tasks."""
     monkeypatch.setattr(turns, "BATCH", 2)
     monkeypatch.setattr(turns, "BATCHES", 2)
     held = [make_task(alice, rule=rule) for _ in range(4)]
@@ -150,7 +150,9 @@ def test_a_message_runs_its_own_task_if_those_before_it_are_not_due(
     assert order_of([last]) == []
 
 
-def test_more_open_tasks_than_a_batch_are_looked_at(alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_a_task_continues_after_a_batch_of_open_tasks(
+    alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turns, "BATCH", 2)
     made = [make_task(alice, rule=rule) for _ in range(5)]
     for task in made[:4]:
@@ -158,7 +160,7 @@ def test_more_open_tasks_than_a_batch_are_looked_at(alice: User, rule: Rule, mon
     assert order_of([made[0]]) == [made[4].pk]
 
 
-def test_looking_for_a_task_changes_no_run_state(alice: User, rule: Rule) -> None:
+def test_the_search_for_a_task_changes_no_run_state(alice: User, rule: Rule) -> None:
     task = make_task(alice, rule=rule)
     before = dict(runstate.script.redis()[0].hgetall(runstate.key_of(task.pk)))
     assert [turn.task_id for turn in turns.waiting(Stage.OCR)] == [task.pk]
@@ -200,7 +202,7 @@ def test_another_users_backlog_does_not_refuse_a_user(
     settings: LazySettings,
     plain: Rule,  # noqa: F811
 ) -> None:
-    """B44: A full queue refuses only users who have their share of it."""
+    """B44: a full queue refuses only users with their share of it."""
     change(settings, etl_queue_size=10)
     for _ in range(10):
         make_row(alice, rule=rule)
@@ -275,7 +277,7 @@ def test_concurrent_submissions_cannot_overspend(alice: User, quota: Callable[..
 def test_a_repeat_is_free_and_a_retry_counts_as_a_document(
     api: APIClient, alice: User, quota: Callable[..., None]
 ) -> None:
-    """B44: retries were free, and each stored another Markdown or called the model again, without a limit."""
+    """B44: before, retries were free, and each stored another Markdown or called the model again, without a limit."""
     quota(etl_daily_documents=2, etl_daily_bytes=len(TEXT))
     first, again = send(api, key="k1"), send(api, key="k1")
     assert (first.status_code, again.status_code, again["Idempotency-Replayed"]) == (202, 202, "true")
@@ -299,7 +301,7 @@ def test_concurrent_repeats_are_charged_once(alice: User, quota: Callable[..., N
     assert usage(alice) == (1, len(TEXT))
 
 
-def test_a_retry_takes_an_open_place(alice: User, quota: Callable[..., None], rule: Rule) -> None:
+def test_a_retry_counts_toward_the_limit_of_open_documents(alice: User, quota: Callable[..., None], rule: Rule) -> None:
     quota(etl_max_open_per_user=1)
     ended = make_task(alice, rule=rule)
     run(ended)
@@ -372,9 +374,7 @@ def expire(*, hours: float) -> None:
     Upload.objects.update(expires_at=timezone.now() - timedelta(hours=hours))
 
 
-def test_an_expired_upload_url_gives_its_share_back_if_nothing_was_uploaded(
-    alice: User, quota: Callable[..., None]
-) -> None:
+def test_an_expired_upload_url_is_refunded_if_nothing_was_uploaded(alice: User, quota: Callable[..., None]) -> None:
     quota(etl_daily_documents=1)
     api = client_of(alice)
     assert [offer(api).status_code for _ in range(2)] == [201, 429]
@@ -387,10 +387,10 @@ def test_an_expired_upload_url_gives_its_share_back_if_nothing_was_uploaded(
     assert offer(api).status_code == 201
 
 
-def test_what_was_uploaded_counts_until_it_is_deleted(
+def test_uploaded_objects_count_until_they_are_deleted(
     api: APIClient, quota: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B44: its share came back every 15 minutes, so a user stored 96 times the daily bytes in a day."""
+    """B44: before, they were refunded every 15 minutes, so a user could store 96 times the daily bytes in a day."""
     quota(etl_daily_documents=2, etl_max_open_per_user=1)
     key = uploaded(api)
     assert offer(api).status_code == 429
@@ -421,7 +421,9 @@ def test_usage_is_kept_for_a_month(alice: User) -> None:
 
 
 def test_a_submitted_upload_is_charged_once(api: APIClient, alice: User, quota: Callable[..., None]) -> None:
-    """Its share becomes the submission's. Another submission of the same upload is charged like any other."""
+    """The charge of the upload becomes that of the submission. Another submission of the same upload is charged like
+    any other.
+    """
     quota(etl_daily_documents=2)
     key = uploaded(api)
     assert offer(api).status_code == 201

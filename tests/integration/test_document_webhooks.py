@@ -41,7 +41,7 @@ def _empty_queues() -> None:
 
 @pytest.fixture
 def there(settings: Any) -> Iterator[Receiver]:
-    """A receiver on an inner network that the operator allowed."""
+    """A receiver on a private network that the operator allowed."""
     fields = Environment.model_validate(
         {**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": ("127.0.0.0/8",)}
     )
@@ -105,8 +105,8 @@ def test_a_failed_document_is_sent_with_its_error(alice: User, api: APIClient, t
     assert event["data"]["error"]["code"] == LlmUnavailable.code
 
 
-def test_a_retried_document_sends_what_was_true_at_each_end(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. The first event still reports the failure, although it has completed since."""
+def test_each_event_of_a_retried_document_describes_its_own_end(alice: User, api: APIClient, there: Receiver) -> None:
+    """B35. The first event still reports the failure, although the document has completed since."""
     subscribe(api, there.url)
     task = make_task(alice)
     fail(task)
@@ -148,7 +148,7 @@ def test_an_end_that_is_recorded_again_adds_no_event(alice: User, api: APIClient
     assert types() == ["document.completed"]
 
 
-def test_the_event_comes_with_the_end_that_recovery_records(alice: User, api: APIClient, there: Receiver) -> None:
+def test_an_end_that_recovery_records_has_an_event(alice: User, api: APIClient, there: Receiver) -> None:
     """B35. The worker died between the end in Redis and the row."""
     subscribe(api, there.url)
     task = make_task(alice)

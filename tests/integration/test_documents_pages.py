@@ -1,4 +1,4 @@
-"""C1: the pages of documents, as a browser without scripts has them: who sees what, what it costs, what is refused."""
+"""C1: the pages of documents in a browser without scripts: visibility, queries, and refusals."""
 
 import ast
 import html
@@ -287,7 +287,7 @@ def test_a_result_is_shown_with_its_sources(client: Client, alice: User) -> None
     assert 'data-page="2" data-quote="<td>DE02 1203 0000 0000 2020 51</td>"' in page
     assert (
         page.count("no source") == 2 + 5
-    )  # the legend's and its table's; two prices, an item, a quantity, the discount
+    )  # of the legend and its table; two prices, an item, a quantity, the discount
     assert page.count("page 1?") == 1
     assert re.findall(r'class="name">(number|supplier|discount)<', page) == [
         "number",
@@ -328,7 +328,7 @@ def test_the_document_itself_is_downloaded_by_a_short_lived_url(client: Client, 
     )
     assert file.headers["Content-Type"].startswith("text/plain")
     renamed = get(url.replace("attachment", "inline"))
-    assert renamed.status_code == 403  # the signature covers how it comes
+    assert renamed.status_code == 403  # the signature covers the response headers
 
 
 def test_only_staff_download_documents_of_other_users(alice: User, bob: User) -> None:
@@ -569,7 +569,7 @@ def test_exactly_the_error_codes_have_explanations() -> None:
 
 
 def test_exactly_the_warning_codes_have_explanations() -> None:
-    """What our own code warns of: the first argument of `….warn(…)`."""
+    """The codes in our own code: the first argument of `….warn(…)`."""
     codes = set(OFFICE_WARNINGS)
     named = {"USAGE_INCOMPLETE": USAGE_INCOMPLETE, "REPEATED": REPEATED}
     for file in Path(settings.BASE_DIR, "etl").rglob("*.py"):

@@ -49,7 +49,7 @@ Maker = Callable[[bytes, DocumentFormat], Document]
 
 
 def pdf_of(**attached: bytes) -> bytes:
-    """Return the invoice with these files, in whose names `_` is a point."""
+    """Return the invoice with these attachments. `_` in a name stands for a dot."""
     return printed(INVOICE, attached={name.replace("_", "."): content for name, content in attached.items()})
 
 
@@ -141,7 +141,7 @@ def test_encodings_are_those_of_the_xml(provider: LocalProvider, made: Maker, co
     ],
     ids=["deep", "entities", "outside", "copies", "cut", "no XML", "no invoice", "two invoices"],
 )
-def test_broken_and_hostile_invoices_are_not_followed(
+def test_broken_and_hostile_invoices_are_warnings(
     provider: LocalProvider, made: Maker, content: bytes, reason: str | None
 ) -> None:
     """B41: a warning, never an error."""
@@ -156,7 +156,7 @@ def test_broken_and_hostile_invoices_are_not_followed(
 
 
 @pytest.mark.parametrize("content", [DEEP, ENTITIES, OUTSIDE, XML[:-20]], ids=["deep", "entities", "outside", "cut"])
-def test_an_xml_file_that_cannot_be_read_is_text(provider: LocalProvider, made: Maker, content: bytes) -> None:
+def test_an_unreadable_xml_file_is_read_as_text(provider: LocalProvider, made: Maker, content: bytes) -> None:
     """B41"""
     document = made(content, DocumentFormat.XML)
     found, warnings = found_in(provider, document)
@@ -165,10 +165,10 @@ def test_an_xml_file_that_cannot_be_read_is_text(provider: LocalProvider, made: 
     assert "EX-2024-0117" in provider.convert(document, context=StageContext(seconds=60)).markdown
 
 
-def test_a_bomb_is_a_warning_and_so_is_a_process_that_dies(
+def test_a_decompression_bomb_and_a_crashed_process_are_warnings(
     provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B41: 200 MB when unpacked; and with a limit of memory that it exceeds. The next document is read."""
+    """B41: 200 MB when unpacked; also with a memory limit that it exceeds. The next document is read."""
     bomb = made(pdf_of(xrechnung_xml=b"<!-- " + b" " * 200 * 1024**2 + b" -->"), DocumentFormat.PDF)
     for reason in ("too_large", "crashed"):
         found, warnings = found_in(provider, bomb)
@@ -185,7 +185,7 @@ def test_a_bomb_is_a_warning_and_so_is_a_process_that_dies(
     ids=["none", "no XML by its name", "damaged"],
 )
 def test_other_pdfs_have_no_invoice_and_no_warning(provider: LocalProvider, made: Maker, content: bytes) -> None:
-    """B41: that a PDF is damaged is the error of reading it."""
+    """B41: a damaged PDF is an error of reading the document."""
     assert found_in(provider, made(content, DocumentFormat.PDF)) == (None, [])
 
 
@@ -229,7 +229,7 @@ def codes(task: Task) -> list[str]:
 def test_a_task_has_the_invoice_without_a_model(
     api: APIClient, alice: User, local: Change, rule: Rule, *, content: bytes, kind: str
 ) -> None:
-    """B41, B43: the API has the digits of the XML, also after the run-state is gone."""
+    """B41, B43: the API has the digits of the XML, also after the run-state has expired."""
     task = task_of(alice, content, kind, rule)
     assert run(task) == [True, True]
     response = api.get(f"/api/v1/etl/tasks/{task.pk}")
@@ -246,7 +246,7 @@ def test_a_task_has_the_invoice_without_a_model(
     assert b"Steel brackets, 40 mm" in markdown
 
 
-def test_an_invoice_is_found_whatever_provider_reads_the_pages(
+def test_an_invoice_is_found_with_any_provider(
     monkeypatch: pytest.MonkeyPatch, alice: User, rehearsed: Change, rule: Rule
 ) -> None:
     """B41: unless the worker does not have the packages of the local provider."""
@@ -273,7 +273,7 @@ def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, made
 
 
 def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: Change, rule: Rule) -> None:
-    """B41: with the number of the rule and both amounts, whatever rule the task has."""
+    """B41: with the number of the broken rule and both amounts, for any rule of the task."""
     content = pdf_of(xrechnung_xml=XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58"))
     for used in (rule, make_rule(alice)):
         task = task_of(alice, content, "pdf", used)
@@ -285,7 +285,7 @@ def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: 
         }
 
 
-def test_another_iban_than_on_the_page_is_a_warning(alice: User, local: Change, rule: Rule) -> None:
+def test_an_iban_that_differs_from_the_page_is_a_warning(alice: User, local: Change, rule: Rule) -> None:
     """B41"""
     means = (
         b"<ram:SpecifiedTradeSettlementPaymentMeans><ram:TypeCode>58</ram:TypeCode>"
@@ -364,10 +364,12 @@ def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, loc
     assert Task.objects.get(pk=response.json()["task_id"]).kind == "xml"
 
 
-def test_a_folder_of_mixed_invoices_becomes_one_parquet_with_one_schema(
+def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     api: APIClient, settings: LazySettings, alice: User, local: Change, rule: Rule
 ) -> None:
-    """B41, B36, A36: a PDF with XML, XML alone, and an invoice that the model reads, in a row each, or a row a line."""
+    """B41, B36, A36: a PDF with XML, XML alone, and an invoice that the model reads, in one row each, or one row for
+    each invoice line.
+    """
     parquet = pytest.importorskip("pyarrow.parquet")
     answer = {
         "number": "P-1", "issue_date": "2026-03-01", "lines": [{"name": "Lamp", "net_amount": 3.1}],
@@ -417,7 +419,7 @@ def named(name: str, content: bytes) -> BytesIO:
 
 
 # ---- Pages and admin ------------------------------------------------------------------------------------------------
-def test_the_page_shows_the_invoice_and_where_it_is_from(alice: User, local: Change, rule: Rule) -> None:
+def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Change, rule: Rule) -> None:
     """B41"""
     task = task_of(alice, PDF, "pdf", rule)
     run(task)
@@ -434,7 +436,7 @@ def test_the_page_shows_the_invoice_and_where_it_is_from(alice: User, local: Cha
     assert "<caption>Lines" not in tree
 
 
-def test_the_admin_shows_codes_alone(admin_client: Client, alice: User, local: Change, rule: Rule) -> None:
+def test_the_admin_shows_codes_only(admin_client: Client, alice: User, local: Change, rule: Rule) -> None:
     """B41, B8"""
     content = XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58")
     task = task_of(alice, content, "xml", rule)

@@ -1,4 +1,4 @@
-"""Bytes of a chunk, against psycopg's own COPY of the same function and against what readers make of them."""
+"""Bytes of a chunk, compared with psycopg's COPY of the same function, and as parsed by readers."""
 
 import base64
 import csv
@@ -17,7 +17,7 @@ from exports.source.encoding import decompressed
 PAIR = Pair("JFK", date(2024, 2, 29))
 FUNCTION = ("data", "hostile")
 
-# Everything that CSV writers are known to get wrong.
+# Values that CSV writers often get wrong.
 HOSTILE = r'''
 CREATE FUNCTION data.hostile(key text, effective_date date) RETURNS TABLE (
     "id" int, "text, with ""quotes""" text, big bigint, amount numeric, ratio double precision, at timestamptz,
@@ -59,7 +59,7 @@ def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, 
 
 
 def oracle(connection: psycopg.Connection, call: str, options: str = "FORMAT csv, HEADER") -> bytes:
-    """What COPY itself writes, read row by row through psycopg's own reader."""
+    """Return the output of COPY itself, read row by row with psycopg."""
     connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'")
     with connection.cursor().copy(f"COPY (SELECT * FROM {call}) TO STDOUT ({options})") as copy:
         return b"".join(copy)

@@ -1,4 +1,4 @@
-"""C2: the staff's pages of tasks: what they show and what not, what may be done there, and what they cost."""
+"""C2: the admin pages of tasks: contents, hidden data, actions, and queries."""
 
 import html
 from typing import Any
@@ -96,7 +96,7 @@ def test_lists_are_filtered_and_searched(pages: Client, alice: User, query: str,
 
 
 def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
-    """C2: neither its text nor what was made of it; what it took is shown."""
+    """C2: neither the text nor the results; times and usage are shown."""
     secret = "IBAN DE89 3704"
     task = make_task(alice)
     complete(task)
@@ -116,7 +116,7 @@ def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
 
 
 def test_an_open_task_shows_its_run_state(pages: Client, alice: User) -> None:
-    """C2: as Redis has it; without Redis, by its row."""
+    """C2: from Redis; without Redis, from its row."""
     task = make_task(alice)
     begin(task)
     assert "mineru_parsing" in text(pages, LIST)
@@ -140,8 +140,8 @@ def test_a_task_links_to_its_related_objects(pages: Client, alice: User) -> None
 
 # ---- Permissions ---------
 @pytest.fixture
-def hands(pages: Client) -> Client:
-    """The same, who may change tasks, too."""
+def editor(pages: Client) -> Client:
+    """A browser of the same user, who may change tasks, too."""
     User.objects.get(username="sam").user_permissions.add(Permission.objects.get(codename="change_task"))
     return pages
 
@@ -160,30 +160,30 @@ def test_view_permission_shows_no_actions(pages: Client, alice: User) -> None:
     assert Task.objects.get().status == "pending"
 
 
-def test_staff_cancel_tasks_that_have_not_started(hands: Client, alice: User) -> None:
+def test_staff_cancel_tasks_that_have_not_started(editor: Client, alice: User) -> None:
     waiting, begun = make_task(alice), make_task(alice)
     begin(begun)
 
-    asked = select(hands, "cancel", waiting, begun)
+    asked = select(editor, "cancel", waiting, begun)
 
     assert "A task can be cancelled while it waits for OCR or post-processing." in html.unescape(asked.content.decode())
-    assert messages_of(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed further."]
+    assert messages_of(confirm(editor, asked)) == ["Cancelled 1 document. The document will not be processed further."]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
     assert record() == ["Cancelled: The document will not be processed further."]
 
 
-def test_staff_stop_a_running_task(hands: Client, alice: User) -> None:
+def test_staff_stop_a_running_task(editor: Client, alice: User) -> None:
     """B33."""
     begun, ended = make_task(alice), make_task(alice)
     begin(begun)
     complete(ended)
-    confirmed = confirm(hands, select(hands, "stop", begun, ended))
+    confirmed = confirm(editor, select(editor, "stop", begun, ended))
     assert messages_of(confirmed)[0].startswith("Stopped 1 document.")
     assert {task.pk: task.status for task in Task.objects.all()} == {begun.pk: "cancelled", ended.pk: "completed"}
 
 
 def test_the_history_of_a_review_has_no_values(pages: Client, alice: User) -> None:
-    """B37: who changed what, and when."""
+    """B37: it has the user, the pointers, and the time."""
     task = make_invoice(alice)
     row = review.correct(task, lambda data: data | {"number": "secret-71"}, user=alice, if_match="*")
     review.approve(row, user=alice)
@@ -196,47 +196,47 @@ def test_the_history_of_a_review_has_no_values(pages: Client, alice: User) -> No
         assert (text(pages, f"{LIST}?review={name}").count(f"{LIST}{task.pk}/change/") > 0) is bool(number), name
 
 
-def test_staff_retry_a_task_once(hands: Client, alice: User) -> None:
+def test_staff_retry_a_task_once(editor: Client, alice: User) -> None:
     """C2, B7: a second click finds another task."""
     task = make_task(alice)
     complete(task)
-    action, fields = form_in(hands.get(f"{LIST}{task.pk}/retry_ocr/"))
-    hands.post(action, fields)
+    action, fields = form_in(editor.get(f"{LIST}{task.pk}/retry_ocr/"))
+    editor.post(action, fields)
     again = Task.objects.get(pk=task.pk)
     assert (again.status, again.run, again.user) == ("pending", 2, alice)
     complete(again)
 
-    assert messages_of(hands.post(action, fields))[-1] == "Unchanged: 1 document. Changed since you selected it."
+    assert messages_of(editor.post(action, fields))[-1] == "Unchanged: 1 document. Changed since you selected it."
     assert record() == ["Retried: Queued from OCR."]
 
 
-def test_a_refused_retry_shows_the_reason(hands: Client, alice: User) -> None:
+def test_a_refused_retry_shows_the_reason(editor: Client, alice: User) -> None:
     """B7: post-processing without a stored result of OCR."""
     task = make_task(alice)
     fail(task)
-    page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
+    page = confirm(editor, editor.get(f"{LIST}{task.pk}/retry_postprocess/"))
     assert messages_of(page) == [
         "Unchanged: 1 document. This task has no stored OCR result. Retry from OCR.",
     ]
     assert record() == []
 
 
-def test_staff_send_a_lost_wake_up_message_again(hands: Client, alice: User) -> None:
+def test_staff_send_a_lost_wake_up_message_again(editor: Client, alice: User) -> None:
     """C2, B10: the message, or the whole run-state."""
     task = make_task(alice)
     valkey().delete(settings.ETL_QUEUES[Stage.OCR])
     wake = f"{LIST}{task.pk}/wake/"
     for words in ("The wake-up message was sent again.", "The lost state was recreated."):
-        assert messages_of(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 document. {words}"
+        assert messages_of(confirm(editor, editor.get(wake)))[-1] == f"Requeued 1 document. {words}"
         assert queued(settings.ETL_QUEUES[Stage.OCR]) == 1
         assert runstate.read(task.pk)
         valkey().flushdb()
 
 
-def test_a_running_task_is_left_alone(hands: Client, alice: User) -> None:
+def test_a_running_task_is_left_alone(editor: Client, alice: User) -> None:
     task = make_task(alice)
     begin(task)
-    (words,) = messages_of(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
+    (words,) = messages_of(confirm(editor, editor.get(f"{LIST}{task.pk}/wake/")))
     assert words.startswith("Unchanged: 1 document. A worker is processing this task.")
 
 

@@ -1,4 +1,4 @@
-"""B5, B6, B7: looking at tasks, and changing them, over HTTP."""
+"""B5, B6, B7: reading and changing tasks over HTTP."""
 
 import socket
 import threading
@@ -61,7 +61,7 @@ def task_queries(captured: CaptureQueriesContext) -> list[str]:
 
 
 def forget(*tasks: Task) -> None:
-    """Have Redis lose these."""
+    """Delete the run-states of these tasks."""
     for task in tasks:
         valkey().delete(runstate.key_of(task.pk))
 
@@ -170,7 +170,7 @@ def test_staff_see_all_tasks(alice: User) -> None:
 
 
 def test_a_result_too_large_for_redis_is_read_from_the_row(api: APIClient, alice: User) -> None:
-    """B5: and until it is there, the task does not look like it had ended without one."""
+    """B5: until it is there, the task is not shown as ended without a result."""
     task = make_task(alice)
     read(task)
     large = RESULT | {"data": "x" * runstate.RESULT_BYTES}
@@ -205,7 +205,7 @@ def test_unsupported_methods_are_refused(api: APIClient, alice: User) -> None:
         assert api.get(url + "/").status_code == 404
 
 
-# ---- Waiting --------------------------------------------------------------------------------------------------------
+# ---- Long polling ---------------------------------------------------------------------------------------------------
 
 
 def end_token(alice: User) -> None:
@@ -218,8 +218,10 @@ def deactivate(alice: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revoke", [end_token, deactivate])
-def test_a_long_poll_ends_soon_after_its_access(api: APIClient, alice: User, revoke: Callable[[User], None]) -> None:
-    """B5: it went on for up to 60 s."""
+def test_a_long_poll_ends_soon_after_its_access_is_revoked(
+    api: APIClient, alice: User, revoke: Callable[[User], None]
+) -> None:
+    """B5: before, it continued for up to 60 s."""
     task = make_task(alice)
     with ThreadPoolExecutor(1) as pool:
 
@@ -250,7 +252,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
         future = pool.submit(waiting)
         wait_until(lambda: lookup.waiting.by_user)
         state = begin(task)
-        # Whoever takes a seat looks at the task next, and may see this change already: more of them come.
+        # A request that got a place reads the task next, and may see this change already. More changes follow.
         for percent in range(1, 50):
             runstate.note_progress(state, percent)
             if wait([future], timeout=0.2).done:
@@ -337,7 +339,7 @@ def test_invalid_wait_times_are_refused(api: APIClient, alice: User, seconds: st
 
 
 def of_every_status(alice: User) -> dict[str, list[int]]:
-    """Two tasks of each, and what a look into Redis shows of them."""
+    """Create two tasks of each status, and return their IDs by status."""
     made: dict[str, list[int]] = {}
     for _ in range(2):
         tasks = {status: make_task(alice) for status in Status.values}
@@ -347,7 +349,7 @@ def of_every_status(alice: User) -> dict[str, list[int]]:
         fail(tasks["failed"])
         state = runstate.read(tasks["cancelled"].pk)
         assert state
-        assert runstate.cancel(state.task_id, generation=state.generation).moved  # and the row does not know it yet
+        assert runstate.cancel(state.task_id, generation=state.generation).moved  # and the row does not have it yet
         for status, task in tasks.items():
             made.setdefault(status, []).insert(0, task.pk)
     return made
@@ -368,7 +370,7 @@ def test_the_list_matches_the_single_tasks_newest_first(api: APIClient, alice: U
 
 @pytest.mark.parametrize("status", Status.values)
 def test_the_status_filter_matches_the_displayed_status(api: APIClient, alice: User, status: str) -> None:
-    """B5: also for what only Redis knows."""
+    """B5: also for a status that only Redis has."""
     made = of_every_status(alice)
     response = api.get(f"{TASKS}?status={status}")
 
@@ -441,7 +443,7 @@ def test_without_redis_rows_are_returned_in_bounded_time(
     settings: LazySettings,
     silent: str,  # noqa: F811
 ) -> None:
-    """B5, B10: one request waits to find out, and not the next ones."""
+    """B5, B10: only the first request waits for the timeout."""
     running, ended = make_task(alice), make_task(alice)
     read(running)
     complete(ended)
@@ -477,7 +479,7 @@ def test_redis_is_used_again_after_an_outage(
 
 
 def test_markdown_is_served_as_plain_text(api: APIClient, alice: User) -> None:
-    """B8, B21: no browser renders it, whatever the document contains."""
+    """B8, B21: no browser renders any content of a document."""
     task = make_task(alice)
     assert api.get(path(task, "markdown")).json()["code"] == "not_ready"
     assert api.get(path(task, "markdown")).status_code == 409

@@ -1,4 +1,4 @@
-"""`manage.py check` on settings that are well-formed and do not fit. B11, B22."""
+"""`manage.py check` on well-formed but inconsistent settings. B11, B22."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     ids=["web", "worker", "make up"],
 )
 def test_a_misconfigured_process_does_not_start(command: list[str]) -> None:
-    """B22: otherwise every submission would get 500, or every task would fail; a line names the setting."""
+    """B22: otherwise every submission would get 500, or every task would fail. The error names the setting."""
     wrong = {"ETL_OCR_PROVIDER": "missing.Provider", "ETL_POSTPROCESS_LONG_STRATEGY": "chunked"}
     done = subprocess.run(
         [sys.executable, *command],

@@ -1,4 +1,4 @@
-"""What people may do to a task: cancel it before it starts, take it up again after its end. B6, B7, B8, B25."""
+"""Cancelling a task before it starts, and retrying it after its end. B6, B7, B8, B25."""
 
 import threading
 import time
@@ -50,7 +50,7 @@ def test_a_pending_task_is_cancelled(alice: User) -> None:
 
 @pytest.mark.parametrize("text", ["raise ProviderUnavailable", "leave"])
 def test_a_running_task_is_not_cancelled(alice: User, text: str) -> None:
-    """B6: also while it waits for its next attempt at OCR; it goes on to its end."""
+    """B6: also while it waits for its next attempt at OCR; it runs to its end."""
     task = make_task(alice, text)
     with suppress(SystemExit):
         run(task, Stage.OCR)
@@ -99,7 +99,7 @@ def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", list(Stage))
 def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage) -> None:
-    """B33: its worker stops within seconds, and what it had begun is not written."""
+    """B33: its worker stops within seconds, and writes no result."""
     text = "until go" if stage == Stage.OCR else "post:until go"
     task = make_task(alice, text, rule=make_rule(alice, mode="llm", name=f"held-{uuid4()}"))
     if stage == Stage.POSTPROCESS:
@@ -120,7 +120,7 @@ def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage) -> 
 
 
 def test_a_forced_cancellation_and_an_end_have_one_winner(alice: User) -> None:
-    """B33: whatever the order, the task has one end, and the row and Redis agree."""
+    """B33: in any order, the task has one end, and the row and Redis agree."""
     rule = make_rule(alice)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
@@ -148,13 +148,13 @@ def test_a_task_without_a_run_state_is_not_cancelled(alice: User) -> None:
     valkey().flushall()
     with pytest.raises(actions.NotCancellable, match="being recovered"):
         actions.cancel(task=row_of(task))
-    recovery_makes_it_anew(task)
+    recovery_recreates_it(task)
     with pytest.raises(actions.NotCancellable):
         actions.cancel(task=row_of(task))
     assert run(task) == [True, True]
 
 
-def recovery_makes_it_anew(task: Task) -> None:
+def recovery_recreates_it(task: Task) -> None:
     age(task)
     recovery.recover_all()
 
@@ -180,7 +180,7 @@ def race(together: threading.Barrier, move: Callable[[], Any]) -> Any:
 
 
 def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
-    """B6: after a cancellation no provider sees the document; after a refusal the task goes on to its end."""
+    """B6: after a cancellation, no provider reads the document; after a refusal, the task runs to its end."""
     rule = make_rule(alice)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(40):
@@ -196,7 +196,7 @@ def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
 
 # ---- Retry from post-processing -------------------------------------------------------------------------------------
 def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
-    """B7, B8: the provider is not asked; what was there is cleared before the answer."""
+    """B7, B8: the provider is not called; the previous result is cleared before the response."""
     task = make_task(alice, "post:once:raise LlmRefused", rule=make_rule(alice, mode="llm", name="again"))
     run(task)
     failed = row_of(task)
@@ -226,7 +226,7 @@ def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
 
 
 def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
-    """B8: from the database and object storage alone; with another rule, in the version of now."""
+    """B8: from the database and object storage alone; with another rule, in its current version."""
     task = make_task(alice, "Hello.")
     run(task)
     valkey().flushall()
@@ -243,7 +243,7 @@ def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
 
 
 def test_a_retry_without_a_rule_keeps_the_rule_version(alice: User) -> None:
-    """B25: also of a rule that is deleted meanwhile."""
+    """B25: also of a rule that was deleted in the meantime."""
     rule = make_rule(alice, mode="llm", name="v1")
     task = make_task(alice, rule=rule)
     run(task)
@@ -270,7 +270,7 @@ def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
 
 # ---- Retry from OCR -------------------------------------------------------------------------------------------------
 def test_a_retry_can_repeat_all_stages(alice: User) -> None:
-    """B7: new artefacts, attempts from the start."""
+    """B7: with new artifacts, and attempts counted from 0."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     run(task, Stage.OCR)
     run_when_due(task, Stage.OCR)
@@ -303,7 +303,7 @@ def test_a_retried_task_can_be_cancelled(alice: User) -> None:
     assert row_of(task).status == "cancelled"
 
 
-# ---- Only what has ended --------------------------------------------------------------------------------------------
+# ---- Ended tasks only -----------------------------------------------------------------------------------------------
 def test_an_unfinished_task_is_not_retried(alice: User) -> None:
     """B7: 409 while running."""
     task = make_task(alice)
@@ -395,9 +395,9 @@ def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
     assert row_of(task).status == "pending"
 
 
-# ---- Paid answers ---------------------------------------------------------------------------------------------------
+# ---- Paid responses -------------------------------------------------------------------------------------------------
 def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
-    """B2: with the same rule; a completed one, or one with another rule, calls the model again."""
+    """B2: with the same rule. A retry of a completed task, or with another rule, calls the model again."""
     rule = make_rule(alice, mode="llm")
     task = make_task(alice, "post:raise LlmRefused", rule=rule)
     run(task)
@@ -418,7 +418,7 @@ def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
     )
 
 
-# ---- Servers that are away ------------------------------------------------------------------------------------------
+# ---- Unavailable servers --------------------------------------------------------------------------------------------
 def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Change) -> None:
     task = make_task(alice)
     run(task)
@@ -432,7 +432,7 @@ def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Cha
 
 
 def doing_before(words: str, act: Callable[[], None]) -> AbstractContextManager[None]:
-    """Do something right before this process executes a statement with these words."""
+    """Call a function right before this process executes a statement with these words."""
 
     def execute_after(execute: Any, sql: str, *args: Any) -> Any:
         if words in sql:
@@ -450,7 +450,7 @@ def shown(task: Task) -> tuple[str, int, bool]:
 def test_a_redis_failure_at_the_commit_hides_the_previous_run(
     alice: User, rehearsed: Change, settings: LazySettings
 ) -> None:
-    """B3, B7: after the 202 every reader sees a pending task; recovery makes its run-state."""
+    """B3, B7: after the 202, every reader sees a pending task; recovery creates its run-state."""
     task, own = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
     with doing_before("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
@@ -459,7 +459,7 @@ def test_a_redis_failure_at_the_commit_hides_the_previous_run(
 
     assert shown(task) == ("pending", 2, False)
     assert run(task) == [False, False]
-    recovery_makes_it_anew(task)
+    recovery_recreates_it(task)
     assert run(task) == [True, True]
     assert shown(task) == ("completed", 3, True)
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2

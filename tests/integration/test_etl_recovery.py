@@ -1,4 +1,4 @@
-"""What goes on when something was lost: run-states, messages, workers, ends. B8, B9, B10."""
+"""Recovery of lost run-states, messages, workers, and ends. B8, B9, B10."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ def copy_of(task: Task) -> bytes:
 
 
 def connections_so_far() -> int:
-    """Return how many the broker has been asked for; to ask for that takes one."""
+    """Return the number of connections to the broker so far, including the one for this question."""
     return int(valkey().info("stats")["total_connections_received"])
 
 
@@ -72,7 +72,7 @@ def test_a_stage_of_a_dead_worker_is_distinguished_from_a_lost_message(alice: Us
 
 # ---- Lost run-states ------------------------------------------------------------------------------------------------
 def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
-    """B10: under a greater generation, so that revisions grow; and sent on its way."""
+    """B10: under a greater generation, so that revisions grow; and a wake-up message is sent."""
     task = make_task(alice)
     before = seen(task)
     flush()
@@ -89,7 +89,7 @@ def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
 
 
 def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
-    """B8, B10: OCR is not done again."""
+    """B8, B10: OCR is not repeated."""
     task = make_task(alice, "warn odd\nonce:raise ProviderUnavailable", rule=make_rule(alice, mode="llm"))
     run(task, Stage.OCR)
     run_when_due(task, Stage.OCR)
@@ -109,7 +109,7 @@ def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
 
 
 def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
-    """B10: the output is there; no model is asked again."""
+    """B10: no model is called again."""
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="almost"))
     run(task)
     result = row_of(task).result
@@ -123,7 +123,7 @@ def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
 
 
 def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
-    """B10: what it held is gone, also after the state is there again."""
+    """B10: its lease is lost, also after the state was recreated."""
     task = make_task(alice)
     state = runstate.start(task.pk, stage=Stage.OCR).state
     assert state
@@ -152,14 +152,14 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
 
 
 def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User) -> None:
-    """B1, B10: between a row and its run-state there is a moment. It goes on within two intervals."""
+    """B1, B10: the run-state is created after the row. The task continues within two intervals."""
     task = make_row(alice)
     recovery.recover_all()
     assert runstate.read(task.pk) is None
     age(task, seconds=31)
     recovery.recover_all()
     assert seen(task).generation == 2
-    assert runstate.create(task, stage=Stage.OCR).verdict == "newer"  # the late submitter
+    assert runstate.create(task, stage=Stage.OCR).verdict == "newer"  # the late submission
 
 
 def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
@@ -180,7 +180,7 @@ def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
 
 
 def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
-    """A Redis that came back from an old copy: its generation is older than the row's."""
+    """Redis was restored from an old copy, whose generation is older than the row's."""
     task = make_task(alice)
     old = copy_of(task)
     flush()
@@ -193,7 +193,7 @@ def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
 
 
 def test_ended_tasks_are_left_alone(alice: User) -> None:
-    """B10: also if its state has expired, or if Redis has it as running: that is corrected."""
+    """B10: also if the run-state has expired, or if Redis has the task as running, which is corrected."""
     ended = make_task(alice)
     run(ended)
     old = make_task(alice)
@@ -214,7 +214,7 @@ def test_ended_tasks_are_left_alone(alice: User) -> None:
 
 
 def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: User) -> None:
-    """B10: by reads it is taken for lost until then."""
+    """B10: until then, readers treat it as lost."""
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(3)]
     valkey().delete("etl-ocr")
@@ -232,7 +232,7 @@ def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: Us
 
 
 def test_wake_ups_of_an_interrupted_recovery_do_not_count_as_sent(alice: User) -> None:
-    """B10: the database goes away at the first of them."""
+    """B10: the database fails at the first of them."""
     rule = make_rule(alice)
     lost, waiting = make_row(alice, rule=rule), make_task(alice, rule=rule)
     valkey().delete("etl-ocr")
@@ -251,9 +251,9 @@ def test_wake_ups_of_an_interrupted_recovery_do_not_count_as_sent(alice: User) -
     expect_in_queues(2, 0)
 
 
-# ---- Redis that came back from an older copy ------------------------------------------------------------------------
+# ---- Redis restored from an older copy ------------------------------------------------------------------------------
 def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
-    """B2, B10: the row's generation is greater; recovery makes the run-state that fits."""
+    """B2, B10: the row's generation is greater; recovery creates the matching run-state."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(generation=2)
     assert run(task) == [False, False]
@@ -264,7 +264,7 @@ def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
 
 
 def test_without_the_database_no_stage_starts(alice: User) -> None:
-    """B9: no attempt is burned; recovery sends it again."""
+    """B9: no attempt is counted; recovery sends the message again."""
     task = make_task(alice)
 
     def away(*_args: Any) -> Any:
@@ -296,7 +296,7 @@ def test_a_run_state_that_continues_after_its_row_ended_is_repaired(alice: User)
 
 
 def test_a_run_state_whose_row_was_lost_is_reported(alice: User) -> None:
-    """By a failover that lost the last commits, too few for the watermark."""
+    """By a failover that lost the last commits, too few for the watermark to show."""
     lose_messages()  # and run-states of other tests
     rule = make_rule(alice)
     lost, _kept, ended = (make_task(alice, rule=rule) for _ in range(3))
@@ -333,7 +333,7 @@ def test_a_lost_message_is_sent_again_at_most_once_per_interval(alice: User) -> 
 
 
 def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:
-    """B2: the worker died, or the broker was away, between OCR and the message for what follows."""
+    """B2: the worker died, or the broker was unavailable, between OCR and the message of the next stage."""
     task = make_task(alice)
     run(task, Stage.OCR)
     due_for_a_hint(task)
@@ -342,7 +342,7 @@ def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:
 
 
 def test_the_stage_of_a_lost_worker_is_sent_again(alice: User) -> None:
-    """B2, B9: when its lease is over."""
+    """B2, B9: when its lease has expired."""
     task = make_task(alice)
     runstate.start(task.pk, stage=Stage.OCR)
     due_for_a_hint(task)
@@ -392,10 +392,10 @@ def test_an_unavailable_broker_is_tried_once(alice: User) -> None:
     expect_in_queues(5, 0)
 
 
-# ---- Ends that are not in the row -----------------------------------------------------------------------------------
+# ---- Ends missing from the row --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
 def test_an_end_is_recorded_in_the_row(alice: User, status: str) -> None:
-    """B4: the worker died, or the database was away, right after Redis had decided."""
+    """B4: the worker died, or the database was unavailable, right after the change in Redis."""
     task = make_task(alice, "raise FileCorrupt" if status == "failed" else "Hello.")
     if status == "cancelled":
         actions.cancel(task=row_of(task))
@@ -422,7 +422,7 @@ def test_a_large_result_is_recorded_from_object_storage(alice: User, monkeypatch
     assert row_of(task).result == before
 
 
-# ---- Several at once ------------------------------------------------------------------------------------------------
+# ---- Concurrency ----------------------------------------------------------------------------------------------------
 def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
     """B10: several beats, repeated messages."""
     rule = make_rule(alice)
@@ -461,7 +461,7 @@ def test_recovery_covers_every_open_task(alice: User, monkeypatch: pytest.Monkey
     expect_in_queues(8, 0)
 
 
-# ---- Servers that are away ------------------------------------------------------------------------------------------
+# ---- Unavailable servers --------------------------------------------------------------------------------------------
 def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
     alice: User,
     rehearsed: Change,
@@ -478,7 +478,7 @@ def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
     assert row_of(task).generation == 1
 
 
-# ---- The janitors ---------------------------------------------------------------------------------------------------
+# ---- Cleanup --------------------------------------------------------------------------------------------------------
 def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_row(alice)
     orphan, upload = f"{artifacts.DOCUMENTS}{uuid4()}.txt", f"{artifacts.UPLOADS}1/{uuid4()}"
@@ -499,7 +499,7 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
 
 
 def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) -> None:
-    """B19: each retry from OCR left the Markdown of the run before it forever."""
+    """B19: before, each retry from OCR left the Markdown of the previous run forever."""
     task = make_task(alice)
     run(task)
     kept = [stored(task)]
@@ -507,7 +507,7 @@ def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) ->
         actions.retry(task=row_of(task), from_stage=stage)
         age(task, seconds=7_200)
         cleanup.sweep()
-        assert stored(task) == kept[-1]  # the previous result is shown until this one is there
+        assert stored(task) == kept[-1]  # the previous result is shown until this one is available
         run(task)
         cleanup.sweep()
         assert stored(task) > kept[-1]  # until now, the row may have been read by others
@@ -561,7 +561,7 @@ def test_a_failing_cleanup_step_does_not_stop_the_others(
 
 
 def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> None:
-    """B6: a Redis that came back from an old copy has a task wait that was cancelled; it is not read all the same."""
+    """B6: in a Redis restored from an old copy, a cancelled task waits. It is not processed."""
     task = make_task(alice)
     copy = copy_of(task)
     actions.cancel(task=row_of(task))
@@ -573,7 +573,7 @@ def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> N
 
 
 def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
-    """B2, B7: the row was taken up again; its generation is greater."""
+    """B2, B7: the row was retried; its generation is greater."""
     task = make_task(alice)
     run(task)
     state = seen(task)
@@ -584,7 +584,7 @@ def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
 
 
 def test_a_recorded_end_is_not_written_again(alice: User) -> None:
-    """B3: a Redis that came back from an older copy had it end otherwise, under the same generation."""
+    """B3: in a Redis restored from an older copy, the task ended differently under the same generation."""
     task = make_task(alice)
     copy = copy_of(task)
     actions.cancel(task=row_of(task))

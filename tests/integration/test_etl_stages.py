@@ -1,5 +1,6 @@
-"""Stages run in this process, on real servers: done once, retried, fenced, written down. B2, B4, B8, B9, B13, B15, B18,
-B19."""
+"""Stages run in this process, on real servers: done once, retried, fenced, and recorded. B2, B4, B8, B9, B13, B15, B18,
+B19.
+"""
 
 import json
 import os
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 def writer_of(task: Task) -> str:
-    """Which transaction has written the row last, whosever it was."""
+    """Return the transaction that wrote the row last."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT xmin FROM etl_task WHERE task_id = %s", [task.pk])
         return str(cursor.fetchone()[0])
@@ -50,7 +51,7 @@ def writer_of(task: Task) -> str:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """The first words of what this thread has Postgres execute."""
+    """Collect the first words of the statements that this thread executes."""
     words: list[str] = []
 
     def note(execute: Any, sql: str, *args: Any) -> Any:
@@ -61,7 +62,7 @@ def statements() -> Iterator[list[str]]:
         yield words
 
 
-# ---- The way through ------------------------------------------------------------------------------------------------
+# ---- Both stages ----------------------------------------------------------------------------------------------------
 def test_a_document_becomes_a_result(alice: User) -> None:
     """B2, B19: both stages, both commits, the row."""
     task = make_task(alice, "Hello, Grüße.\nwarn odd")
@@ -159,7 +160,7 @@ def test_the_row_is_not_written_before_the_end(alice: User) -> None:
 
 
 def test_ocr_reads_one_row_and_writes_none(alice: User) -> None:
-    """B4: of a document whose digest was known at its submission."""
+    """B4: for a document whose digest was known at its submission."""
     task = make_task(alice, sha256="0" * 64)
     with statements() as words:
         assert run(task, Stage.OCR) == [True]
@@ -211,7 +212,7 @@ def test_every_outcome_of_a_run_is_counted(alice: User, outcome: str, text: str)
     }
 
 
-# ---- Twice ----------------------------------------------------------------------------------------------------------
+# ---- Repeats --------------------------------------------------------------------------------------------------------
 def test_duplicate_messages_do_nothing(alice: User) -> None:
     """B2."""
     task = make_task(alice)
@@ -234,7 +235,7 @@ def test_a_second_worker_does_not_take_a_held_stage(alice: User) -> None:
 
 
 def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
-    """B2: neither the provider nor the model is asked again."""
+    """B2: neither the provider nor the model is called again."""
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
     state = runstate.start(task.pk, stage=Stage.OCR).state
     assert state
@@ -252,7 +253,7 @@ def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
 
 
 def test_the_first_of_two_finishes_counts(alice: User) -> None:
-    """B2: the artefact is written once; the second worker takes it over."""
+    """B2: the artifact is written once; the second worker uses it."""
     task = make_task(alice)
     ours = {"markdown_key": "a", "facts": {"metadata": {}}, "warnings": [], "attempts": 1}
     theirs = {**ours, "markdown_key": "b"}
@@ -278,7 +279,7 @@ def test_a_fenced_worker_writes_nothing(alice: User) -> None:
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
 def test_a_transient_failure_is_retried(alice: User) -> None:
-    """B2, B9: counted, with a pause; the status stays; a message is sent for then."""
+    """B2, B9: it is counted, with a pause; the status stays; a message is sent for the next attempt."""
     lose_messages()
     task = make_task(alice, "once:raise ProviderUnavailable")
     lose = valkey()
@@ -293,7 +294,7 @@ def test_a_transient_failure_is_retried(alice: User) -> None:
 
 
 def test_the_last_attempt_ends_the_task(alice: User) -> None:
-    """B9: failed, with the stage and the error kept."""
+    """B9: failed, with the stage and the error."""
     task = make_task(alice, "page 1 2\nraise ProviderUnavailable")
     for _ in range(4):
         run_when_due(task, Stage.OCR)
@@ -388,7 +389,7 @@ def test_a_stage_that_takes_too_long_is_stopped(
 
 
 def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
-    """B9, and nothing of a document gets out."""
+    """B9: no content of a document is exposed."""
     task = make_task(alice, "raise Unexpected")
     for _ in range(3):
         run_when_due(task, Stage.OCR)
@@ -399,7 +400,7 @@ def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.Captur
 
 
 def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
-    """B9, B12: no poison document."""
+    """B9, B12: a poison document ends."""
     task = make_task(alice)
     for _ in range(3):
         runstate.start(task.pk, stage=Stage.OCR)
@@ -415,7 +416,7 @@ def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
 
 
 def die_after_storing(task: Task, stage: Stage) -> None:
-    """The last attempt stores its result, and dies before it records the end."""
+    """Run the last attempt, which stores its result, and dies before it records the end."""
     valkey().hset(runstate.key_of(task.pk), f"attempts_{stage}", 2)
     state = runstate.start(task.pk, stage=stage).state
     assert state
@@ -424,7 +425,7 @@ def die_after_storing(task: Task, stage: Stage) -> None:
 
 
 def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
-    """B2, B9: finished work is not thrown away, and nothing is asked again."""
+    """B2, B9: finished work is not discarded, and no paid call is repeated."""
     task = make_task(alice, "warn odd\npost:spend 5", rule=make_rule(alice, mode="llm", name="last"))
     for stage in Stage:
         die_after_storing(task, stage)
@@ -441,7 +442,7 @@ def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
 def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
     alice: User, rehearsed: Change, settings: LazySettings, stage: Stage
 ) -> None:
-    """B9, B10: not to know whether there is one is no reason to fail."""
+    """B9, B10: the task does not fail while it is unknown whether an artifact exists."""
     endpoint = settings.SLUICE.s3_endpoint_url
     task = make_task(alice, rule=make_rule(alice, mode="llm"))
     if stage == Stage.POSTPROCESS:
@@ -456,7 +457,7 @@ def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
 
 
 def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> None:
-    """B17: where a model is asked, at either end; a retry begins with a clean slate."""
+    """B17: if a model is called, for both outcomes; a retry starts without the warning."""
     good, bad, broken = (
         make_task(alice, text, rule=make_rule(alice, mode="llm", name=name))
         for name, text in (("good", "Hello."), ("bad", "post:once:raise LlmRefused"), ("broken", "Hello."))
@@ -490,7 +491,7 @@ def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> 
 
 
 def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User) -> None:
-    """B2: at once, and no attempt is burned."""
+    """B2: at once, and no attempt is counted."""
     task = make_task(alice, "once:leave")
     valkey().delete("etl-ocr")
     before = metrics.STAGES.labels("ocr", "released")._value.get()
@@ -541,9 +542,9 @@ def test_backoff_doubles_up_to_its_maximum(rehearsed: Change) -> None:
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
 
 
-# ---- Jobs of providers ----------------------------------------------------------------------------------------------
+# ---- Provider jobs --------------------------------------------------------------------------------------------------
 def test_the_provider_s_job_is_resumed(alice: User) -> None:
-    """B2, B14: not begun twice."""
+    """B2, B14: it is not submitted twice."""
     task = make_task(alice, "once:remember job-7\nonce:raise ProviderUnavailable")
     run(task, Stage.OCR)
     assert seen(task).provider_task_id == "job-7"
@@ -553,7 +554,7 @@ def test_the_provider_s_job_is_resumed(alice: User) -> None:
 
 
 def test_no_copy_of_the_document_remains(alice: User, tmp_path: Path) -> None:
-    """B12: also what killed workers left is deleted, in time."""
+    """B12: leftovers of killed workers are deleted, too, in time."""
     lost, young = tmp_path / "sluice-document-lost", tmp_path / "sluice-document-young"
     for folder in (lost, young):
         folder.mkdir()
@@ -589,7 +590,7 @@ def markdown_key(task: Task) -> str:
     return seen(task).markdown_key
 
 
-# ---- Servers that are away ------------------------------------------------------------------------------------------
+# ---- Unavailable servers --------------------------------------------------------------------------------------------
 @pytest.fixture
 def proxy(settings: LazySettings, rehearsed: Change) -> Iterator[Proxy]:
     with running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
@@ -607,7 +608,7 @@ def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("stage", Stage)
 def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, stage: Stage) -> None:
-    """A40: it answers every other request. The engine is asked once in vain, and the attempts do not count."""
+    """A40: it answers every other request. The engine is called once in vain, and the attempts do not count."""
     task = make_task(alice)
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
@@ -625,7 +626,7 @@ def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy,
     assert (seen(task).attempts[stage], seen(task).refused_at) == (1, 0 if stage == Stage.OCR else state.refused_at)
 
 
-def test_a_refused_stage_fails_when_patience_is_over(alice: User, proxy: Proxy, rehearsed: Change) -> None:
+def test_a_refused_stage_fails_after_the_storage_patience(alice: User, proxy: Proxy, rehearsed: Change) -> None:
     """A40."""
     rehearsed(export_storage_patience_seconds=0)
     task = make_task(alice)
@@ -637,7 +638,7 @@ def test_a_refused_stage_fails_when_patience_is_over(alice: User, proxy: Proxy, 
 
 
 def refused_for(task: Task, seconds: float) -> None:
-    """Have the storage's refusals of a stage have begun so long ago, by Redis' clock."""
+    """Backdate the first refusal of a stage by the storage, by Redis' clock."""
     now, micros = valkey().time()
     valkey().hset(runstate.key_of(task.pk), "refused_at", now + micros / 1e6 - seconds)
 
@@ -646,7 +647,7 @@ def refused_for(task: Task, seconds: float) -> None:
 def test_patience_with_the_storage_follows_the_clock_of_redis(
     alice: User, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    """A40: the clock of a worker may be wrong, or that of another worker."""
+    """A40: the clocks of workers may be wrong."""
     task = make_task(alice)
     proxy.trouble("PUT", "", answer_500, times=1000)
     run(task, Stage.OCR)
@@ -674,7 +675,7 @@ def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed
         assert at_least <= seen(task).available_at - now - micros / 1e6 <= at_most
 
 
-def test_another_error_ends_the_time_of_refusals(alice: User, proxy: Proxy) -> None:
+def test_another_error_resets_the_time_of_the_first_refusal(alice: User, proxy: Proxy) -> None:
     """A40: otherwise, the next refusal would count at once."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     proxy.trouble("PUT", "", answer_500, times=1)
@@ -687,7 +688,7 @@ def test_another_error_ends_the_time_of_refusals(alice: User, proxy: Proxy) -> N
     assert (seen(task).attempts["ocr"], seen(task).refused_at) == (1, 0)
 
 
-def test_a_stage_without_attempts_gets_none_from_an_outage(alice: User, proxy: Proxy) -> None:
+def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alice: User, proxy: Proxy) -> None:
     """B9: a document that kills its workers is not read once more for each outage of the storage."""
     task = make_task(alice)
     for _ in range(3):
@@ -704,7 +705,7 @@ def test_a_stage_without_attempts_gets_none_from_an_outage(alice: User, proxy: P
 
 
 def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B4: the database is away at that moment; recovery writes it down (see test_etl_recovery)."""
+    """B4: the database is unavailable at that moment; recovery records it (see test_etl_recovery)."""
     task = make_task(alice)
     run(task, Stage.OCR)
 
@@ -738,7 +739,7 @@ def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent: s
 def test_work_stops_after_a_redis_outage_longer_than_the_lease(
     alice: User, rehearsed: Change, settings: LazySettings, silent: str
 ) -> None:
-    """B2: self-fencing: from then on another worker may have it."""
+    """B2: self-fencing: from then on, another worker may hold it."""
     own = settings.SLUICE.etl_redis_url
     rehearsed(etl_lease_seconds=3)
     task = make_task(alice, "until never")
@@ -750,11 +751,11 @@ def test_work_stops_after_a_redis_outage_longer_than_the_lease(
     rehearsed(etl_redis_url=own)
 
     assert done == [False]
-    assert seen(task).token  # nothing was written: recovery finds the lease over
+    assert seen(task).token  # nothing was written: recovery finds the expired lease
 
 
 def test_an_expired_lease_is_lost_before_any_check() -> None:
-    """B2: a process that was stopped for longer, in the moment when it goes on: no heartbeat has run yet."""
+    """B2: a process that was suspended for longer, at the moment when it continues: no heartbeat has run yet."""
     since = time.monotonic()
     context = StageContext(seconds=60, lease_lost=LeaseLostEvent(3, since=since))
     context.check()
@@ -793,7 +794,7 @@ def lost_runs() -> float:
 
 @pytest.mark.slow
 def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, relay: Relay) -> None:
-    """B2, B9: Redis had made the move; it is asked again as the same one."""
+    """B2, B9: Redis had applied the transition; the same one is sent again."""
     task = make_task(alice)
     for stage in Stage:
         relay.swallow('"take"')
@@ -815,8 +816,10 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
 def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fixtures by name
     alice: User, relay: Relay, rehearsed: Change, text: str, stage: Stage, status: str
 ) -> None:
-    """B2: also when the heartbeat finds the lease gone meanwhile. No attempt is burned, no run is called lost."""
-    rehearsed(etl_lease_seconds=3)  # so that the heartbeat looks while the answer is waited for
+    """B2: also if the heartbeat finds the lease lost in the meantime. No attempt is counted, and the run is not logged
+    as lost.
+    """
+    rehearsed(etl_lease_seconds=3)  # so that the heartbeat runs while the reply is pending
     task = make_task(alice, text)
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
@@ -839,8 +842,8 @@ def test_text_that_postgres_cannot_store_does_not_prevent_the_end(db: None) -> N
 
 
 def test_an_early_message_is_delivered_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks of machines differ; recovery would take an interval."""
-    monkeypatch.setattr(execution, "CLOCK_SKEW_SECONDS", 300)  # seconds might pass before it is looked at
+    """Clocks of machines differ, and recovery would take an interval."""
+    monkeypatch.setattr(execution, "CLOCK_SKEW_SECONDS", 300)  # it may be read seconds later
     task = make_task(alice)
     valkey().delete("etl-ocr")
     for early, again in ((200, 1), (600, 0)):

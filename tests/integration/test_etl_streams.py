@@ -144,7 +144,7 @@ def test_the_stream_of_an_ended_task_sends_its_end_immediately(
 
 
 def test_a_reconnecting_client_gets_the_changes(alice: User) -> None:
-    """A25: and nothing when nothing did."""
+    """A25: and nothing if there were none."""
     task = make_task(alice)
     ((number, _, _),) = opening(task)
     assert opening(task, number) == []
@@ -161,7 +161,7 @@ def test_an_unknown_last_event_id_gets_a_snapshot(alice: User, last: str) -> Non
 
 
 def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None:
-    """A25, B10: every generation has numbers of its own."""
+    """A25, B10: every generation has its own numbers."""
     task = make_task(alice)
     client = Client(task)
     fail(task)
@@ -191,7 +191,7 @@ def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None
 def test_tasks_are_read_in_one_round_trip_and_rows_only_without_a_run_state(
     alice: User, django_assert_num_queries: Any
 ) -> None:
-    """A25: whatever the number of listeners."""
+    """A25: for any number of listeners."""
     tasks = [make_task(alice) for _ in range(5)]
     with django_assert_num_queries(0):
         news, more = TaskEventHub().read({task.pk: 0 for task in tasks})

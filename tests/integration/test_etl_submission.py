@@ -1,4 +1,4 @@
-"""B1, B12: how documents come in, what is refused at the door, and that a repeated submission makes no second task."""
+"""B1, B12: submissions of documents: accepted, refused, and repeated ones."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def documents() -> list[str]:
 
 
 def assert_refused(response: Any, status: int, code: str) -> Any:
-    """Nothing was made, and nothing stored."""
+    """Assert that no task was created, and nothing was stored."""
     body = response.json()
     assert (response.status_code, body["code"]) == (status, code)
     assert response["Content-Type"] == "application/problem+json"
@@ -179,7 +179,7 @@ def test_a_too_large_file_is_not_read_to_its_end(api: APIClient, settings: LazyS
 
 @pytest.fixture
 def full_disk(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where files of requests are written to: they can be made, and nothing can be written into them."""
+    """A temporary folder for uploads in which files can be created, but not written."""
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
     make = tempfile.TemporaryFile
 
@@ -238,7 +238,7 @@ def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) 
 
 
 def test_supported_kinds_follow_the_provider(api: APIClient, settings: LazySettings) -> None:
-    """B12: this MinerU takes no RTF, and no plain text, which the local one takes."""
+    """B12: this MinerU accepts neither RTF nor plain text, which the local provider accepts."""
     change(settings, etl_mineru_protocol="v3")
     assert "such files" not in assert_refused(send(api, RTF), 415, "unsupported_format")["detail"]
     change(settings, etl_ocr_provider="mineru")
@@ -327,7 +327,7 @@ def test_a_full_queue_refuses_tasks_until_one_ends(
 
 
 def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySettings) -> None:
-    """B1: what was stored for those who came too late is deleted."""
+    """B1: the stored documents of the refused submissions are deleted."""
     change(settings, etl_queue_size=3)
     clients = [client_of(alice) for _ in range(8)]
     responses = in_threads(8, lambda n: send(clients[n]))
@@ -355,7 +355,7 @@ def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, set
     assert [task.pk for task in Task.objects.all()] == [first.pk]
 
 
-# ---- Twice ----------------------------------------------------------------------------------------------------------
+# ---- Repeats --------------------------------------------------------------------------------------------------------
 
 
 def test_a_repeat_gets_the_first_response_byte_for_byte(api: APIClient) -> None:
@@ -420,12 +420,12 @@ def test_concurrent_repeats_create_one_task(alice: User) -> None:
     assert Task.objects.count() == len(documents()) == 1
 
 
-# ---- Servers that are away ------------------------------------------------------------------------------------------
+# ---- Unavailable servers --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The URL of a server that accepts connections and never answers."""
+    """The URL of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
 
@@ -471,7 +471,7 @@ def test_without_object_storage_nothing_is_created(api: APIClient, settings: Laz
 
 
 def test_the_row_contains_everything_that_a_task_needs(api: APIClient) -> None:
-    """B10: recovery has nothing else."""
+    """B10: recovery uses nothing else."""
     send(api)
     task = Task.objects.get()
     valkey().flushdb()

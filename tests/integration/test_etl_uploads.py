@@ -88,7 +88,7 @@ def test_a_presigned_upload_can_be_submitted(api: APIClient, alice: User) -> Non
     ],
 )
 def test_the_url_accepts_only_the_declared_upload(api: APIClient, content: bytes, changes: dict[str, str]) -> None:
-    """B12: signed for that length, type and name."""
+    """B12: the signature covers its length, type, and name."""
     place = ask(api)
     assert put(place, content, **changes) == 403
     assert storage.head(place["file_key"]) is None
@@ -155,7 +155,7 @@ def test_an_upload_url_requires_authentication() -> None:
     assert APIClient().post(UPLOADS, {}).status_code == 401
 
 
-# ---- Submitting it --------------------------------------------------------------------------------------------------
+# ---- Submission -----------------------------------------------------------------------------------------------------
 
 
 def test_a_later_upload_does_not_change_the_task(api: APIClient) -> None:

@@ -47,7 +47,7 @@ def evaluate(alice: User, rule: Rule) -> Evaluation:
     return started
 
 
-def test_an_empty_page_says_what_to_do(me: Client, rule: Rule) -> None:
+def test_an_empty_page_explains_the_first_step(me: Client, rule: Rule) -> None:
     page = text(me.get(url(rule)))
     assert "Add at least one sample below" in page
     assert "No evaluations yet." in page
@@ -81,7 +81,7 @@ def test_a_sample_is_added_and_evaluated(alice: User, me: Client, rule: Rule) ->
         ({"expected": '{"number": "1"}'}, "id_expected", "'total' is missing"),
     ],
 )
-def test_a_refused_sample_keeps_what_was_typed(  # noqa: PLR0917 - parameters of a table
+def test_a_refused_sample_keeps_its_input(  # noqa: PLR0917 - parameters of a table
     alice: User,
     me: Client,
     rule: Rule,
@@ -124,7 +124,7 @@ def test_a_completed_document_becomes_a_sample_with_one_click(
     assert Sample.objects.get().expected == EXPECTED
 
 
-def test_the_page_of_versions_says_that_the_accuracy_fell(
+def test_the_page_of_versions_shows_a_drop_in_accuracy(
     alice: User,
     me: Client,
     rule: Rule,

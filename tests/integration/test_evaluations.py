@@ -1,4 +1,4 @@
-"""Samples and evaluations of rules: the API, and workers that die, double, stall, or are cancelled. B38."""
+"""Samples and evaluations of rules: the API, and workers that die, stall, are duplicated, or are cancelled. B38."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ def rule(api: APIClient, model_server: ModelServer) -> Rule:
 
 
 def read_document(user: User, text: str = "Invoice INV-17", **fields: Any) -> Task:
-    """A document that was read."""
+    """Create a document whose OCR is finished."""
     task = make_row(user, text, **fields)
     artifacts.keep_ocr(task, ocr_of(text), warnings=[], attempts=1, check=lambda: None)
     return task
@@ -72,7 +72,7 @@ def get(api: APIClient, rule: Rule, number: int) -> Any:
 
 
 def work(user: User, times: int = 20) -> None:
-    """What workers do with so many messages."""
+    """Process a number of messages like workers."""
     SampleRun.objects.filter(status=SampleStatus.WAITING).update(available_at=Now())
     for _ in range(times):
         execution.run_next(user.pk)
@@ -84,7 +84,7 @@ def expire_leases() -> None:
 
 # ---- Samples --------------------------------------------------------------------------------------------------------
 def test_a_document_becomes_a_sample_once(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: a second request replaces what is expected."""
+    """B38: a second request replaces the expected data."""
     task = read_document(alice, rule=rule)
     created = add(api, rule, task)
     assert created.status_code == 201
@@ -190,7 +190,7 @@ def test_a_sample_is_deleted_alone_or_with_its_document(alice: User, api: APICli
 
 # ---- Evaluations ----------------------------------------------------------------------------------------------------
 def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
-    """B38: from the kept Markdown, with the accuracy of each field, and what it cost."""
+    """B38: from the stored Markdown, with the accuracy of each field, and the cost."""
     for text in ("Invoice INV-17", "Invoice INV-18"):
         add(api, rule, read_document(alice, text, rule=rule), {**EXPECTED, "number": text[8:]})
     response = api.post(path(rule, "evaluations"), {})
@@ -238,7 +238,7 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
     assert api.get(path(rule, "evaluations/compare"), {"a": 1, "b": 9}).status_code == 404
 
 
-def test_evaluations_with_deleted_samples_are_not_of_the_same(alice: User, api: APIClient, rule: Rule) -> None:
+def test_evaluations_with_deleted_samples_do_not_have_the_same_samples(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: the accuracies include the deleted sample, and the pairs do not."""
     ids = [add(api, rule, read_document(alice, rule=rule)).json()["sample_id"] for _ in range(2)]
     for _ in range(2):
@@ -267,7 +267,7 @@ def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule
     }
 
 
-def test_what_cannot_be_evaluated_is_refused(alice: User, api: APIClient, rule: Rule) -> None:
+def test_an_impossible_evaluation_is_refused(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: with its code, and nothing is stored."""
     assert api.post(path(rule, "evaluations"), {}).json()["code"] == "no_samples"
     add(api, rule, read_document(alice, rule=rule))
@@ -301,10 +301,10 @@ def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Ru
     assert answer["usage"]["calls"] == len(model_server.requests)
 
 
-def test_a_model_that_is_away_says_nothing_about_the_rule(
+def test_a_model_outage_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: the attempts are those of documents; then the evaluation fails, without an accuracy."""
+    """B38: after the same attempts as for documents, the evaluation fails, without an accuracy."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
     model_server.always(problem(503))
@@ -317,7 +317,7 @@ def test_a_model_that_is_away_says_nothing_about_the_rule(
     assert answer["error"]["code"] == "llm_unavailable"
 
 
-def test_a_used_up_budget_says_nothing_about_the_rule(
+def test_an_exhausted_budget_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings
 ) -> None:
     """B38: the budget ends between two samples. The evaluation fails, without an accuracy."""
@@ -341,7 +341,7 @@ def test_a_used_up_budget_says_nothing_about_the_rule(
         ("LlmRefused", "completed", 0),
     ],
 )
-def test_errors_of_the_installation_are_not_those_of_the_rule(
+def test_errors_of_the_installation_do_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings, case: Any
 ) -> None:
     """B38: none of them is retried."""
@@ -354,8 +354,8 @@ def test_errors_of_the_installation_are_not_those_of_the_rule(
     assert [answer["status"], answer["accuracy"]] == outcome
 
 
-def test_a_document_that_is_being_read_is_waited_for(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: no attempt counts meanwhile."""
+def test_it_waits_for_a_document_that_is_being_read(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: no attempt counts while it waits."""
     task = make_row(alice, "Invoice INV-17", rule=rule)
     add(api, rule, task)
     number = start(api, rule)
@@ -379,7 +379,7 @@ def test_a_document_that_was_not_read_counts_as_wrong(alice: User, api: APIClien
 
 
 # ---- Faults ---------------------------------------------------------------------------------------------------------
-def test_a_killed_worker_is_replaced(
+def test_another_worker_takes_over_from_a_killed_worker(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer, settings: LazySettings
 ) -> None:
     """B38: its lease expires, recovery wakes another worker, and the first one is fenced off."""
@@ -402,10 +402,10 @@ def test_a_killed_worker_is_replaced(
     assert len(model_server.requests) == 1
 
 
-def test_a_sample_that_kills_its_workers_is_given_up(
+def test_a_sample_that_kills_its_workers_fails(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: after the attempts of a document."""
+    """B38: after as many attempts as for a document."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
     for _ in range(3):
@@ -417,7 +417,7 @@ def test_a_sample_that_kills_its_workers_is_given_up(
     assert model_server.requests == []
 
 
-def test_doubled_messages_evaluate_each_sample_once(
+def test_duplicate_messages_evaluate_each_sample_once(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
     """B38: also at the same time, and at most two samples of a user run at once."""
@@ -458,7 +458,7 @@ def test_doubled_messages_evaluate_each_sample_once(
 def test_a_cancelled_evaluation_writes_nothing(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B38: the worker stops, and what it paid is counted."""
+    """B38: the worker stops, and its paid tokens are counted."""
     monkeypatch.setattr(execution, "RENEW_SECONDS", 0.1)
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
@@ -499,7 +499,7 @@ def test_an_evaluation_whose_samples_were_deleted_ends(alice: User, api: APIClie
 
 
 def rehearse(settings: LazySettings) -> None:
-    """Let the documents themselves script the processor."""
+    """Use the processor that the documents script."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
 
 
@@ -535,7 +535,7 @@ def test_an_unexpected_error_is_counted_and_retried(
     assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
 
 
-def test_starts_at_the_same_time_start_one(alice: User, api: APIClient, rule: Rule) -> None:
+def test_concurrent_starts_create_one_evaluation(alice: User, api: APIClient, rule: Rule) -> None:
     """B38."""
     add(api, rule, read_document(alice, rule=rule))
 
@@ -554,7 +554,7 @@ def test_starts_at_the_same_time_start_one(alice: User, api: APIClient, rule: Ru
     assert list(Evaluation.objects.values_list("number", flat=True)) == [1]
 
 
-def test_the_rows_refuse_contradictions(alice: User, api: APIClient, rule: Rule) -> None:
+def test_constraints_refuse_contradictory_rows(alice: User, api: APIClient, rule: Rule) -> None:
     add(api, rule, read_document(alice, rule=rule))
     start(api, rule)
     for changes in ({"status": "completed"}, {"status": "cancelled"}, {"accuracy": 1.0}):

@@ -1,4 +1,4 @@
-"""A25: one sequence of events a job, written by the statements that make the changes."""
+"""A25: one sequence of events for each job, written by the statements that make the changes."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -22,7 +22,7 @@ def recorded(job: Job) -> list[tuple[str, str]]:
 
 
 def check(job: Job) -> None:
-    """What holds after any story: the sequence fits the rows as they are now."""
+    """Check that the sequence matches the current rows."""
     job.refresh_from_db()
     events = list(job.events.order_by("seq"))
     assert all(0 < event.seq <= job.event_seq for event in events)
@@ -38,7 +38,7 @@ def check(job: Job) -> None:
 
 
 def test_events_cover_a_run_from_start_to_end(dataset: Dataset, alice: User) -> None:
-    """A25: each chunk once, the job's moves, and its end last."""
+    """A25: each chunk once, the job's transitions, and its end last."""
     job = make_job(dataset, alice, 3)
     assert recorded(job) == []
     execution.drain()
@@ -153,7 +153,7 @@ def test_stale_writes_have_no_event(dataset: Dataset, alice: User) -> None:
 
 @pytest.mark.parametrize("_", range(3))
 def test_event_numbers_are_unique_and_grow_in_commit_order(dataset: Dataset, alice: User, _: int) -> None:
-    """A25: a reader that saw a number never sees a smaller one appear. Six workers write, two readers look on."""
+    """A25: after a number, a reader never sees a new smaller one. Six workers write while two readers read."""
     job = make_job(dataset, alice, 60)
     seen: dict[int, list[list[int]]] = defaultdict(list)
 

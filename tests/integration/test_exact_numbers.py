@@ -1,4 +1,4 @@
-"""Numbers stay as the model wrote them, digit for digit and in order, everywhere and forever (B43)."""
+"""Numbers stay as the model wrote them, digit for digit and in order, in every representation (B43)."""
 
 import json
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def task(alice: User, models: ModelServer) -> Task:
 
 
 def compact(text: str) -> str:
-    """Return JSON without the white space between its values. The texts of these tests contain no strings with any."""
+    """Return JSON without the white space between its values. No strings in these tests contain white space."""
     return "".join(text.split())
 
 
@@ -72,7 +72,7 @@ def test_the_row_has_every_digit_and_the_order(task: Task) -> None:
         assert DATA in cursor.fetchone()[0]
 
 
-def test_the_api_has_every_digit_at_once_and_later(task: Task, api: APIClient) -> None:
+def test_the_api_has_every_digit_with_and_without_a_run_state(task: Task, api: APIClient) -> None:
     """B43."""
     at_once = api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
     valkey().flushall()  # as an hour later, when the run-state has expired
@@ -172,7 +172,7 @@ LONG = "12345678901234567890.5"
 def test_numbers_of_schemas_have_every_digit(
     api: APIClient, models: ModelServer, keyword: str, value: str, total: tuple[str, str]
 ) -> None:
-    """Schemas were read with doubles, so 12345678901234567890.4 was at least 12345678901234567890.5."""
+    """Before, schemas were read with doubles, so 12345678901234567890.4 was at least 12345678901234567890.5."""
     schema = f'{{"properties": {{"total": {{"type": "number", "{keyword}": {value}}}}}}}'
     body = f'{{"name": "Long", "json_schema": {schema}}}'
     made = api.post("/api/v1/etl/rules", body, content_type="application/json")
@@ -232,7 +232,9 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("number", "reason"), REASONS.items(), ids=lambda text: text[:12])
-def test_it_is_requested_as_a_string(models: ModelServer, alice: User, number: str, reason: str) -> None:
+def test_an_unrepresentable_number_is_requested_as_a_string(
+    models: ModelServer, alice: User, number: str, reason: str
+) -> None:
     """B43."""
     models.will(says(f'{{"data": {{"total": {number}}}}}'))
     models.always(gives({"total": number}))

@@ -1,4 +1,4 @@
-"""Chunks worked on in this process, with a real source and a real object store. A9 to A18."""
+"""Chunks exported in this process, with a real source and a real object storage. A9 to A18."""
 
 import gzip
 import hashlib
@@ -46,7 +46,7 @@ def content(path: str) -> bytes:
 
 
 def count_calls(source_db: psycopg.Connection, dataset: Dataset) -> None:
-    """Have the function count its calls in a sequence, which a rollback does not reset."""
+    """Make the function count its calls in a sequence, which a rollback does not reset."""
     dataset.allow_writes = True
     dataset.save()
     source_db.execute("CREATE SEQUENCE data.calls")
@@ -159,7 +159,7 @@ def test_fresh_exports_reuse_no_file(dataset: Dataset, alice: User, source_db: p
 
 
 def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> None:
-    """A11: it wakes after another one has finished its chunk, with other data in its hands."""
+    """A11: it resumes with other data after another worker has finished its chunk."""
     make_job(dataset, alice, 1)
     stale = leases.claim(backend="stale")
     assert stale
@@ -184,7 +184,7 @@ def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> Non
 def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A11, A19: nothing becomes visible, no upload stays open, and the slot is given back."""
+    """A11, A19: nothing becomes visible, no upload stays open, and the slot is released."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -215,7 +215,7 @@ def steal() -> None:
 
 
 def test_an_upload_of_a_dead_worker_is_replaced(dataset: Dataset, alice: User) -> None:
-    """A11: committed in S3, never written down; the next holder puts its own in its place."""
+    """A11: its object was committed in S3 and never recorded; the next holder replaces it."""
     make_job(dataset, alice, 1)
     storage.put(PATH, b"left behind", content_type="text/csv")
     execution.drain()
@@ -245,7 +245,7 @@ def test_a_silently_lost_source_is_detected_within_a_minute(
 def test_a_file_created_by_another_job_in_the_meantime_is_reused(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """Two jobs ask for the same slice at once: both end, and the object is one of theirs."""
+    """Two jobs request the same slice at once: both end, and the object is that of one of them."""
     for _ in range(2):
         make_job(dataset, alice, 1)
     with database.SourceSession() as one, database.SourceSession() as other:
@@ -267,7 +267,7 @@ def test_a_path_that_others_replace_again_and_again_costs_no_second_call(
 
     def replace_by_another() -> None:
         head = storage.head(PATH)
-        # Past the proxy: its troubles are for the worker alone.
+        # Without the proxy, whose faults are for the worker only.
         storage.put(PATH, b"%d" % next(versions), content_type="text/csv", if_match=head.etag if head else None)
 
     def is_late(handler: faulty_s3.Handler, body: bytes) -> None:
@@ -317,7 +317,7 @@ def test_source_errors_are_classified(
     code: str,
     detail: str,
 ) -> None:
-    """A17. Neither rows nor logs carry the source's own words."""
+    """A17. Neither rows nor logs contain the message of the source."""
     failing(source_db, body)
     if code == "EXPORT_SOURCE_TIMEOUT":
         dataset.statement_timeout = 1
@@ -378,7 +378,7 @@ def test_an_unexpected_error_is_recorded_as_a_failed_attempt(
 
 @pytest.fixture
 def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    """The way to the object storage."""
+    """A proxy in front of the object storage."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         yield proxy
@@ -417,7 +417,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     refuse: Callable[[faulty_s3.Handler, bytes], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A40: it answers every other request. One call was made in vain, and every job ends by success afterwards."""
+    """A40: it answers every other request. One call was made in vain, and every job succeeds afterward."""
     calls = []
     export = execution.export
 
@@ -445,7 +445,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     assert len(calls) == 21
 
 
-def test_a_refusal_counts_when_patience_is_over(
+def test_a_refusal_counts_after_the_storage_patience(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
     """A40: other writes succeed, this one does not."""
@@ -469,8 +469,8 @@ def test_a_refusal_counts_when_patience_is_over(
     assert (attempt().status, attempt().refused_at) == ("done", None)
 
 
-def test_a_worker_begins_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
-    """A40: it has not written yet, so it does not know whether the storage accepts writes."""
+def test_a_worker_tests_a_suspect_storage_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
+    """A40: it has not written yet, so whether the storage accepts writes is unknown."""
     storage.suspect()
     proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
     job = make_job(dataset, alice, 1)
@@ -484,7 +484,7 @@ def test_a_worker_begins_with_a_write(dataset: Dataset, alice: User, proxy: faul
 
 
 def test_a_storage_outage_costs_no_attempt(dataset: Dataset, alice: User, settings: Any) -> None:
-    """A17, A40: the others are not begun while it lasts, however often their worker is woken."""
+    """A17, A40: other chunks are not started during the outage, however often their worker is woken."""
     job = make_job(dataset, alice, 4)
     there = settings.SLUICE
     settings.SLUICE = there.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:1")})
@@ -500,7 +500,7 @@ def test_a_storage_outage_costs_no_attempt(dataset: Dataset, alice: User, settin
 
 
 def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:
-    """A13: its lease is over, its slot is free, and nothing of it is in the source yet that could be ended."""
+    """A13: its lease has expired, its slot is free, and it has no call in the source yet that could be ended."""
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
@@ -540,7 +540,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
 
 
 class Leaving(database.SourceSession):
-    """A session whose process is told to end as it begins to read."""
+    """A session whose process receives SIGTERM when it starts to read."""
 
     def __init__(self, session: database.SourceSession) -> None:
         super().__init__()

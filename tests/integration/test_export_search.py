@@ -42,7 +42,7 @@ def visitor(alice: User) -> Client:
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------
-def test_a_name_is_kept_and_shown_and_repeated(api: APIClient, dataset: Dataset, visitor: Client) -> None:
+def test_a_name_is_stored_shown_and_copied_by_a_replay(api: APIClient, dataset: Dataset, visitor: Client) -> None:
     """A41."""
     job_id = api.post("/exports", {**BODY, "name": " Flights of <February> "}).json()["jobId"]
     assert api.get(f"/exports/{job_id}").json()["name"] == "Flights of <February>"
@@ -64,7 +64,7 @@ def test_an_invalid_name_is_refused(api: APIClient, dataset: Dataset, name: Any,
     assert not Job.objects.exists()
 
 
-def test_the_form_has_the_name(dataset: Dataset, visitor: Client) -> None:
+def test_the_form_accepts_a_name(dataset: Dataset, visitor: Client) -> None:
     """A41."""
     form = {"dataset": "things", "how": "items", "items": "JFK 2024-02-29", "format": "csv", "compression": "none"}
     refused = visitor.post(f"{PAGE}/new", {**form, "delivery": "auto", "name": "a\x0bb"}).content.decode()
@@ -137,7 +137,7 @@ def test_status_dataset_and_days_are_combined(api: APIClient, dataset: Dataset, 
         ({"from": "2024-03-01", "to": "2024-02-29"}, {("/to", "invalid")}),
     ],
 )
-def test_bad_filters_are_refused_at_their_names(api: APIClient, filters: Any, errors: set[Any]) -> None:
+def test_invalid_filters_are_refused_by_name(api: APIClient, filters: Any, errors: set[Any]) -> None:
     """A41."""
     response = api.get(f"/exports?{urlencode(filters)}")
     assert (response.status_code, pointers(response)) == (400, errors)
@@ -156,7 +156,7 @@ def test_the_page_has_the_same_filters(dataset: Dataset, alice: User, visitor: C
     assert visitor.get(f"{PAGE}?from=tomorrow").status_code == 400
 
 
-def test_staff_find_exports_and_chunks_by_what_lists_show(
+def test_staff_find_exports_and_chunks_by_displayed_values(
     pages: Client,  # noqa: F811
     dataset: Dataset,
     alice: User,
@@ -203,7 +203,7 @@ FROM generate_series(1, %(many)s) n
 
 
 @pytest.mark.slow
-def test_each_search_reads_few_of_many_exports(
+def test_each_search_reads_few_rows_of_many_exports(
     transactional_db: None, api: APIClient, dataset: Dataset, alice: User, bob: User
 ) -> None:
     """A41. Rare rows may be the oldest: a list by time would be read to its end."""

@@ -59,7 +59,7 @@ def rule(alice: User) -> Rule:
 
 
 def add(rule: Rule, data: Any = None, *, user: User | None = None, days: int = 0, **changes: Any) -> Task:
-    """Insert a document that has ended, so many days after DAY."""
+    """Insert a document that ended a number of days after DAY."""
     if data is not None:
         result = {"data": data}
         changes = {"status": "completed", "result": result, "last_result": result, "last_result_run": 1, **changes}
@@ -75,7 +75,7 @@ def post(api: APIClient, **changes: Any) -> Any:
 
 
 def run(response: Any) -> Job:
-    """Do what workers do, to the receipt."""
+    """Run all chunks and the completion, up to the receipt."""
     assert response.status_code == 202, response.content
     job = Job.objects.get(pk=response.json()["jobId"])
     execution.drain()
@@ -251,7 +251,7 @@ def test_corrected_results_are_exported(api: APIClient, rule: Rule) -> None:
 
 
 def test_data_is_that_of_the_current_result(rule: Rule) -> None:
-    """Of the last run, of an earlier release, corrected, corrected in an earlier run, of a later run, and without."""
+    """Data of the last run, of an earlier release, corrected, corrected in an earlier run, of a later run, and none."""
     corrected = {"corrections": 1, "corrected_result": {"data": {"a": Number("2.50")}}}
     for changes in (
         {}, {"last_result": None, "last_result_run": None}, {"reviewed_run": 1, **corrected},
@@ -286,7 +286,7 @@ def test_data_is_that_of_the_current_result(rule: Rule) -> None:
         ({"format": "jsonl", "csv": {"bom": True}}, "/csv", "invalid"),
     ],
 )
-def test_bad_requests_are_refused_at_their_place(api: APIClient, changes: Any, pointer: str, code: str) -> None:
+def test_invalid_requests_are_refused_with_a_pointer(api: APIClient, changes: Any, pointer: str, code: str) -> None:
     """A36: and nothing is created."""
     response = post(api, **changes)
     assert response.status_code == 400
@@ -319,7 +319,7 @@ def test_results_of_a_deleted_rule_can_be_exported(api: APIClient, rule: Rule) -
     assert delivered(post(api, filters={"ruleId": rule.pk})).count(b"\n") == 2
 
 
-# ---- Once, and consistent -------------------------------------------------------------------------------------------
+# ---- Consistency ----------------------------------------------------------------------------------------------------
 def in_other_thread(work: Callable[[], Any]) -> None:
     def done() -> None:
         try:
@@ -409,7 +409,7 @@ def test_a_cancelled_export_stops_reading(
     assert not Slot.objects.held().exists()
 
 
-def test_a_lost_worker_is_replaced(api: APIClient, rule: Rule) -> None:
+def test_another_worker_replaces_the_file_of_a_lost_worker(api: APIClient, rule: Rule) -> None:
     """A36: the file of the first attempt, which died before its outcome, is replaced."""
     add(rule, {"a": 1})
     response = post(api, format="jsonl")
@@ -422,8 +422,10 @@ def test_a_lost_worker_is_replaced(api: APIClient, rule: Rule) -> None:
     assert delivered(response).count(b"\n") == 1
 
 
-def test_too_many_fields_fail_the_export_for_good(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A36: with what to do, and no second attempt."""
+def test_too_many_fields_fail_the_export_permanently(
+    api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A36: with advice, and without a second attempt."""
     monkeypatch.setattr(result_files, "MAX_COLUMNS", 1)
     add(rule, {"a": 1, "b": 2})
     job = run(post(api))
@@ -446,7 +448,7 @@ def test_an_export_that_takes_too_long_ends(api: APIClient, rule: Rule) -> None:
     assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_SOURCE_TIMEOUT")
 
 
-def test_a_full_disk_is_a_reason_to_try_again(api: APIClient, rule: Rule, tmp_path: Path, settings: Any) -> None:
+def test_a_full_disk_is_a_transient_error(api: APIClient, rule: Rule, tmp_path: Path, settings: Any) -> None:
     """A36."""
     settings.FILE_UPLOAD_TEMP_DIR = "/dev/full"
     add(rule, {"a": 1})
@@ -497,7 +499,7 @@ def test_files_of_jobs_that_end_without_a_delivery_are_deleted(
     assert storage.head(chunk.path) is None
 
 
-def test_a_replay_exports_the_results_of_now(api: APIClient, rule: Rule) -> None:
+def test_a_replay_exports_the_current_results(api: APIClient, rule: Rule) -> None:
     """A36."""
     add(rule, {"a": 1})
     job = run(post(api, filters={"ruleId": rule.pk}, format="jsonl"))
@@ -514,7 +516,7 @@ def test_the_dataset_describes_itself(api: APIClient) -> None:
     assert "documents" in [each["name"] for each in api.get("/exports/datasets").json()["results"]]
 
 
-def test_a_registered_dataset_keeps_the_name(db: None, dataset: Dataset) -> None:
+def test_a_dataset_that_users_registered_as_documents_keeps_the_name(db: None, dataset: Dataset) -> None:
     """A36: after an upgrade."""
     Dataset.objects.filter(name="documents").delete()
     Dataset.objects.filter(pk=dataset.pk).update(name="documents")
@@ -532,7 +534,7 @@ def test_the_name_cannot_be_registered(db: None) -> None:
 
 
 def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) -> None:
-    """A36: the source database is not asked."""
+    """A36: the source database is not queried."""
     page = reverse("admin:exports_dataset_change", args=[Dataset.objects.get(name="documents").pk])
     content = pages.get(page).content.decode()
     assert "Results of your documents" in content

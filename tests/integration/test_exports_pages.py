@@ -1,4 +1,4 @@
-"""C1: the pages of exports without a browser: whose they are, what they cost, what a form makes, and how often."""
+"""C1: the pages of exports without a browser: ownership, queries, and forms."""
 
 import html
 import re
@@ -604,7 +604,7 @@ def test_requests_count_toward_the_api_rate_limits(
 def test_refused_requests_are_not_read(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """htmx leaves a form on the screen that is refused, and says the first paragraph of `main`."""
+    """htmx keeps a refused form on the screen, and shows the first paragraph of `main`."""
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})

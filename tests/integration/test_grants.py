@@ -1,4 +1,4 @@
-"""Grants: which datasets and keys a user may export, and what remains when a grant is removed. C12."""
+"""Grants: the datasets and keys that a user may export, and the effects of a removed grant. C12."""
 
 from io import StringIO
 from typing import Any
@@ -78,7 +78,7 @@ def test_without_a_grant_all_users_may_export(dataset: Dataset, api: APIClient, 
 
 
 def test_a_granted_dataset_does_not_exist_for_other_users(dataset: Dataset, team: Group, bob: User) -> None:
-    """C12: as one of another name, in every request."""
+    """C12: in every request, it looks like a dataset that does not exist."""
     grant(dataset, team)
     stranger = client_of(bob)
     assert names(stranger) == []
@@ -105,7 +105,7 @@ def test_members_of_a_group_may_export(dataset: Dataset, team: Group, api: APICl
 def test_a_key_outside_of_the_grant_is_refused_like_one_outside_of_the_pattern(
     dataset: Dataset, team: Group, api: APIClient
 ) -> None:
-    """C12: at its pointer, with the same words."""
+    """C12: at its pointer, with the same message."""
     outside = errors(post(api, ITEM, {**OTHER, "key": "not a key"}))
     grant(dataset, team, "J.*|E.*")
     assert errors(post(api, ITEM, OTHER)) == outside == [
@@ -184,7 +184,7 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
 def test_files_made_for_others_are_reused_only_for_granted_keys(
     dataset: Dataset, team: Group, api: APIClient, bob: User
 ) -> None:
-    """C12: a file at the path of a key that is not granted is neither given nor shown."""
+    """C12: a file at the path of a key that is not granted is neither delivered nor shown."""
     finish(make_job(dataset, bob, 1, key="JFK"))
     finish(make_job(dataset, bob, 1, key="LGA"))
     grant(dataset, team, "JFK")
@@ -232,7 +232,7 @@ def test_an_accepted_job_ends_but_its_owner_gets_nothing_of_it(
 def test_a_job_with_one_key_that_is_no_longer_granted_gets_no_link(
     dataset: Dataset, team: Group, alice: User, api: APIClient
 ) -> None:
-    """C12: a delivery is given as a whole; single files only for granted keys."""
+    """C12: a delivery is available only as a whole; single files only for granted keys."""
     given = grant(dataset, team)
     job = submission.submit(
         lambda: read_export({"dataset": "things", "items": [ITEM, OTHER], "delivery": "manifest"}, alice.pk),
@@ -257,7 +257,7 @@ def test_a_user_who_leaves_the_group_loses_access(dataset: Dataset, team: Group,
 
 
 def test_a_retry_and_a_replay_need_access(dataset: Dataset, team: Group, alice: User, api: APIClient) -> None:
-    """C12: a retry that of the owner, a replay that of the user who replays."""
+    """C12: for a retry, the access of the owner; for a replay, that of the user who replays."""
     job = make_job(dataset, alice, 1, allow_degraded=False)
     fail_chunk()
     given = grant(dataset, Group.objects.create(name="others"))
@@ -352,7 +352,7 @@ def test_the_command_explains_refusals(dataset: Dataset, team: Group, arguments:
 
 
 def test_two_removals_at_once_leave_one_grant(dataset: Dataset, team: Group) -> None:
-    """C12: neither finds that it removes the last one, but for the lock."""
+    """C12: without the lock, neither would notice that it removes the last one."""
     grant(dataset, team)
     grant(dataset, Group.objects.create(name="others"))
 

@@ -1,4 +1,4 @@
-"""Probes, against servers that reply, that are down, and that accept connections and never reply."""
+"""Probes, with servers that respond, that are down, or that accept connections and never respond."""
 
 import os
 import socket
@@ -28,13 +28,13 @@ pytestmark = pytest.mark.usefixtures("django_db_setup")
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin without the answers of the test before."""
+    """Forget the results of earlier tests."""
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
 
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Give the port of a server that accepts connections and never answers."""
+    """The port of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -52,14 +52,14 @@ def change(settings: LazySettings, **urls: str) -> None:
 
 
 def ready(client: Client) -> tuple[int, dict[str, Any]]:
-    """Ask, and give servers that answer more time than probes have: the machine may stand still for seconds."""
+    """Request `/readyz`, with longer timeouts than in production: the machine may stall for seconds."""
     with patch.object(health, "BOUND_SECONDS", 60), patch.object(health, "CONNECT_SECONDS", 30):
         response = client.get("/readyz")
     return response.status_code, response.json()
 
 
 def wrong(client: Client) -> dict[str, str]:
-    """Return what is not ok; no answer may hold a name or a secret of ours, which is "hunter2" throughout."""
+    """Return the parts that are not ok. No response may contain a name or a secret, which is always "hunter2"."""
     with suppress(storage.StorageError):
         storage.ping()  # botocore takes a while to make the first client of an address, on a busy machine too long
     status, body = ready(client)
@@ -79,7 +79,7 @@ def test_livez_succeeds_during_outages(client: Client, settings: LazySettings, c
 def test_readyz_fails_until_the_migrations_of_this_release_are_applied(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older release next to it, which knows fewer, is ready."""
+    """An older release beside it, which has fewer migrations, is ready."""
     ours = health.migrations()
     monkeypatch.setattr(health, "migrations", lambda: ours | {("etl", "9999_of_the_next_release")})
     assert wrong(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
@@ -103,7 +103,7 @@ def test_readyz_succeeds_when_every_server_responds(client: Client) -> None:
 
 
 def elsewhere(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Have the run-state live somewhere, as a process would that starts so."""
+    """Use another server for run-states, as in a process started with that setting."""
     change(settings, etl_redis_url=url)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.checks()))
 
@@ -111,7 +111,7 @@ def elsewhere(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str)
 def test_it_checks_a_separate_run_state_redis(
     client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
-    """B10: another database of the same server may be full, or refuse us, by itself."""
+    """B10: it may be full, or refuse the login, while the main one is ready."""
     own = urlsplit(settings.SLUICE.broker_url)
     elsewhere(settings, monkeypatch, urlunsplit(own._replace(path="/7")))
     status, body = ready(client)
@@ -190,7 +190,7 @@ def test_it_reports_a_forbidden_bucket(client: Client, settings: LazySettings) -
 
 
 def test_it_reports_a_missing_bucket(client: Client, settings: LazySettings) -> None:
-    """To a key that may look: others are refused whether it is there or not."""
+    """With a key that may check it: other keys are refused, whether the bucket exists or not."""
     key, secret = (SecretStr(os.environ[name]) for name in OPERATOR)
     changes = {"s3_bucket": "hunter2", "s3_access_key_id": key, "s3_secret_access_key": secret}
     settings.SLUICE = settings.SLUICE.model_copy(update=changes)
@@ -265,7 +265,7 @@ def test_it_checks_at_most_once_a_second(client: Client, settings: LazySettings,
 
 @pytest.mark.slow
 def test_hanging_checks_do_not_accumulate() -> None:
-    """A check that hangs longer than the bound is named, and only one of it runs."""
+    """A check that hangs longer than the bound is reported, and only one instance of it runs."""
     started: list[None] = []
     over = threading.Event()
 

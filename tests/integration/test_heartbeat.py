@@ -1,4 +1,4 @@
-"""Heartbeats: they keep a lease, and stop work that has lost it. A11, A13."""
+"""Heartbeats, which renew a lease, and stop work after its loss. A11, A13."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ def raises(beat: Heartbeat) -> bool:
 
 
 def test_a_lost_lease_is_detected_at_the_next_check() -> None:
-    """Long before the next beat: a process that was stopped until then must not write."""
+    """Long before the next heartbeat: a process that was suspended until then must not write."""
     with beating(lose, lease=600) as beat:
         wait_until(lambda: raises(beat))
 
@@ -65,7 +65,7 @@ def test_an_outage_shorter_than_the_lease_does_not_stop_work() -> None:
 
 
 def test_work_stops_after_an_outage_of_the_length_of_the_lease() -> None:
-    """Another worker may have it by then."""
+    """Another worker may hold it by then."""
     stopped = threading.Event()
     began = time.monotonic()
     with beating(fail, lease=1, on_loss=stopped.set):
@@ -99,7 +99,7 @@ def test_a_database_outage_does_not_lose_the_lease(settings: LazySettings) -> No
 
 @pytest.mark.django_db(transaction=True)
 def test_each_heartbeat_closes_its_connection(settings: LazySettings) -> None:
-    """Or the pool would run dry: a thread that ends does not return its connection."""
+    """Otherwise the pool would run out: a thread that ends does not return its connection."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 0.3})
     seen: list[bool] = []
 

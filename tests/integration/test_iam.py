@@ -1,4 +1,4 @@
-"""The policies and bucket rules of docs/iam/, on a SeaweedFS that decides by them. A22, A26."""
+"""The policies and bucket rules of docs/iam/, enforced by a SeaweedFS. A22, A26."""
 
 import ast
 import json
@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 OTHER_BUCKET = "somebody-elses"
 MIB = 1024 * 1024
 
-# What AWS asks for, by its Service Authorization Reference. SeaweedFS knows the same names.
+# The actions that AWS requires, by its Service Authorization Reference. SeaweedFS uses the same names.
 ACTIONS = {
     "abort_multipart_upload": {"s3:AbortMultipartUpload"},
     "complete_multipart_upload": {"s3:PutObject"},
@@ -41,10 +41,13 @@ ACTIONS = {
     "create_multipart_upload": {"s3:PutObject"},
     "delete_object": {"s3:DeleteObject"},
     "delete_objects": {"s3:DeleteObject"},
-    "get_bucket_lifecycle_configuration": {"s3:GetLifecycleConfiguration"},  # the doctor looks at it
+    "get_bucket_lifecycle_configuration": {"s3:GetLifecycleConfiguration"},  # the doctor reads it
     "get_object": {"s3:GetObject"},
     "head_bucket": {"s3:ListBucket"},
-    "head_object": {"s3:GetObject", "s3:ListBucket"},  # the second has a missing object answered with 404, not 403
+    "head_object": {
+        "s3:GetObject",
+        "s3:ListBucket",
+    },  # with the second, the response to a missing object is 404 and not 403
     "list_multipart_uploads": {"s3:ListBucketMultipartUploads"},
     "list_objects_v2": {"s3:ListBucket"},
     "put_object": {"s3:PutObject"},
@@ -59,13 +62,13 @@ class Keys(NamedTuple):
 
 
 class Administered(SeaweedFS):
-    """SeaweedFS whose IAM API takes users and policies, in the way that docs/object-storage.md tells."""
+    """A SeaweedFS with an IAM API for users and policies, set up as in docs/object-storage.md."""
 
     def options(self) -> list[str]:
         return [*super().options(), "-s3.iam.readOnly=false"]
 
     def user(self, name: str, document: str) -> Keys:
-        """Make a user with one policy."""
+        """Create a user with one policy."""
         key, secret = self.operator
         iam: Any = boto3.client(
             "iam", endpoint_url=self.url, region_name=REGION, aws_access_key_id=key, aws_secret_access_key=secret
@@ -116,7 +119,7 @@ def download(store: Administered) -> Keys:
 
 @pytest.fixture
 def sluice(store: Administered, service: Keys, download: Keys, settings: LazySettings) -> LazySettings:
-    """Have Sluice use that server, with the two keys."""
+    """Point Sluice at that server, with the two keys."""
     use(settings, store, service, download)
     return settings
 
@@ -143,7 +146,7 @@ def actions(name: str) -> set[str]:
 
 
 def test_the_policies_allow_exactly_the_actions_in_use() -> None:
-    """A22: of what only AWS would refuse, this is all that is tested."""
+    """A22: this is the only test of refusals that are specific to AWS."""
     called: dict[str, set[str]] = {"client": set(), "connect": set()}
     for path in Path(storage.__file__).parent.glob("*.py"):
         for door, method in calls(ast.parse(path.read_text())):
@@ -156,7 +159,9 @@ def test_the_policies_allow_exactly_the_actions_in_use() -> None:
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield `client().method(…)` and `connect(…).method(…)`: where to, and the method, of a presigned URL its own."""
+    """Yield the client and the method of each `client().method(…)` and `connect(…).method(…)`; for a presigned URL, its
+    method.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Call(
@@ -171,7 +176,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def use_everything() -> None:
-    """Do all that config.platform.storage can do."""
+    """Call every function of config.platform.storage."""
     text: Any = {"content_type": "text/plain"}
     storage.ping()
     storage.now()
@@ -200,13 +205,13 @@ def use_everything() -> None:
 
 @pytest.fixture
 def large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have copies beyond 5 MiB go in parts."""
+    """Copy objects above 5 MiB in parts."""
     monkeypatch.setattr(copies, "COPY_BYTES", 5 * MIB)
 
 
 @pytest.fixture
 def asked(sluice: LazySettings) -> Iterator[set[str]]:
-    """The methods of the service's client that were called, however the code comes to it."""
+    """Collect the called methods of the service's client, for any way in which the code creates it."""
     made: set[str] = set()
 
     def note(*, model: Any, **_later: object) -> None:
@@ -228,13 +233,13 @@ def test_the_service_policy_suffices_for_every_storage_call(asked: set[str]) -> 
     assert not list(storage.list_uploads("all/"))
 
 
-# On SeaweedFS whoever may put may abort, so there that action is held against the calls alone.
+# On SeaweedFS, permission to put includes permission to abort, so that action is only compared with the calls.
 @pytest.mark.parametrize("missing", sorted(actions("service") - {"s3:AbortMultipartUpload"}))
 @pytest.mark.usefixtures("large_copies")
 def test_every_action_of_the_service_policy_is_needed(
     missing: str, store: Administered, download: Keys, settings: LazySettings
 ) -> None:
-    """A22: least privilege, one action taken away at a time."""
+    """A22: least privilege: each action is removed in turn."""
     document = json.loads(policy("service", bucket=store.bucket))
     for statement in document["Statement"]:
         statement["Action"] = [action for action in statement["Action"] if action != missing]
@@ -331,7 +336,7 @@ def test_the_download_key_reads_only_deliveries_and_documents(store: Administere
 
 
 def fetch(url: str, *, method: str = "GET", **sent: Any) -> tuple[int, Any]:
-    """Return the HTTP status and the headers."""
+    """Request a URL, and return the HTTP status and the headers."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method=method, **sent)) as reply:  # noqa: S310
             return int(reply.status), reply.headers
@@ -357,7 +362,7 @@ def finished(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
 def test_a_redirect_is_signed_with_the_download_key_including_type_and_name(
     dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings, delivery: str
 ) -> None:
-    """A22: of a link, and of a file that a manifest names."""
+    """A22: for a link, and for a file of a manifest."""
     receipt = finished(dataset, alice, delivery=delivery)
     path = links.path_of(receipt.links.get())
     if delivery == "manifest":
@@ -399,7 +404,7 @@ def test_a_redirect_expires(dataset: Dataset, alice: User, api: APIClient, sluic
 
 
 def test_the_bucket_has_the_documented_lifecycle(store: Administered) -> None:
-    """A26: the backstop, should no sweep run for a day."""
+    """A26: the fallback if no sweep runs for a day."""
     rules = store.client.get_bucket_lifecycle_configuration(Bucket=store.bucket)["Rules"]
     assert rules == json.loads((IAM / "lifecycle.json").read_text())["Rules"]
 

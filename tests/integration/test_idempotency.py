@@ -49,7 +49,7 @@ def test_a_repeat_gets_the_first_response_after_the_job_has_ended(api: APIClient
 def test_a_repeat_gets_the_first_response_even_if_the_request_is_no_longer_valid(
     api: APIClient, dataset: Dataset
 ) -> None:
-    """A4: the dataset was changed meanwhile."""
+    """A4: the dataset was changed in the meantime."""
     first = post(api, "k1")
     dataset.formats = ["json"]
     dataset.save()
@@ -83,7 +83,7 @@ def test_keys_belong_to_their_user(api: APIClient, dataset: Dataset, bob: User) 
 
 
 def test_a_key_of_a_refused_request_can_be_reused(api: APIClient, dataset: Dataset) -> None:
-    """A4: nothing was made, so there is nothing to repeat."""
+    """A4: nothing was created, so there is nothing to repeat."""
     assert post(api, "k1", {**BODY, "format": "xml"}).status_code == 400
     assert post(api, "k1").status_code == 202
 
@@ -92,7 +92,7 @@ def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, dataset:
     """A4."""
     body = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        body.lock(scope=f"exports/{alice.pk}")  # as the first request holds it to its commit
+        body.lock(scope=f"exports/{alice.pk}")  # as the first request holds it until its commit
 
         def second() -> Any:
             try:
@@ -120,7 +120,7 @@ def test_concurrent_repeats_create_one_job(dataset: Dataset, alice: User) -> Non
 
 
 def test_a_request_stored_in_the_meantime_is_repeated(dataset: Dataset, alice: User) -> None:
-    """A4: both looked for the key before either had created a job."""
+    """A4: both requests searched for the key before either had created a job."""
     key = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     first = make_job(dataset, alice, 1)
 

@@ -57,28 +57,30 @@ def is_again(request: Request) -> bool:
 
 
 def text_of(request: Request) -> str:
-    """The text between the markers."""
+    """Return the text between the markers."""
     user = request.message("user")
     return user.split(user.split("\n")[1])[2]
 
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------
 def test_a_correction_does_not_change_values_that_fit(models: ModelServer) -> None:
-    """The total, which fitted, became the discount, cited as `normalized`. The only warning named /currency."""
+    """Before, the valid total was replaced by the discount, cited as `normalized`. The only warning named /currency."""
     models.always(lambda request: gives(RIGHT | {"total": 34.5} if is_again(request) else FIRST))
     done, context = process([INVOICE_PAGE], HEADER)
     assert done.data == RIGHT or "/total" in str(context.warnings)
 
 
 def test_a_correction_does_not_drop_values_that_fit(models: ModelServer) -> None:
-    """A correction that gave only the wrong member, as it was asked to, lost the three others."""
+    """Before, a correction with only the wrong member, as requested, lost the three others."""
     models.always(lambda request: gives({"currency": "EUR"} if is_again(request) else FIRST))
     done, context = process([INVOICE_PAGE], HEADER)
     assert done.data == RIGHT or "/total" in str(context.warnings)
 
 
 def test_a_correction_does_not_replace_an_item_by_another(models: ModelServer) -> None:
-    """Row A-37 was lost, and A-5 was there twice, both `exact`: 'The response had 100 items before and 100 after.'"""
+    """Before, row A-37 was lost, and A-5 occurred twice, both `exact`: 'The response had 100 items before and 100
+    after.'
+    """
 
     def answer(request: Request) -> Reply:
         if is_again(request):
@@ -92,13 +94,13 @@ def test_a_correction_does_not_replace_an_item_by_another(models: ModelServer) -
 
 
 def test_a_member_that_is_not_allowed_is_removed_alone(models: ModelServer) -> None:
-    """All other members were replaced by those of the correction."""
+    """Before, the correction replaced all other members."""
     models.always(lambda request: gives({"total": 34.5, "currency": "USD"} if is_again(request) else RIGHT | {"x": 1}))
     assert process([INVOICE_PAGE], HEADER)[0].data == RIGHT
 
 
 def test_items_that_share_a_row_are_named(models: ModelServer) -> None:
-    """Two equal items were both cited as `exact` by the only row that has their values."""
+    """Before, two equal items were both cited as `exact` by the only row with their values."""
     models.always(lambda request: gives({"lines": [*rows_of(request), rows_of(request)[5]]}))
     done, context = process(pages_of(20), SCHEMA, strategy="direct-json")
     assert len(done.data["lines"]) == 21
@@ -108,8 +110,9 @@ def test_items_that_share_a_row_are_named(models: ModelServer) -> None:
 
 # ---- Replies --------------------------------------------------------------------------------------------------------
 def test_a_draft_in_a_code_fence_is_not_the_answer(models: ModelServer) -> None:
-    """Of a reply with a draft in a fence and the answer after it, the draft was taken. Which one is meant is not
-    certain, so the model has to be asked again."""
+    """Before, of a reply with a draft in a fence and the answer after it, the draft was used. Since it is not certain
+    which of them is meant, the model has to be called again.
+    """
     draft, final = {"number": "INV-2024-17", "total": 34.5}, {"number": "INV-2024-17", "total": 1234.5}
     text = (
         f"A first draft:\n```json\n{json.dumps({'data': draft})}\n```\nThis takes the discount for the total. "
@@ -121,8 +124,8 @@ def test_a_draft_in_a_code_fence_is_not_the_answer(models: ModelServer) -> None:
 
 
 # ---- Borders --------------------------------------------------------------------------------------------------------
-def test_rows_that_are_for_reading_only_are_not_doubled(models: ModelServer) -> None:
-    """A model that also took the lines around its piece gave 140 items for 120, without a warning."""
+def test_rows_of_the_context_are_not_duplicated(models: ModelServer) -> None:
+    """Before, a model that also read the lines around its piece returned 140 items for 120, without a warning."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
     entries = []
     for number in range(120):
@@ -222,7 +225,7 @@ def with_seller(**seller: Any) -> dict[str, Any]:
 
 
 def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageContext]:
-    """Return the seller of a document whose pieces give these."""
+    """Return the merged seller of a document whose pieces contain these."""
     left = list(given)
 
     def answer(request: Request) -> Reply:
@@ -233,15 +236,16 @@ def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageCont
     return done.data["seller"], context
 
 
-def test_a_common_value_does_not_make_one_firm_of_two(models: ModelServer) -> None:
-    """One firm's name with another's tax id, because both are in DE, without a warning."""
+def test_a_common_value_does_not_merge_two_companies(models: ModelServer) -> None:
+    """Before, one company got the tax ID of another, because both are in DE, without a warning."""
     seller, context = sellers(models, {"name": "Acme", "country": "DE"}, {"tax_id": "DE999999999", "country": "DE"})
     assert seller != {"name": "Acme", "country": "DE", "tax_id": "DE999999999"} or "merge_conflict" in codes(context)
 
 
 def test_pieces_that_agree_are_no_conflict(models: ModelServer) -> None:
-    """The third piece agrees with both others, but only the first place is united with it: the
-    model was asked, and a warning named a conflict that did not exist."""
+    """The third piece agrees with both others, but was merged with the first place only: the model was called, and a
+    warning named a conflict that did not exist.
+    """
     whole = {"name": "Acme", "tax_id": "DE1"}
     seller, context = sellers(models, {"name": "Acme"}, {"tax_id": "DE1"}, whole)
     assert seller == whole
@@ -280,7 +284,7 @@ SUMS = {
     ("total", "amounts"), [("9,999.00", ["1,000.00", "2,000.00"]), (3000, ["1,000.00", 3000])], ids=["text", "mixed"]
 )
 def test_a_sum_of_amounts_as_text_is_compared(models: ModelServer, total: Any, amounts: list[Any]) -> None:
-    """Text with groups is skipped: a total without a number is never compared, and an amount counts nothing."""
+    """Text with groups is skipped: a total without a number is never compared, and such an amount adds nothing."""
     models.always(gives({"total": total, "lines": [{"amount": amount} for amount in amounts]}))
     _, context = process(["1,000.00\n2,000.00\n3,000.00\nTotal 9,999.00"], SUMS)
     assert "sum_differs" in codes(context)
@@ -297,7 +301,7 @@ def staged(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
 
 
 def test_a_retry_does_not_count_stored_replies_again(alice: User, staged: ModelServer, api: APIClient) -> None:
-    """The replies that a retry of a failed task reuses were counted in both runs: 9 calls of 7."""
+    """Before, the replies that a retry of a failed task reuses were counted in both runs: 9 calls instead of 7."""
     task = make_task(alice, "\n".join(pages_of(300)), rule=make_rule(alice, mode="llm", json_schema=SCHEMA))
     staged.always(lambda request: gives({"lines": rows_of(request)}, finish="length" if is_third() else "stop"))
 
@@ -316,7 +320,7 @@ def test_a_retry_does_not_count_stored_replies_again(alice: User, staged: ModelS
 
 
 def test_a_call_without_a_response_is_named_after_the_next_attempt(alice: User, staged: ModelServer) -> None:
-    """Warnings of an attempt end with it. What the call cost is not in the usage, and no warning is left of it."""
+    """Warnings of an attempt end with it. Before, usage lacked the cost of the call, without a warning."""
     task = make_task(alice, PAPER, rule=make_rule(alice, mode="llm", json_schema=HEADER))
     staged.will(Reply(action=hang), gives(RIGHT))
     run(task)

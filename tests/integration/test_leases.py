@@ -33,7 +33,7 @@ def claim() -> Claim:
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
-    """Run `work(n)` in that many threads that begin at the same moment, each with its own connection."""
+    """Run `work(n)` in several threads that start at the same moment, each with its own connection."""
     barrier = threading.Barrier(count)
 
     def run(n: int) -> Any:
@@ -94,9 +94,9 @@ def test_concurrent_claims_take_different_chunks_within_the_slots(dataset: Datas
 
 
 def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User) -> None:
-    """A10, A13: it takes another slot and another chunk while one is under way."""
+    """A10, A13: a claim takes another slot and another chunk while one is in progress."""
     make_job(dataset, alice, 3)
-    claim()  # the job runs: claims touch its row no more
+    claim()  # the job runs: claims no longer change its row
 
     def their_claim() -> Claim:
         try:
@@ -129,7 +129,7 @@ def test_the_cap_of_a_dataset_does_not_affect_other_datasets(dataset: Dataset, a
 
 
 def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User, bob: User) -> None:
-    """A10: a small job behind a large one of another user is served at once, and the large one goes on."""
+    """A10: a small job behind a large one of another user is served at once, and the large one continues."""
     large = make_job(dataset, alice, 50)
     for _ in range(3):
         served = claim()
@@ -148,7 +148,7 @@ def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User, bob: User) -> N
 
 
 def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
-    """Return a claim whose lease ran out, and the one of the worker that has its chunk now."""
+    """Return a claim whose lease expired, and the claim of the worker that holds its chunk now."""
     make_job(dataset, alice, 1)
     stale = claim()
     expire_leases()
@@ -170,7 +170,7 @@ def test_a_stale_fencing_token_changes_nothing(dataset: Dataset, alice: User) ->
     transitions.release([stale])
 
     after = snapshot()
-    # What is the stale worker's own, its slot, it may give back: its call has ended.
+    # The stale worker may release its own slot: its call has ended.
     assert after["chunks"] == before["chunks"]
     assert after["jobs"] == before["jobs"]
     assert after["files"] == []
@@ -257,7 +257,7 @@ def test_concurrent_finishes_complete_a_job_once(dataset: Dataset, alice: User) 
 
 
 def test_a_finish_locks_its_slot_before_the_job(dataset: Dataset, alice: User) -> None:
-    """A claim that waits for the job may hold the lock of a slot that is not its own: the other order is deadlock."""
+    """A claim that waits for the job may hold the lock of another slot: the other order would deadlock."""
     job = make_job(dataset, alice)
     claimed = claim()
 
@@ -293,7 +293,7 @@ def test_a_repeated_finish_counts_once(dataset: Dataset, alice: User) -> None:
 
 
 def test_attempts_after_a_conflict_of_a_replica_are_far_apart(dataset: Dataset, alice: User) -> None:
-    """A14, A17: replication goes on for a while. Other errors are retried within 15 s."""
+    """A14, A17: replication conflicts continue for a while. Other errors are retried within 15 s."""
     make_job(dataset, alice, 1)
     first = claim()
     conflict = database.as_export_error("40001")
@@ -320,7 +320,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
         if delay is not None:
             assert job.status == JobStatus.RETRYING
             assert job.retrying == 1
-            assert leases.claim(backend="test") is None  # its time has not come
+            assert leases.claim(backend="test") is None  # it is not due yet
             delays.append(delay)
             Chunk.objects.update(available_at=Now())
 
@@ -378,7 +378,7 @@ def test_a_released_chunk_does_not_count_an_attempt(dataset: Dataset, alice: Use
 
 
 def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset, alice: User) -> None:
-    """A13: a worker that stands still may still have its query open."""
+    """A13: a suspended worker may still have its query open."""
     make_job(dataset, alice, 1)
     lost = claim()
     assert lost_leases.expired_slots() == []
@@ -392,7 +392,7 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
 
 
 def test_a_late_renewal_does_not_keep_the_slot(dataset: Dataset, alice: User) -> None:
-    """A13: a worker that was stopped must not keep the slot of a chunk that another worker has."""
+    """A13: a suspended worker must not keep the slot of a chunk that another worker holds."""
     stale, _ = taken_over(dataset, alice)
     with pytest.raises(LeaseLost):
         leases.renew(stale)
@@ -401,7 +401,7 @@ def test_a_late_renewal_does_not_keep_the_slot(dataset: Dataset, alice: User) ->
 
 
 def test_a_slot_is_held_as_long_as_its_chunk(dataset: Dataset, alice: User) -> None:
-    """A13: a lease that is over can still be renewed, until the chunk is taken back."""
+    """A13: an expired lease can be renewed until the chunk is reclaimed."""
     make_job(dataset, alice, 1)
     held = claim()
     expire_leases()
@@ -411,7 +411,7 @@ def test_a_slot_is_held_as_long_as_its_chunk(dataset: Dataset, alice: User) -> N
 
 
 def test_the_slot_of_a_withdrawn_chunk_is_freed_after_its_lease(dataset: Dataset, alice: User) -> None:
-    """A13: its worker may not have noticed yet, and be calling."""
+    """A13: its worker may not have noticed yet, and may be in a call."""
     make_job(dataset, alice, 1)
     held = claim()
     assert lost_leases.withdraw(held.chunk_id, token=held.token)
@@ -476,11 +476,11 @@ def test_a_job_with_fresh_files_reuses_none(dataset: Dataset, alice: User) -> No
     assert leases.claim_reusable(batch=10) == []
     fresh = claim()
     assert not fresh.may_reuse
-    assert fresh.known_file is not None  # its ETag is what the refresh replaces
+    assert fresh.known_file is not None  # the refresh replaces the object with this ETag
 
 
 def test_a_check_of_a_file_that_times_out_leads_to_a_call(dataset: Dataset, alice: User) -> None:
-    """A hanging object store must not have the same chunks looked at again and again."""
+    """A hanging object storage must not cause endless checks of the same chunks."""
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
     leases.claim_reusable(batch=10)

@@ -1,9 +1,9 @@
-"""Claims, outcomes, janitors, completion and people, in any order, held against a model after each step.
+"""Claims, outcomes, cleanup, completion, and user actions, in any order, compared with a model after each step.
 
 I1, I3, I4, I7.
 
-Six actors share three slots. Each may stand still past its lease and come back at any later step, with what it holds
-or with what it has long lost.
+Six actors share three slots. Each may stall past its lease, and resume at any later step, with claims that it holds or
+has lost.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
 from tests.integration.factories import make_job, result_of
 
 SLOTS, CAP = 3, 1
-HOUR = 3600  # no lease or pause ends by itself, however slow the machine
+HOUR = 3600  # no lease or pause ends by itself on a slow machine
 LONG_AGO = Now() - timedelta(seconds=1)
 LEFTOVERS = (
     *("exports_delivery", "exports_event", "exports_download", "exports_link", "exports_receipt"),
@@ -56,7 +56,7 @@ LEFTOVERS = (
 
 
 def clean() -> None:
-    """What another example left."""
+    """Delete the rows of earlier examples."""
     with connection.cursor() as cursor:
         cursor.execute(";".join(f"DELETE FROM {table}" for table in LEFTOVERS))
         cursor.execute(
@@ -68,7 +68,7 @@ def clean() -> None:
 
 @dataclass(frozen=True)
 class Held:
-    """What an actor believes to hold: one chunk to call for, or some whose files it looks at."""
+    """The claims that an actor believes it holds: one chunk to export, or some whose files it checks."""
 
     claims: tuple[Claim, ...]
     is_call: bool
@@ -187,7 +187,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(held=holds)
     def suspend_workers(self, held: Held) -> None:
-        """Past the lease."""
+        """Suspend workers past their leases."""
         tokens = [token for _, token in held.pairs]
         Chunk.objects.filter(token__in=tokens).update(lease_until=LONG_AGO)
         Slot.objects.filter(token__in=tokens).update(lease_until=LONG_AGO)
@@ -238,7 +238,7 @@ class Exports(RuleBasedStateMachine):
         for chunk in self.model.chunks.values():
             chunk.is_due |= chunk.status == "retrying"
 
-    # ---- Janitors
+    # ---- Cleanup
     @rule()
     def reclaim(self) -> None:
         lost = self.model.lost()
@@ -248,7 +248,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(held=holds)
     def withdraw(self, held: Held) -> None:
-        """By staff, who saw this token."""
+        """Withdraw a lease as staff who saw this token."""
         pk, token = held.pairs[0]
         lost = lost_leases.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
@@ -281,7 +281,7 @@ class Exports(RuleBasedStateMachine):
         return self.model.jobs[completing.job].token == completing.token
 
     @rule(completing=completings)
-    def stand_still_completing(self, completing: Completing) -> None:
+    def stall_completion(self, completing: Completing) -> None:
         if self.model.jobs[completing.job].is_leased:
             Job.objects.filter(pk=completing.job).update(completion_lease_until=LONG_AGO)
             self.model.jobs[completing.job].is_over = True
@@ -323,7 +323,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(completing=completings)
     def leave_completion(self, completing: Completing) -> None:
-        """The worker receives SIGTERM."""
+        """Return a completion, as when its worker receives SIGTERM."""
         gone = sql.scalar(completion.RELEASE, job=completing.job, token=completing.token)
         assert (gone is not None) == self.is_current(completing)
         if gone:
@@ -331,7 +331,7 @@ class Exports(RuleBasedStateMachine):
             self.model.jobs[completing.job].attempts -= 1
 
     @rule(completing=completings, number=st.integers(1, 3), is_young=st.booleans())
-    def find_files_gone(self, completing: Completing, number: int, is_young: bool) -> None:  # noqa: FBT001
+    def lose_files(self, completing: Completing, number: int, is_young: bool) -> None:  # noqa: FBT001
         job = self.model.jobs[completing.job]
         values = {"chunks": job.chunks[:number], "patience": 3600 if is_young else 0, "attempts": MAX_ATTEMPTS}
         redone = sql.scalar(completion.REDO, job=completing.job, token=completing.token, **values)
@@ -345,15 +345,15 @@ class Exports(RuleBasedStateMachine):
             if self.model.can_complete(pk) and job.attempts >= MAX_ATTEMPTS:
                 job.end("failed")
 
-    # ---- What holds after each step
+    # ---- Invariants after each step
     @invariant()
-    def chunks_are_what_the_model_says(self) -> None:
+    def chunks_match_the_model(self) -> None:
         names = ("status", "token", "attempts", "reusable", "charged", "source")
         rows = {row.pop("pk"): row for row in Chunk.objects.values("pk", *names)}
         assert rows == {pk: {name: getattr(chunk, name) for name in names} for pk, chunk in self.model.chunks.items()}
 
     @invariant()
-    def no_more_slots_are_held_than_there_are_and_nobody_holds_anothers(self) -> None:
+    def held_slots_are_within_the_limit_and_match_the_model(self) -> None:
         held = Slot.objects.held()
         for_all = [slot.token or 0 for slot in held.filter(dataset=None)]
         over = held.filter(lease_until__lt=Now()).values_list("token", flat=True)
@@ -387,12 +387,12 @@ class Exports(RuleBasedStateMachine):
             assert files[row.pk] == this.receipts == (row.status == "success")
 
     @invariant()
-    def what_is_used_is_what_was_paid_and_not_given_back(self) -> None:
+    def usage_equals_debits_minus_refunds(self) -> None:
         assert sum(Usage.objects.values_list("chunks", flat=True)) == self.model.used.total()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is shrunk before it is reported
+@pytest.mark.timeout(600)  # Hypothesis shrinks a failure before it reports it
 def test_rows_match_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:

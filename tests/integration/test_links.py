@@ -1,4 +1,4 @@
-"""What links are bound to, in which order they are refused, and what every attempt leaves. A22, A23, A24, A27, A28."""
+"""The binding of links to clients, the order of refusals, and the record of every attempt. A22, A23, A24, A27, A28."""
 
 import hashlib
 import re
@@ -57,7 +57,7 @@ def outcome(response: Any) -> tuple[int, str]:
 
 
 def test_the_link_of_a_deactivated_user_is_refused(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A22: at once, and not used up."""
+    """A22: at once, without redeeming it."""
     path = path_made_by(api, **HOME)
     User.objects.update(is_active=False)
     for method in (APIClient().get, APIClient().head):
@@ -81,7 +81,7 @@ REDIRECT = (302, "")
 def test_a_link_is_bound_to_the_client_that_created_the_job(
     dataset: Dataset, api: APIClient, stranger: dict[str, Any]
 ) -> None:
-    """A23. The stranger's attempt uses nothing up."""
+    """A23. The attempt of another client does not redeem it."""
     path = path_made_by(api, **HOME)
 
     assert get(path, **stranger) == MISMATCH
@@ -137,7 +137,7 @@ def test_it_stores_a_network_and_a_digest_or_nothing(dataset: Dataset, api: APIC
 
 
 def test_the_whole_user_agent_is_compared(dataset: Dataset, api: APIClient) -> None:
-    """The audit keeps the first 200 characters; what tells two browsers apart may come later."""
+    """The record keeps the first 200 characters, but two browsers may differ only after these."""
     agents = ["x" * 250 + end for end in "ab"]
     path = path_made_by(api, HTTP_USER_AGENT=agents[0])
     assert get(path, HTTP_USER_AGENT=agents[1]) == MISMATCH
@@ -194,7 +194,7 @@ def test_an_unknown_address_creates_no_binding_and_matches_none(
 
 
 def test_a_job_without_a_client_has_unbound_links(dataset: Dataset, alice: User) -> None:
-    """Jobs of before the binding, and those that no request made."""
+    """Jobs from before the binding existed, and those not created by a request."""
     finish(make_job(dataset, alice, 1))
     assert get(links.path_of(Link.objects.get()), **AWAY) == REDIRECT
 
@@ -217,7 +217,7 @@ def test_only_the_bound_client_redeems_a_link_and_once(dataset: Dataset, api: AP
     assert sorted(outcomes) == [REDIRECT] + [MISMATCH] * 10 + [(403, "link_used")] * 9
 
 
-# ---- Refused, in one order ------------------------------------------------------------------------------------------
+# ---- Order of refusals ----------------------------------------------------------------------------------------------
 
 STEPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"expires_at": LONG_AGO, "revoked_at": LONG_AGO, "used_at": LONG_AGO}, AWAY, "link_expired"),
@@ -231,7 +231,7 @@ STEPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_refusals_have_the_first_documented_reason(
     dataset: Dataset, api: APIClient, state: dict[str, Any], client: dict[str, Any], code: str
 ) -> None:
-    """A22. To a prefetch too, and to a HEAD, whose answer has no body: the audit knows."""
+    """A22. For a prefetch, too, and for a HEAD, whose response has no body: the record has the reason."""
     path = path_made_by(api, **HOME)
     Link.objects.update(**state)
 
@@ -258,7 +258,7 @@ def test_every_code_has_a_text_and_is_documented(client: Client) -> None:
     assert operation["responses"]["429"]
 
 
-# ---- Looking uses nothing up ----------------------------------------------------------------------------------------
+# ---- HEAD requests --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def of(code: str) -> str:
 
 
 def test_every_attempt_is_recorded_and_counted(dataset: Dataset, api: APIClient, client: Client) -> None:
-    """A22, A27, A28: one row each, with the link where it is one of the job's."""
+    """A22, A27, A28: one row each, with the link if it is one of the job's."""
     path = path_made_by(api, **HOME)
     before = counts(client)
     get(path, **AWAY)
@@ -330,7 +330,7 @@ def test_attempts_are_recorded_for_jobs_without_a_receipt(dataset: Dataset, api:
 
 
 def test_attempts_for_unknown_jobs_are_only_counted(dataset: Dataset, client: Client) -> None:
-    """There is nothing to hang a row on."""
+    """There is no job that a row could belong to."""
     before = counts(client)
     assert get(f"/exports/{NOBODYS}/download?token={links.signer.sign(UUID(NOBODYS).hex)}") == (403, "link_invalid")
     assert not Download.objects.exists()

@@ -1,6 +1,6 @@
-"""Links in any order of what owners, strangers, staff, time and janitors do, held against a model. A22 to A24.
+"""Links in any order of actions of owners, clients, staff, expiry, and cleanup, compared with a model. A22 to A24.
 
-A link is redeemed once at most, never after it was revoked or its time is over, and a fresh one ends the one before.
+A link is redeemed at most once, never after its revocation or expiry, and a new one revokes the previous one.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ from tests.integration.test_leases_model import clean
 AT_HOME, AWAY = "192.0.2.7", "198.51.100.7"
 HOME = links.ClientBinding(network="192.0.2.0/24", agent="")
 PREFETCH = {"HTTP_SEC_PURPOSE": "prefetch"}
-LINK = st.integers(0, 3)  # which one of a receipt's
+LINK = st.integers(0, 3)  # its number among the links of a receipt
 ADDRESS = st.sampled_from([AT_HOME, AT_HOME, AWAY])
 BOUND = st.sampled_from([HOME, links.UNBOUND])
 
@@ -61,14 +61,14 @@ class LinkModel:
 @dataclass
 class ReceiptModel:
     links: dict[UUID, LinkModel] = field(default_factory=dict)
-    is_over: bool = False  # its own time
-    is_overdue: bool = False  # for so long that its object is to be deleted
+    is_over: bool = False  # its own expiry
+    is_overdue: bool = False  # so long ago that its object is to be deleted
     is_deleted: bool = False
     is_purged: bool = False
     attempts: int = 0
 
     def refuses(self, link: LinkModel, address: str) -> str | None:
-        """Return why, in the contract's order."""
+        """Return the reason, in the documented order."""
         if self.is_purged:
             return "link_invalid"
         if link.is_over or self.is_deleted:
@@ -131,7 +131,7 @@ class Links(RuleBasedStateMachine):
             link.is_revoked |= link.is_open
         self.note(receipt, fresh)
 
-    # ---- Whoever has the link
+    # ---- Clients with a link
     @rule(receipt=receipts, number=LINK, address=ADDRESS)
     def redeem(self, receipt: UUID, number: int, address: str) -> None:
         known, _, link = self.chosen(receipt, number)
@@ -182,10 +182,10 @@ class Links(RuleBasedStateMachine):
         for link in known.links.values():
             link.is_revoked |= link.is_open
 
-    # ---- Time and janitors
+    # ---- Expiry and cleanup
     @rule(receipt=receipts)
     def time_passes(self, receipt: UUID) -> None:
-        """The receipt's time, and the while after it for which the object stays."""
+        """Expire the receipt, or also the period after it in which the object stays."""
         known, past = self.model[receipt], Now() - timedelta(seconds=31)
         Receipt.objects.filter(pk=receipt).update(expires_at=past)
         Link.objects.filter(receipt=receipt).update(expires_at=past)
@@ -203,7 +203,7 @@ class Links(RuleBasedStateMachine):
 
     @rule(receipt=receipts)
     def purge(self, receipt: UUID) -> None:
-        """A week later, when the webhook deliveries of the job's end have long been made."""
+        """Purge the job a week later, when the webhook deliveries of its end have been created."""
         webhook_events.fan_out()
         Job.objects.filter(pk=receipt).update(finished_at=Now() - timedelta(days=8))
         retention.purge_jobs()
@@ -211,9 +211,9 @@ class Links(RuleBasedStateMachine):
             known.is_purged |= known.is_deleted and known is self.model[receipt]
         Job.objects.update(finished_at=Now())
 
-    # ---- What holds after each step
+    # ---- Invariants after each step
     @invariant()
-    def links_are_what_the_model_says(self) -> None:
+    def links_match_the_model(self) -> None:
         rows = {
             row.pk: (row.used_at is not None, row.revoked_at is not None, bool(row.network))
             for row in Link.objects.all()
@@ -226,7 +226,7 @@ class Links(RuleBasedStateMachine):
         }
 
     @invariant()
-    def each_link_was_redeemed_once_at_most_and_one_of_a_receipt_is_open(self) -> None:
+    def links_are_redeemed_at_most_once_and_a_receipt_has_one_open_link(self) -> None:
         redeemed = Counter(Download.objects.filter(outcome="redeemed").values_list("link", flat=True))
         for known in self.model.values():
             assert sum(link.is_open for link in known.links.values()) <= 1
@@ -235,7 +235,7 @@ class Links(RuleBasedStateMachine):
                 assert known.is_purged or redeemed[pk] == link.used
 
     @invariant()
-    def every_attempt_is_written_down(self) -> None:
+    def every_attempt_is_recorded(self) -> None:
         counts = Counter(Download.objects.values_list("job_id", flat=True))
         for receipt, known in self.model.items():
             assert counts[receipt] == (0 if known.is_purged else known.attempts)
@@ -247,7 +247,7 @@ def asked(link: LinkModel, **client: Any) -> int | str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is shrunk before it is reported
+@pytest.mark.timeout(600)  # Hypothesis shrinks a failure before it reports it
 def test_a_link_is_redeemed_at_most_once_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:

@@ -1,4 +1,4 @@
-"""Asking a language model, over real HTTP (B15, B17, B21)."""
+"""Calls of a language model, over real HTTP (B15, B17, B21)."""
 
 import gzip
 import json
@@ -40,12 +40,12 @@ from tests.integration.llm_factories import (
     Notebook,
     codes,
     configure,
+    contains_no_private_data,
     context_of,
     forget,
     note_of,
     ocr_of,
     rule_of,
-    says_nothing_private,
 )
 from tests.integration.openai_server import MODEL, Handler, ModelServer, Reply, gives, problem, says
 from tests.waiting import expect_within
@@ -70,13 +70,13 @@ def process(
 def failure(kind: type[errors.EtlError], **options: Any) -> errors.EtlError:
     with pytest.raises(kind) as caught:
         process(**options)
-    assert says_nothing_private(caught.value, PAPER, "INV-2024-17", "1,234.50")
+    assert contains_no_private_data(caught.value, PAPER, "INV-2024-17", "1,234.50")
     return caught.value
 
 
-# ---- What is sent ---------------------------------------------------------------------------------------------------
+# ---- Requests -------------------------------------------------------------------------------------------------------
 def test_requests_contain_the_schema_of_the_rule(models: ModelServer) -> None:
-    """B15: the rule's prompt, and its schema in the prompt and as one that the server enforces."""
+    """B15: the rule's prompt, and its schema, both in the prompt and for the server to enforce."""
     models.will(gives(GOOD))
 
     result = process(rule=rule_of(system_prompt="Amounts are in euros."))
@@ -140,14 +140,14 @@ def test_missing_settings_are_named(models: ModelServer, settings: Any, changes:
 
 
 def test_an_empty_document_needs_no_model(models: ModelServer) -> None:
-    """B18: nothing empty passes for success."""
+    """B18: an empty result is never a success."""
     failure(EmptyDocument, ocr=ocr_of(" \n ", "\u200b"))
     assert models.requests == []
 
 
 # ---- Dialects -------------------------------------------------------------------------------------------------------
 def picky(*forms: str, message: str = "'response_format.type' is not supported") -> Any:
-    """A server that takes only these forms."""
+    """Return a reply that accepts only these response formats."""
     return lambda request: gives(GOOD) if request.json_form in forms else problem(400, message)
 
 
@@ -159,7 +159,7 @@ STRICT_FIRST = ["strict", "json_schema", "json_object", ""]
 
 
 @pytest.mark.parametrize("accepted", range(4), ids=STRICT_FIRST)
-def test_it_falls_back_if_a_server_refuses_a_form(models: ModelServer, accepted: int) -> None:
+def test_it_falls_back_if_a_server_refuses_a_response_format(models: ModelServer, accepted: int) -> None:
     """B15: response_format falls back: json_schema with strict, without, json_object, and the prompt alone."""
     models.always(picky(STRICT_FIRST[accepted]))
 
@@ -169,7 +169,7 @@ def test_it_falls_back_if_a_server_refuses_a_form(models: ModelServer, accepted:
 
 
 def test_schemas_are_sent_as_far_as_servers_enforce_them(models: ModelServer) -> None:
-    """B15: strict schemas are closed, and what is optional in the rule may be null."""
+    """B15: strict schemas are closed, and optional members of the rule may be null."""
     models.will(problem(400, "strict is not supported"), gives(GOOD))
 
     process()
@@ -188,7 +188,7 @@ def test_schemas_are_sent_as_far_as_servers_enforce_them(models: ModelServer) ->
 
 
 def test_nulls_stand_for_missing_members(models: ModelServer) -> None:
-    """B15: a strict response must name all members, those that the rule does not require as null."""
+    """B15: a strict response must have all members, with null for those that the rule does not require."""
     members = {"number": {"type": "string"}, "total": {"type": "number"}, "note": {"type": "string"}}
     schema = {**INVOICE, "properties": members}
     models.will(gives({**GOOD, "note": None}, [{"pointer": "/number", "page": 1, "quote": "Invoice INV-2024-17"}]))
@@ -228,7 +228,7 @@ def test_it_remembers_the_accepted_response_format(models: ModelServer) -> None:
     process()
     assert forms(models) == ["json_object"]
 
-    server_features.known.clear()  # as another process, which has Redis alone
+    server_features.known.clear()  # like another process, which shares only Redis
     process()
     assert forms(models) == ["json_object", "json_object"]
     assert 0 < valkey().ttl(note_of(models)) <= server_features.KEEP_SECONDS
@@ -256,8 +256,9 @@ def test_it_ignores_formats_remembered_by_other_releases(models: ModelServer) ->
 
 
 def test_a_refused_schema_does_not_change_the_format_of_others(models: ModelServer) -> None:
-    """A schema that a server's grammar cannot hold is no reason to do without one for all rules, and is not sent again
-    with each document (B15)."""
+    """If a server's grammar cannot express one schema, the schemas of other rules are still sent, and that one is not
+    sent again with each document (B15).
+    """
     other = {**INVOICE, "required": ["number"]}
     models.will(*[problem(400, "Invalid schema for response_format 'answer'")] * 2)
     models.always(gives(GOOD))
@@ -311,8 +312,8 @@ ECHOED = "Our sensor measured the temperature. No system role. Use max_completio
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_a_server_that_repeats_the_document_changes_nothing_for_others(models: ModelServer, status: int) -> None:
-    """Its words would otherwise switch a parameter off for every document for hours."""
+def test_an_error_that_quotes_the_document_does_not_affect_other_documents(models: ModelServer, status: int) -> None:
+    """Otherwise its words would disable a parameter for every document for hours."""
     models.will(lambda request: problem(status, f"Cannot process: {request.message('user')}"))
     models.always(gives(GOOD))
 
@@ -321,12 +322,12 @@ def test_a_server_that_repeats_the_document_changes_nothing_for_others(models: M
 
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
     assert models.requests[-1].messages[0]["role"] == "system"
-    server_features.known.clear()  # as another process
+    server_features.known.clear()  # like another process
     process()
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
 
 
-def test_a_request_that_is_repeated_beside_the_message_is_ignored(models: ModelServer) -> None:
+def test_a_request_quoted_beside_the_error_message_is_ignored(models: ModelServer) -> None:
     detail = [{"type": "missing", "loc": ["body", "n"], "msg": "Field required", "input": {"temperature": 0}}]
     models.always(Reply({"detail": detail}, status=422))
 
@@ -335,13 +336,13 @@ def test_a_request_that_is_repeated_beside_the_message_is_ignored(models: ModelS
     assert len(models.requests) == 1
 
 
-def test_words_of_the_document_are_no_context_limit(models: ModelServer) -> None:
+def test_quoted_words_of_the_document_are_no_context_limit_error(models: ModelServer) -> None:
     models.always(lambda request: problem(400, f"Cannot process: {request.message('user')}"))
     failure(LlmForbidden, ocr=ocr_of(f"{PAPER}\nThe context length is 5 m. It triggers a content filter."))
     assert len(models.requests) == 1
 
 
-# ---- Answers --------------------------------------------------------------------------------------------------------
+# ---- Responses ------------------------------------------------------------------------------------------------------
 TEXTS = {
     "bare data": json.dumps(GOOD),
     "a fence": f"```json\n{json.dumps({'data': GOOD})}\n```",
@@ -368,16 +369,16 @@ BAD = {
     "two fences": f"```json\n{json.dumps(GOOD)}\n```\nor\n```json\n{json.dumps(GOOD)}\n```",
     "NaN": '{"number": "1", "total": NaN}',
     "an endless number": '{"number": "1", "total": 1e999}',
-    "a number longer than any": '{"number": "1", "total": ' + "9" * 5_000 + "}",
+    "a number with 5,000 digits": '{"number": "1", "total": ' + "9" * 5_000 + "}",
     "a member twice": '{"number": "1", "number": "2", "total": 1}',
     "a cut-off object": '{"number": "INV-2024-17", "total": 1234.5',
     "quotes of another kind": "{'number': 'INV-2024-17', 'total': 1234.5}",
-    "what cannot be stored": '{"number": "\\u0000", "total": 1}',
-    "half a character": '{"number": "\\ud800", "total": 1}',
-    "depths": '{"data": ' + "[" * 100_000,
-    "deep but whole": "[" * 500 + "]" * 500,
+    "a NUL character": '{"number": "\\u0000", "total": 1}',
+    "half a surrogate pair": '{"number": "\\ud800", "total": 1}',
+    "endless nesting": '{"data": ' + "[" * 100_000,
+    "deep but complete nesting": "[" * 500 + "]" * 500,
     "fences without end": "```json\n" * 100_000,
-    "more than anybody reads": "[" + "0," * 200_000 + "0]",
+    "a very long list": "[" + "0," * 200_000 + "0]",
     "thoughts alone": "<think>Hm.</think>",
     "a value of the wrong type": '{"number": 17, "total": "a lot"}',
     "a member too many": '{"number": "INV-2024-17", "total": 1234.5, "note": ""}',
@@ -388,7 +389,7 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
 def test_invalid_json_is_retried_with_the_reason(models: ModelServer, text: str) -> None:
-    """B17: a re-ask carries the previous answer and the errors, and is counted."""
+    """B17: a corrective retry contains the previous response and the errors, and is counted."""
     models.will(says(text), gives(GOOD))
     context = context_of()
 
@@ -397,7 +398,7 @@ def test_invalid_json_is_retried_with_the_reason(models: ModelServer, text: str)
     first, second = models.requests
     assert second.messages[:2] == first.messages
     assert second.messages[2]["role"] == "assistant"
-    # Never cut: a model that is shown half of its answer takes it for the whole.
+    # Never cut: a model that is shown half of its response takes it for all of it.
     shown = (
         text if len(text) <= 40_000 else f"(an answer of {len(text.strip())} characters, which is not repeated here)"
     )
@@ -418,7 +419,7 @@ def test_schema_errors_are_sent_back_to_the_model(models: ModelServer) -> None:
 
 @pytest.mark.parametrize("text", [BAD["prose"], BAD["a value of the wrong type"]])
 def test_it_fails_after_three_invalid_responses(models: ModelServer, text: str) -> None:
-    """B17: at most 2 re-asks, then schema_validation."""
+    """B17: at most 2 corrective retries, then schema_validation."""
     models.always(says(text))
     context = context_of()
 
@@ -465,7 +466,7 @@ def test_it_counts_a_call_without_usage(models: ModelServer) -> None:
     ],
 )
 def test_it_ignores_invalid_usage(models: ModelServer, usage: Any) -> None:
-    models.will(says(json.dumps(GOOD), usage=Odd(usage)))
+    models.will(says(json.dumps(GOOD), usage=as_object(usage)))
     context = context_of()
 
     process(context=context)
@@ -473,16 +474,16 @@ def test_it_ignores_invalid_usage(models: ModelServer, usage: Any) -> None:
     assert "usage_unknown" in codes(context)
 
 
-def Odd(usage: Any) -> Any:  # noqa: N802
+def as_object(usage: Any) -> Any:
     return usage if isinstance(usage, dict) else {"odd": usage}
 
 
-# ---- No answer ------------------------------------------------------------------------------------------------------
+# ---- Incomplete responses -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "reply", [says('{"number": "INV', finish="length"), says("", finish="length"), says(None, finish="max_tokens")]
 )
 def test_truncated_responses_are_never_repaired(models: ModelServer, reply: Reply) -> None:
-    """B17: truncated answers are not repaired, nor asked for again."""
+    """B17: truncated responses are neither repaired nor requested again."""
     models.always(reply)
 
     error = failure(LlmTruncated)
@@ -506,7 +507,7 @@ def test_it_recognizes_refusals(models: ModelServer, reply: Reply) -> None:
     assert (error.code, error.transient, len(models.requests)) == ("llm_refused", False, 1)
 
 
-NOTHINGS = {
+INVALID_RESPONSES = {
     "no content": says(None),
     "white space": says(" \n"),
     "a tool": says("", finish="tool_calls"),
@@ -519,11 +520,11 @@ NOTHINGS = {
     "nothing at all": Reply(b""),
     "a page": Reply(b"<html>It works!</html>", headers={"Content-Type": "text/html"}),
     "bytes": Reply(bytes(range(256))),
-    "depths": Reply(b"[" * 100_000),
+    "endless nesting": Reply(b"[" * 100_000),
 }
 
 
-@pytest.mark.parametrize("reply", NOTHINGS.values(), ids=NOTHINGS.keys())
+@pytest.mark.parametrize("reply", INVALID_RESPONSES.values(), ids=INVALID_RESPONSES.keys())
 def test_a_missing_response_is_a_transient_error(models: ModelServer, reply: Reply) -> None:
     models.always(reply)
 
@@ -551,7 +552,7 @@ def test_empty_responses_are_counted_and_not_cached(models: ModelServer) -> None
     assert len(models.requests) == 2
 
 
-# ---- Trouble --------------------------------------------------------------------------------------------------------
+# ---- Failures -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "body", [b"[" * 100_000, b"\xff\x00", b"", b'"x"', b'{"error": {"message": [[1]], "code": {}}}']
 )
@@ -596,7 +597,7 @@ def test_each_status_has_an_error(
     assert error.transient is transient
     assert error.retryable is transient
     assert error.code == ("document_too_long" if status == 413 else "llm_unavailable")
-    assert len(models.requests) == 1  # attempts are the stage's
+    assert len(models.requests) == 1  # the stage counts attempts
 
 
 @pytest.mark.parametrize(
@@ -641,7 +642,7 @@ def test_it_reports_an_unreachable_server(models: ModelServer, settings: Any) ->
 
 
 def drip(handler: Handler) -> None:
-    """Send the head of an answer, and then a byte now and then, forever."""
+    """Send the headers of a response, and then single bytes, without end."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
     while not handler.server_of_models.stopped.wait(0.05):
         handler.wfile.write(b" ")
@@ -684,7 +685,7 @@ def test_a_call_ends_at_the_deadline_of_the_stage(models: ModelServer, action: A
 
 @pytest.mark.parametrize("action", [drip, drip_head, hang])
 def test_a_call_is_aborted_when_the_lease_is_lost(models: ModelServer, action: Any) -> None:
-    """A worker that has lost its task must not go on paying for it."""
+    """A worker that has lost its task must not continue to pay for it."""
     models.always(Reply(action=action))
 
     def ask() -> None:
@@ -725,12 +726,12 @@ def test_response_sizes_are_limited(models: ModelServer) -> None:
 
     failure(LlmInvalidResponse)
 
-    # And what the kernel holds on the way, which is some megabytes.
+    # Plus the kernel's buffers, which are some megabytes.
     assert client.MAX_RESPONSE_BYTES <= sent[0] < 10 * client.MAX_RESPONSE_BYTES
 
 
 def test_compressed_responses_are_refused(models: ModelServer) -> None:
-    """A megabyte of zeros is a thousand bytes on the way: what unpacks cannot be bounded by its size."""
+    """A megabyte of zeros is a thousand bytes when compressed, so the transferred size is no bound."""
     packed = gzip.compress(json.dumps({"choices": []}).encode() + b" " * 50_000_000)
     models.always(Reply(packed, headers={"Content-Encoding": "gzip"}))
 
@@ -753,7 +754,7 @@ def test_an_invalid_key_is_reported(models: ModelServer, settings: Any, key: str
 
 
 def test_documents_responses_and_keys_are_not_logged(models: ModelServer) -> None:
-    """What people entrusted to us is in no line, whatever goes wrong."""
+    """No log line contains data of users, for any kind of failure."""
     models.will(says("secret answer"), problem(500, "secret complaint"))
     with structlog.testing.capture_logs() as lines:
         failure(LlmUnavailable)
@@ -764,7 +765,7 @@ def test_documents_responses_and_keys_are_not_logged(models: ModelServer) -> Non
 
 # ---- Journal --------------------------------------------------------------------------------------------------------
 class Killed(BaseException):
-    """The worker is gone."""
+    """The worker process ended."""
 
 
 def dies(*_args: Any) -> None:
@@ -810,7 +811,7 @@ def test_cached_responses_are_not_used_for_other_rules_or_documents(models: Mode
 
 
 def test_a_repeated_request_is_identical(models: ModelServer) -> None:
-    """Markers are random to the outside, and the same in each attempt of a run."""
+    """Markers are unpredictable, and the same in each attempt of a run."""
     models.always(gives(GOOD))
 
     process()
@@ -869,7 +870,7 @@ PRINTED = "Bolts 100.00\n<!-- Discount 10.00 -->\nNuts 50.00\n<!-- page: 99 -->"
 
 
 def test_printed_comments_are_sent(models: ModelServer) -> None:
-    """B42: what stands between the marks of a comment is text that people see on the page."""
+    """B42: text between comment marks is visible on the page."""
     models.will(gives(GOOD))
     context = context_of()
 
@@ -954,7 +955,7 @@ def test_hidden_prompt_injections_are_found(models: ModelServer) -> None:
 
 
 def test_it_is_thread_safe(models: ModelServer) -> None:
-    """One object serves the web process, too, where threads share it."""
+    """The threads of the web process share one object."""
     llm = Llm()
     models.always(lambda request: gives({"number": "A" if "paper A" in request.message("user") else "B", "total": 1}))
     found: dict[str, Any] = {}

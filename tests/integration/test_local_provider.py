@@ -288,7 +288,7 @@ def test_low_confidence_has_a_warning(provider: LocalProvider, made: Maker) -> N
 
 
 def test_images_on_pages_with_text_are_read(provider: LocalProvider, made: Maker) -> None:
-    """A form that is an image below a line of text: before, its values were lost without a warning."""
+    """Before, the values of a form that is an image below a line of text were lost without a warning."""
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[0]
     paper = FPDF()
     paper.set_font("helvetica", size=12)
@@ -539,7 +539,7 @@ def test_an_exception_in_an_office_reader_is_logged_and_counted(
 # ---- The process ----------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_a_crash_of_the_sandbox_fails_one_document(provider: LocalProvider, long: Document) -> None:
-    """B12: parsing cannot take a worker down."""
+    """B12: a crash of the parser does not end the worker."""
     with pytest.raises(OcrFailed) as caught:
         convert(provider, long, on_progress=lambda *_: os.kill(pid_of(provider), signal.SIGKILL))
     assert caught.value.transient
@@ -619,7 +619,7 @@ def test_the_sandbox_does_not_import_django(provider: LocalProvider) -> None:
     ],
 )
 def test_the_sandbox_has_only_the_required_permissions(deed: str) -> None:
-    """B12, B13: no network, ever; no programs, no files."""
+    """B12, B13: no network, no programs, and no files."""
     done = run(
         "import pathlib, socket, subprocess\n"
         f"from etl.providers.local import sandbox\nsandbox.confine()\nsandbox.confine_further()\n{deed}"
@@ -686,7 +686,7 @@ process.kill()
     assert run(code).stdout.split() == ["0", "True"]
 
 
-# ---- A document that takes over its process -------------------------------------------------------------------------
+# ---- Documents with code execution ----------------------------------------------------------------------------------
 @pytest.fixture
 def taken_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
     """A provider whose documents run code in their process after each page. `result` is the page's message."""
@@ -726,7 +726,7 @@ UNFILTERED = {"pyseccomp": "raise RuntimeError('Unable to find libseccomp')"}
 def test_a_document_finds_nothing_of_the_documents_before_it(
     taken_over: Callable[..., LocalProvider], made: Maker
 ) -> None:
-    """B12: the process of one user's document would put its text into the next user's result."""
+    """B12: otherwise a document could put text into the result of the next user."""
     provider = taken_over("kept.append(result['text'])\nresult['text'] = ' and '.join(kept)")
     assert "Ann's salary" in convert(provider, made(hostile.printed("Ann's salary")))[0].markdown
     markdown = convert(provider, made(hostile.printed("Bob's invoice")))[0].markdown

@@ -1,7 +1,7 @@
-"""Long documents with a scripted reader: no row is lost, doubled, or changed without a warning that names it (B42).
+"""Long documents with a scripted reader: no row is lost, duplicated, or changed without a warning that names it (B42).
 
-The reader answers from nothing but the request. What it does wrong is scripted: rows without a member, forgotten rows
-when it is asked again, conflicts, and slow or failing calls.
+The reader answers from the request alone. Its errors are scripted: rows without a member, rows omitted from a
+corrective retry, conflicts, and slow or failing calls.
 """
 
 import json
@@ -38,13 +38,13 @@ HEAD = "| article | amount |\n|---|---|\n"
 
 
 def pages_of(rows: int, *, per_page: int = 50) -> list[str]:
-    """A statement of this many rows."""
+    """Return the pages of a statement with this many rows."""
     lines = [f"| A-{number} | {number}.50 |\n" for number in range(rows)]
     return [HEAD + "".join(lines[at : at + per_page]) for at in range(0, rows, per_page)]
 
 
 def rows_of(request: Request) -> list[dict[str, Any]]:
-    """The rows in the document's text, as a careful reader takes them."""
+    """Return the rows in the document's text, as a careful reader finds them."""
     user = request.message("user")
     text = user.split(user.split("\n")[1])[2]
     return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text)]
@@ -89,7 +89,9 @@ def without_sku(rows: list[dict[str, Any]], *numbers: int) -> list[dict[str, Any
 
 
 def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer) -> None:
-    """One of 500 rows without a required member made one call of all data, whose answer of ten rows was taken."""
+    """Before, one of 500 rows without a required member caused one call with all data, whose answer of ten rows was
+    used.
+    """
 
     def answer(request: Request) -> Reply:
         if is_again(request):
@@ -109,14 +111,14 @@ def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer)
 
 
 def text_of(request: Request) -> str:
-    """The text between the markers."""
+    """Return the text between the markers."""
     user = request.message("user")
     return user.split(user.split("\n")[1])[2].strip()
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, strategy: str) -> None:
-    """Each correction sent the whole piece again, or in one call the whole document."""
+    """Before, each correction sent the whole piece again, or, in one call, the whole document."""
 
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
@@ -138,7 +140,7 @@ def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, str
     assert again.message("user").count("The member 'sku' is missing.") == 1
 
 
-def test_rows_that_were_read_again_in_vain_are_shown_with_their_values(models: ModelServer) -> None:
+def test_rows_reread_without_success_are_shown_with_their_values(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         if len(request.messages) > 2:
             return gives({"lines": rows_of(request)})
@@ -154,7 +156,7 @@ def test_rows_that_were_read_again_in_vain_are_shown_with_their_values(models: M
 
 
 def test_items_that_differ_only_in_what_is_missing_are_not_mixed_up(models: ModelServer) -> None:
-    """The correction of an item without its number showed only values that another item of the piece has, too."""
+    """Before, the correction of an item without its number showed only values that another item has, too."""
     page = HEAD + "".join(f"| A-{number} | 7.50 |\n" for number in range(60))
 
     def answer(request: Request) -> Reply:
@@ -167,7 +169,7 @@ def test_items_that_differ_only_in_what_is_missing_are_not_mixed_up(models: Mode
     assert result.data["lines"] == [{"sku": f"A-{number}", "amount": 7.5} for number in range(60)]
 
 
-def test_what_cannot_be_found_is_corrected_with_the_whole_text(models: ModelServer) -> None:
+def test_items_that_cannot_be_located_are_corrected_with_the_whole_text(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         return gives({"lines": rows if is_again(request) else [*rows[:7], {}, *rows[8:]]})
@@ -177,8 +179,8 @@ def test_what_cannot_be_found_is_corrected_with_the_whole_text(models: ModelServ
     assert text_of(models.requests[1]) == text_of(models.requests[0])
 
 
-def test_a_required_value_that_no_piece_gave_is_looked_for_once(models: ModelServer) -> None:
-    """The task failed with all its good rows."""
+def test_a_required_value_missing_from_all_pieces_is_requested_once(models: ModelServer) -> None:
+    """Before, the task failed with all its valid rows."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
     def answer(request: Request) -> Reply:
@@ -193,8 +195,8 @@ def test_a_required_value_that_no_piece_gave_is_looked_for_once(models: ModelSer
     assert len(text_of(last)) < 8_200
 
 
-def test_other_members_of_the_reply_about_a_missing_value_are_not_asked_for_again(models: ModelServer) -> None:
-    """A reply with the value and with rows that do not fit was requested again, and its value was lost."""
+def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: ModelServer) -> None:
+    """Before, a reply with the value and with invalid rows was requested again, and its value was lost."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
     def answer(request: Request) -> Reply:
@@ -206,7 +208,7 @@ def test_other_members_of_the_reply_about_a_missing_value_are_not_asked_for_agai
     assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
 
 
-def test_a_value_that_is_not_found_at_the_edges_is_looked_for_in_more_text(models: ModelServer, settings: Any) -> None:
+def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: ModelServer, settings: Any) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_size_chars": 8_000})
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
     sizes: list[int] = []
@@ -253,7 +255,7 @@ def test_a_correction_that_loses_items_is_refused(models: ModelServer, strategy:
 
 
 def test_rejected_items_are_named_by_their_own_pages(models: ModelServer) -> None:
-    """In one call of a whole document, "pages 1 to 10" names nothing."""
+    """With one call for a whole document, "pages 1 to 10" would not locate the item."""
 
     def answer(request: Request) -> Reply:
         rows = without_sku(rows_of(request), 7, 237)
@@ -272,8 +274,8 @@ def test_a_rule_may_require_all_items(models: ModelServer) -> None:
         process(require_complete=True)
 
 
-def test_a_response_that_is_not_shown_whole_is_not_shown_at_all(models: ModelServer) -> None:
-    """A second ask showed the first 40,000 of 59,000 characters, and 336 of 500 rows came back."""
+def test_a_response_too_long_to_repeat_is_not_shown_in_part(models: ModelServer) -> None:
+    """Before, a corrective retry showed the first 40,000 of 59,000 characters, and 336 of 500 rows came back."""
     models.will(says(json.dumps({"data": {"lines": ALL}}, indent=8)[:-1]), lambda r: gives({"lines": rows_of(r)}))
 
     assert process(strategy="direct-json").data["lines"] == ALL
@@ -297,8 +299,9 @@ def test_values_outside_of_lists_are_corrected_without_the_lists(models: ModelSe
 
 
 def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) -> None:
-    """A correction is shown the lines of the wrong value alone. The other values that it does not find there were
-    replaced by null, and the task failed."""
+    """A correction contains only the lines of the wrong value. Before, the other values, which it cannot find there,
+    were replaced by null, and the task failed.
+    """
     names = ("opening", "closing", "number")
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], **{name: {"type": "number"} for name in names}}}
     schema["required"] = [*names, "lines"]
@@ -342,8 +345,9 @@ def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: M
 
 
 def test_an_item_of_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
-    """The mismatch is of the item as a whole, so nothing of it had to be kept: any item of the right form took its
-    place."""
+    """Before, since the error is about the item as a whole, no value of it had to be kept: any item of the right form
+    replaced it.
+    """
     rows = {"type": "array", "items": {"anyOf": [ROW, {"type": "string"}]}}
     schema = {**SCHEMA, "properties": {"lines": rows}}
 
@@ -363,7 +367,7 @@ def test_an_item_of_no_alternative_is_not_replaced_by_another(models: ModelServe
 
 # ---- Conflicts ------------------------------------------------------------------------------------------------------
 def totals(*values: Any) -> Any:
-    """A reader that gives the total of each piece in turn, and chooses the last place when it is asked."""
+    """Return a reader that finds these totals in the pieces in turn, and chooses the last of different ones."""
 
     def answer(request: Request) -> Reply:
         piece = re.search(r"piece (\d+) of", request.message("user"))
@@ -380,7 +384,7 @@ def with_total(**keywords: Any) -> dict[str, Any]:
 
 
 def test_the_model_is_asked_once_about_values_that_differ(models: ModelServer) -> None:
-    """The sum that was carried forward, of the first piece that had one, became the total."""
+    """Before, the first subtotal that was carried forward became the total."""
     models.always(totals(117017.0, 1006573.25))
     context = context_of(seconds=120)
 
@@ -419,7 +423,7 @@ def test_a_rule_may_refuse_values_that_differ(models: ModelServer) -> None:
         process(100, schema=with_total(**{"x-merge": "error"}))
 
 
-def test_an_object_of_two_places_is_put_to_the_model(models: ModelServer) -> None:
+def test_the_model_chooses_between_objects_of_two_places(models: ModelServer) -> None:
     firm = {"type": "object", "properties": {"name": {"type": "string"}, "tax": {"type": "string"}}}
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "firm": firm}}
     firms = {1: {"name": "ACME"}, 2: {"name": "Beta", "tax": "DE1"}}
@@ -438,7 +442,7 @@ def test_an_object_of_two_places_is_put_to_the_model(models: ModelServer) -> Non
 
 
 def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
-    """Only the first eight were, and the total on the last page could not be chosen."""
+    """Before, only the first eight were shown, and the total on the last page could not be chosen."""
     values = [100.5 + number for number in range(10)]
     models.always(totals(*values))
     context = context_of(seconds=120)
@@ -449,8 +453,8 @@ def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
     assert warning(context, "merge_conflict").endswith("It was shown the first and the last ones, 8 of 10.")
 
 
-def test_lists_by_position_that_differ_are_put_to_the_model(models: ModelServer) -> None:
-    """The task failed with a TypeError, after all pieces were paid."""
+def test_the_model_chooses_between_tuples_that_differ(models: ModelServer) -> None:
+    """Before, the task failed with a TypeError after all pieces were paid."""
     place = {"type": ["array", "null"], "prefixItems": [{"type": "number"}, {"type": "number"}]}
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "place": place}}
     places = {1: [1.5, 2.5], 2: [3.5, 4.5]}
@@ -471,7 +475,7 @@ SUMMED = with_total(**{"x-sum-of": "/lines/*/amount", "x-merge": "last"})
 
 
 def test_amounts_that_cannot_be_read_are_not_summed(models: ModelServer) -> None:
-    """The warning said that the sum of "50.00 EUR" and "50.00" is 50.00."""
+    """Before, a warning stated that the sum of "50.00 EUR" and "50.00" is 50.00."""
     amount = {"type": "array", "items": {"type": "string"}}
     schema = {"type": "object", "properties": {"total": {"type": "string", "x-sum-of": "/rows/*"}, "rows": amount}}
     models.always(gives({"total": "100.00", "rows": ["50.00 EUR", "50.00"]}))
@@ -523,7 +527,7 @@ def noted(request: Request) -> list[dict[str, Any]]:
 
 
 def test_rows_that_are_lost_when_notes_are_combined_are_noticed(models: ModelServer, settings: Any) -> None:
-    """The combination was taken as it came, also with half of the rows."""
+    """Before, a combination with half of the rows was accepted."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_threshold_chars": 100_000})
 
     def answer(request: Request) -> Reply:
@@ -548,7 +552,7 @@ def test_a_combination_that_keeps_losing_rows_fails(models: ModelServer) -> None
         process(60, strategy="chunked-summarize")
 
 
-def test_notes_that_do_not_count_are_reported(models: ModelServer) -> None:
+def test_notes_without_a_count_of_items_are_reported(models: ModelServer) -> None:
     models.always(lambda r: says("Notes") if "piece" in r.message("user").split("\n")[0] else gives({"lines": []}))
     context = context_of(seconds=120)
     process(60, context=context, strategy="chunked-summarize")
@@ -557,7 +561,7 @@ def test_notes_that_do_not_count_are_reported(models: ModelServer) -> None:
 
 # ---- Shared corrections ---------------------------------------------------------------------------------------------
 def spoiled(request: Request, *, every: int) -> list[dict[str, Any]]:
-    """Every such row has no amount."""
+    """Return the rows of a request, with every n-th amount removed."""
     rows = rows_of(request)
     return [row if int(row["sku"][2:]) % every else {"sku": row["sku"]} for row in rows]
 
@@ -577,7 +581,7 @@ class Killed(BaseException):
     """The worker process ended."""
 
 
-def test_a_worker_that_is_killed_between_shared_corrections_pays_for_none_twice(models: ModelServer) -> None:
+def test_a_worker_killed_between_shared_corrections_pays_for_none_twice(models: ModelServer) -> None:
     """Killed after each response. The next run takes the paid ones from the cache, and the result is the same."""
 
     def dies(_usage: Usage) -> None:
@@ -609,7 +613,7 @@ def test_a_worker_that_is_killed_between_shared_corrections_pays_for_none_twice(
 
 # ---- Several calls at a time ----------------------------------------------------------------------------------------
 class Crowd:
-    """A server that counts the calls that it answers at the same time."""
+    """A server that counts concurrent calls."""
 
     def __init__(self, seconds: float = 0.2) -> None:
         self.seconds, self.now, self.most = seconds, 0, 0

@@ -1,4 +1,4 @@
-"""Who may read the numbers, whose they are, and what the database adds to them. A27."""
+"""Metrics: access, aggregation over processes, and gauges from the database. A27."""
 
 import importlib
 import re
@@ -82,7 +82,7 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"sluice_test_events_total 5.0" in exposition.exposition()
 
 
-# ---- The names --------------------------------------------------------------------------------------------------
+# ---- Names ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "kind", "sample"),
     [
@@ -101,7 +101,7 @@ def test_every_documented_metric_exists_from_the_start(client: Client, name: str
 
 
 def ours() -> dict[str, tuple[str, set[str]]]:
-    """Return type and labels of all our metrics by their names, as they are exposed."""
+    """Return type and labels of all our metrics by name, as exposed."""
     return {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,
@@ -114,9 +114,9 @@ def ours() -> dict[str, tuple[str, set[str]]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_documentation_lists_exactly_the_metrics() -> None:
-    for module in ("config.urls", "config.platform.worker_consumer"):  # as web and workers do
+    for module in ("config.urls", "config.platform.worker_consumer"):  # like web and workers
         importlib.import_module(module)
-    periodic.once("reap", every=1, run=lambda: None)  # a tick with a time
+    periodic.once("reap", every=1, run=lambda: None)  # a tick with a timestamp
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
     documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
@@ -125,7 +125,7 @@ def test_the_documentation_lists_exactly_the_metrics() -> None:
 
 # ---- From the database ------------------------------------------------------------------------------------------
 def gauge(name: str, **labels: str) -> float:
-    """Return a gauge as it is exposed now."""
+    """Return the current value of an exposed gauge."""
     text = prometheus_client.generate_latest(exposition.at_scrape).decode()
     (value,) = (
         sample.value
@@ -174,7 +174,7 @@ def test_it_reports_the_depth_and_age_of_document_queues(alice: User, settings: 
 
 
 def test_runs_of_recovery_and_of_the_sweep_are_counted(db: None) -> None:
-    """C6: that of any number of beats one gets to run it counts once."""
+    """C6: with any number of beats, a run is counted once."""
 
     def ticks(tick: str) -> float:
         value: float = etl_metrics.TICKS.labels(tick)._value.get()
@@ -222,7 +222,7 @@ def test_it_reports_objects_of_expired_receipts(dataset: Dataset, alice: User) -
 
 
 def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> None:
-    """A27: a scrape costs the same whatever lies in the tables."""
+    """A27: a scrape costs the same for tables of any size."""
     make_job(dataset, alice, 1000)
     claimed = [claim() for _ in range(8)]
     transitions.finish([(one, result_of(one)) for one in claimed[:6]])
@@ -241,7 +241,7 @@ def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> N
 
 @contextmanager
 def a_port(*, listening: bool) -> Iterator[int]:
-    """Give a port that refuses connections, or whose server never says a word."""
+    """Yield a port that refuses connections, or whose server never responds."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listening:

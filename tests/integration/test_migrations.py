@@ -1,4 +1,4 @@
-"""Migrations on databases of their own: each is repeated from every point at which it may end."""
+"""Migrations on separate databases: each is repeated after an interruption at every point."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,7 +18,7 @@ APPS = ("etl", "exports", "platform", "rules")
 GRAPH = MigrationLoader(None).graph
 OURS = sorted(key for key in GRAPH.nodes if key[0] in APPS)
 Node = tuple[str, str]
-# All of them, each after those that it needs.
+# All migrations, each after its dependencies.
 ORDER: list[Node] = list(dict.fromkeys(key for leaf in GRAPH.leaf_nodes() for key in GRAPH.forwards_plan(leaf)))
 
 SCHEMA = """
@@ -39,7 +39,7 @@ class Killed(BaseException):
 
 
 class Databases:
-    """Databases beside the test database, and connections to them."""
+    """Separate databases, and connections to them."""
 
     def __init__(self) -> None:
         self.server = self.session("postgres")
@@ -56,12 +56,14 @@ class Databases:
         return name
 
     def drop(self, name: str) -> None:
-        """Delete a database. Not with FORCE: that refuses to end an autovacuum worker, for which this waits."""
+        """Delete a database, waiting for autovacuum workers, which FORCE refuses to terminate."""
         self.server.execute(f'DROP DATABASE IF EXISTS "{name}"')
 
     @contextmanager
     def open(self, name: str) -> Iterator[Any]:
-        """A connection of Django to this database, by its name as the alias: the record of migrations asks for that."""
+        """Open a connection of Django to this database, under its name as the alias, which the migration recorder
+        requires.
+        """
         connections.databases[name] = {**connection.settings_dict, "NAME": name, "OPTIONS": {}}
         try:
             yield connections[name]
@@ -72,14 +74,15 @@ class Databases:
     def migrate(
         self, name: str, target: Node, state: ProjectState | None = None, wrap: Callable[..., Any] | None = None
     ) -> ProjectState:
-        """Migrate up to a node, and return the state behind it.
+        """Migrate up to a node, and return the state after it.
 
-        With the state before it, which takes Django long to build, only this node runs.
+        With the state before it, which Django builds slowly,
+                only this node runs.
         """
         with self.open(name) as wrapper:
             executor = MigrationExecutor(wrapper)
             if target in executor.loader.applied_migrations:
-                return state or ProjectState()  # the end was after its commit
+                return state or ProjectState()  # the interruption was after its commit
             plan = [(executor.loader.graph.nodes[target], False)] if state else executor.migration_plan([target])
             with wrapper.execute_wrapper(wrap) if wrap else nullcontext():
                 return executor.migrate([target], plan, state=state and state.clone())
@@ -101,7 +104,7 @@ def databases(django_db_setup: None, django_db_blocker: Any) -> Iterator[Databas
 
 
 def counting(numbers: Iterator[int]) -> Callable[..., Any]:
-    """Return a wrapper that takes a number for each statement."""
+    """Return a wrapper that numbers the statements."""
 
     def execute(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         next(numbers)
@@ -111,7 +114,7 @@ def counting(numbers: Iterator[int]) -> Callable[..., Any]:
 
 
 def kill_at(number: int) -> Callable[..., Any]:
-    """Return a wrapper that closes the connection before the statement of this number, and ends the process."""
+    """Return a wrapper that closes the connection before the statement with this number, and raises Killed."""
     numbers = count()
 
     def execute(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
@@ -130,7 +133,9 @@ def test_every_migration_is_repeatable() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Databases) -> None:
-    """From the last statement back, until an end leaves nothing: what is before was in the same transaction."""
+    """From the last statement backward, until an interruption leaves no change: all earlier statements are in the same
+    transaction.
+    """
     before, state = databases.make(), ProjectState()
     for node in ORDER:
         if node[0] not in APPS:
@@ -155,7 +160,9 @@ def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Datab
 
 @pytest.mark.slow
 def test_an_index_is_built_again_after_a_lock_timeout(databases: Databases) -> None:
-    """A dump that is open while the index is built leaves it invalid, as the steps of docs/upgrade.md set a timeout."""
+    """With the timeout that docs/upgrade.md sets, a dump that is running while the index is built leaves the index
+    invalid.
+    """
     name, node = databases.make(), ("exports", "0004_reusable_of_job")
     databases.migrate(name, ("exports", "0003_events_quotas_webhooks"))
     with databases.session(name) as dump:

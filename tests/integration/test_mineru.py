@@ -124,7 +124,7 @@ def text_of(result: OCRResult, number: int) -> str:
 
 # ---- Converting -----------------------------------------------------------------------------------------------------
 def test_converts_a_document_into_markdown_with_pages(protocol: str, server: Scripted, document: Document) -> None:
-    """B13, B14: exact offsets, page markers, the metadata that every provider has."""
+    """B13, B14: exact offsets, page markers, and the metadata of every provider."""
     result = convert(document)
     assert [text_of(result, number) for number in (1, 2)] == ["Invoice 17\n\nÜnïted Apples", "Total: 12.50"]
     assert result.markdown.startswith("<!-- page: 1 -->\n\nInvoice 17")
@@ -185,7 +185,7 @@ def test_requests_the_configured_tier(
 
 
 def test_detects_the_protocol_once(server: Scripted, document: Document) -> None:
-    """B13: detected, and remembered."""
+    """B13: and cached."""
     provider = MinerUProvider()
     for _ in range(2):
         provider.convert(document, context=StageContext(seconds=20))
@@ -194,7 +194,7 @@ def test_detects_the_protocol_once(server: Scripted, document: Document) -> None
 
 
 def test_detects_the_protocol_again_after_a_failure(start: Any, configure: Any, document: Document) -> None:
-    """B13: an upgrade of the server needs no restart of ours."""
+    """B13: an upgrade of the server does not require a restart of Sluice."""
     older, newer = start("v3"), start("v4")
     provider = MinerUProvider()
     configure(older)
@@ -226,7 +226,7 @@ def test_reports_a_server_that_is_not_mineru(start: Any, document: Document) -> 
 
 
 def test_accepts_the_kinds_of_the_protocol(settings: Any) -> None:
-    """B1, B22: asked at submissions, without a network."""
+    """B1, B22: submissions check it without network access."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_url": "http://127.0.0.1:9"})
     assert {DocumentFormat.PDF, DocumentFormat.DOC, DocumentFormat.HTML, DocumentFormat.EPUB} < MinerUProvider().formats
     assert DocumentFormat.TEXT not in MinerUProvider().formats
@@ -235,9 +235,9 @@ def test_accepts_the_kinds_of_the_protocol(settings: Any) -> None:
     assert DocumentFormat.DOC not in MinerUProvider().formats
 
 
-# ---- Taking up ------------------------------------------------------------------------------------------------------
+# ---- Resuming jobs --------------------------------------------------------------------------------------------------
 def test_resumes_a_job_instead_of_submitting_another(server: Scripted, protocol: str, document: Document) -> None:
-    """B2: not billed twice."""
+    """B2: it is not billed twice."""
     remembered: list[str] = []
     server.polls = 10**6
     with pytest.raises(errors.Fenced):
@@ -249,7 +249,7 @@ def test_resumes_a_job_instead_of_submitting_another(server: Scripted, protocol:
 
 
 def lost_soon(when: Any, **more: Any) -> StageContext:
-    """Work whose lease is lost when something has happened."""
+    """Return a context whose lease is lost once a condition holds."""
     context = StageContext(seconds=20, **more)
 
     def wait() -> None:
@@ -271,7 +271,7 @@ def test_does_not_cancel_a_job_after_losing_the_lease(start: Any, document: Docu
 
 
 def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
-    """A restarted server knows no jobs; that is not a failure of the document."""
+    """A restarted server has no jobs, which is not a failure of the document."""
     remembered: list[str] = []
     result = convert(
         document, StageContext(seconds=20, provider_task_id="job_of_long_ago", on_provider_task=remembered.append)
@@ -313,7 +313,7 @@ def test_resubmits_a_job_that_failed_in_an_earlier_run(server: Scripted, documen
 
 @pytest.mark.parametrize("status", [403, 404, 410])
 def test_resubmits_a_job_whose_result_is_missing(start: Any, document: Document, status: int) -> None:
-    """Links of the hosted service end; one more submission for each attempt, and no more."""
+    """Links of the hosted service expire. Each attempt may submit once more."""
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(status), once=False)
     remembered: list[str] = []
@@ -325,9 +325,9 @@ def test_resubmits_a_job_whose_result_is_missing(start: Any, document: Document,
     assert len(server.jobs) == 2
 
 
-# ---- The end of time ------------------------------------------------------------------------------------------------
+# ---- Deadlines ------------------------------------------------------------------------------------------------------
 def test_cancels_the_job_at_the_deadline(start: Any, document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B9: the stage's time bounds the job, and others need the server."""
+    """B9: the time limit of the stage applies to the job, and other jobs need the server."""
     monkeypatch.setattr(jobs, "CANCEL_SECONDS", 30)
     server = start("v4")
     server.polls = 10**6
@@ -355,7 +355,7 @@ def test_ends_at_the_deadline_without_cancellation(server: Scripted, document: D
 def test_a_trickling_server_is_cut_off_at_the_deadline(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], head: bytes
 ) -> None:
-    """B14: one byte every few milliseconds keeps the timeout of a single read from ever coming."""
+    """B14: with one byte every few milliseconds, no single read times out."""
     over = threading.Event()
     server.on("POST" if where is SUBMIT else "GET", where[protocol], trickle(over, head=head), once=False)
 
@@ -371,7 +371,7 @@ def test_a_trickling_server_is_cut_off_at_the_deadline(
 def test_treats_a_silent_server_as_unreachable(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B14: a call has its own time, less than the stage's; failed looks are borne for a while."""
+    """B14: a call has its own timeout, shorter than that of the stage. Failed polls are tolerated for a while."""
     monkeypatch.setattr(client, "STALL_SECONDS", 0.1)
     monkeypatch.setattr(jobs, "POLL_FAILURE_SECONDS", 0.3)
     over = threading.Event()
@@ -435,7 +435,7 @@ def hang_up(to: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("reply", [answer(429, Retry_After="0"), answer(503), answer(500, b"x"), hang_up])
 def test_tolerates_failed_polls(server: Scripted, protocol: str, document: Document, reply: Reply) -> None:
-    """A poll that fails is no attempt."""
+    """A failed poll is not a failed attempt."""
     for _ in range(3):
         server.on("GET", LOOK[protocol], reply)
     assert len(convert(document).pages) == 2
@@ -461,7 +461,7 @@ def test_releases_its_worker_during_a_long_retry_after(server: Scripted, protoco
 def test_maps_failed_jobs_to_errors(
     server: Scripted, document: Document, message: str, kind: type[errors.EtlError]
 ) -> None:
-    """B14: 4.0 calls all of these `parse_failed`; the others send the sentence alone. All are of real servers."""
+    """B14: 4.0 reports all of these as `parse_failed`; the others send only the message. All are from real servers."""
     server.fails = {"type": "engine_error", "code": "parse_failed", "message": message, "param": None}
     error = failure(document)
     assert type(error) is kind
@@ -519,7 +519,7 @@ def test_maps_refused_submissions_of_version_4_to_errors(
 def test_maps_codes_of_the_hosted_service_to_errors(
     start: Any, document: Document, code: int, kind: type[errors.EtlError]
 ) -> None:
-    """B14: the same whether it comes at once or as the end of a job."""
+    """B14: the same as an immediate response and as the end of a job."""
     server = start("cloud-v4")
     server.on("POST", SUBMIT["cloud-v4"], reply_json(200, envelope(None, code=code, msg="?")))
     assert type(failure(document)) is kind
@@ -541,7 +541,7 @@ def test_accepts_the_other_response_shape_of_the_hosted_gateway(start: Any, docu
 def test_treats_malformed_responses_as_invalid(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], body: bytes
 ) -> None:
-    """B14, B18: tried again, with the same job."""
+    """B14, B18: they are retried with the same job."""
     server.on("GET", where[protocol], answer(200, body))
     remembered: list[str] = []
     error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
@@ -567,7 +567,7 @@ def test_sends_a_configured_key_to_self_hosted_servers(protocol: str, start: Any
 
 
 def test_refuses_results_on_other_hosts(start: Any, document: Document) -> None:
-    """B14: neither by its URL nor by a redirect; https and the list of hosts decide."""
+    """B14: neither by its URL nor by a redirect. HTTPS and the list of hosts are required."""
     with serving(V3Server()) as stranger:
         server = start("cloud-v4", etl_mineru_result_hosts=["127.0.0.1"])
         server.zip_url = f"{stranger.base}/steal.zip"
@@ -609,7 +609,7 @@ GOOD: dict[str, str | bytes] = {"full.md": "text", "a_content_list.json": b"[]"}
 
 @pytest.mark.parametrize("name", ["../evil.md", "/etc/evil", "a/../../evil", "..\\evil", "C:/evil", "a\\b", "x/.."])
 def test_refuses_archives_with_path_traversal(server: Scripted, document: Document, name: str) -> None:
-    """B14: permanent, and without a trace on the disk."""
+    """B14: permanently, and nothing is written to the disk."""
     server.result = pack({**GOOD, name: "x"})
     error = failure(document)
     assert (type(error), error.code, error.transient) == (client.UnsafeResult, "ocr_failed", False)
@@ -636,7 +636,7 @@ GIGABYTES = 10 * 1024**3
 
 
 def bomb(member: str, *, claimed: int) -> bytes:
-    """Return an archive of about 10 MB, with a member that unpacks to 10 GB and claims to be of some size."""
+    """Return an archive of about 10 MB, with a member that unpacks to 10 GB and declares another size."""
     squeeze = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     block = squeeze.compress(bytes(2**24)) + squeeze.flush(zlib.Z_FULL_FLUSH)
     data = block * (GIGABYTES // 2**24) + squeeze.flush()
@@ -651,7 +651,7 @@ def bomb(member: str, *, claimed: int) -> bytes:
 
 @pytest.mark.parametrize("claimed", [GIGABYTES, 20_000_000, 1_000], ids=["true", "less", "small"])
 def test_refuses_decompression_bombs(start: Any, document: Document, claimed: int) -> None:
-    """B14: memory stays bounded, whatever the archive declares."""
+    """B14: memory is bounded for any declared size."""
     server = start("cloud-v4")
     server.result = bomb("full.md", claimed=claimed)
     before = peak()
@@ -690,7 +690,7 @@ def endless(to: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("kind", [DocumentFormat.DOCX, DocumentFormat.EPUB, DocumentFormat.ODS])
 def test_refuses_documents_that_unpack_to_more_than_allowed(start: Any, tmp_path: Path, kind: DocumentFormat) -> None:
-    """B12: whatever it claims."""
+    """B12: for any declared size."""
     server = start("v4", etl_max_file_bytes=10**7)
     document = document_of(tmp_path, kind, bomb("word/document.xml", claimed=GIGABYTES))
     assert failure(document).code == "file_too_large"
@@ -726,7 +726,7 @@ def png(side: int) -> bytes:
 def test_refuses_documents_beyond_the_limits(
     start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes, code: str
 ) -> None:
-    """B12: looked at in a process of its own, before anything is sent."""
+    """B12: they are checked in a separate process before anything is sent."""
     server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
     error = failure(document_of(tmp_path, kind, content))
     assert (error.code, error.transient) == (code, False)
@@ -742,7 +742,7 @@ def test_accepts_documents_at_the_limits(start: Any, tmp_path: Path, kind: Docum
 
 @pytest.mark.slow
 def test_warns_of_missing_pages_of_a_pdf(start: Any, tmp_path: Path) -> None:
-    """B18: how many there are we know ourselves."""
+    """B18: the number of pages is counted locally."""
     start("v3")
     context = StageContext(seconds=20)
     result = convert(document_of(tmp_path, DocumentFormat.PDF, pdf(pages=4)), context)
@@ -766,7 +766,7 @@ def test_sends_valid_archives_unchanged(start: Any, tmp_path: Path) -> None:
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
 def test_warns_of_omitted_pages(start: Any, document: Document) -> None:
-    """B18: never silence; a blank page is no failure."""
+    """B18: always with a warning. A blank page is no failure."""
     server = start("v4")
     whole = structured([["one"], [], ["three"], ["four"]])
     del whole["pages"][2]
@@ -802,7 +802,7 @@ def test_has_one_page_without_page_information(server: Scripted, document: Docum
 
 
 def test_keeps_text_with_inconsistent_page_numbers(start: Any, document: Document) -> None:
-    """B18: where the pieces do not hold all of the text, all of the text is taken."""
+    """B18: if the pieces do not contain the whole text, the whole text is used."""
     server = start("cloud-v4")
     whole = "A sentence. " * 50 + "Another one, which no piece has."
     items = listed([["A sentence. " * 50]])
@@ -814,7 +814,7 @@ def test_keeps_text_with_inconsistent_page_numbers(start: Any, document: Documen
 
 @pytest.mark.parametrize("text", ["", " \n ", "![](images/a.jpg)", "![](data:image/png;base64,AAAA)"])
 def test_an_empty_result_has_no_text(server: Scripted, document: Document, text: str) -> None:
-    """B18: a document of pictures is no success."""
+    """B18: a document with only pictures is not a success."""
     server.pages = [[text], []]
     error = failure(document)
     assert (error.code, error.transient) == ("empty_document", False)
@@ -877,6 +877,6 @@ def test_treats_json_without_a_result_as_invalid(start: Any, document: Document,
 
 
 def test_has_no_more_pages_than_allowed(server: Scripted, configure: Any, document: Document) -> None:
-    """B12: only its reader can count the pages of an Office file."""
+    """B12: only the server can count the pages of an Office file."""
     configure(server, etl_max_pages=1)
     assert failure(document).code == "too_many_pages"

@@ -1,4 +1,4 @@
-"""Every paid call is counted and shown, by user. The oracle is the model server's own count (B17)."""
+"""Every paid call is counted and shown by user, compared with the model server's own count (B17)."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ from tests.integration.test_llm import drip, hang
 
 USAGE = "/api/v1/etl/usage"
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-PROMPT, COMPLETION = 11, 7  # that the server counts for each response
+PROMPT, COMPLETION = 11, 7  # tokens that the server counts for each response
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def task(alice: User, models: ModelServer) -> Task:
 
 
 def counted_by(models: ModelServer) -> dict[str, int]:
-    """Return what the server charges for the requests that it received. Each had a response."""
+    """Return the tokens that the server counted for its requests, each of which had a response."""
     calls = len(models.requests)
     return {"calls": calls, "prompt_tokens": PROMPT * calls, "completion_tokens": COMPLETION * calls}
 
@@ -113,7 +113,7 @@ def test_users_see_their_own_usage_by_day(task: Task, models: ModelServer, api: 
 
 
 @pytest.mark.parametrize("days", ["0", "367", "x", "-1", ""])
-def test_days_are_checked(api: APIClient, days: str) -> None:
+def test_an_invalid_number_of_days_is_refused(api: APIClient, days: str) -> None:
     response = api.get(f"{USAGE}?days={days}")
     assert response.status_code == 400
     assert response.json()["errors"][0]["detail"] == "Must be a whole number of days from 1 to 366."
@@ -150,7 +150,7 @@ def test_a_call_that_times_out_is_counted(models: ModelServer, settings: Any, ac
     assert codes(context) == ["usage_incomplete"]
 
 
-def test_a_call_that_the_stage_s_deadline_ends_is_counted(models: ModelServer) -> None:
+def test_a_call_that_ends_at_the_deadline_of_the_stage_is_counted(models: ModelServer) -> None:
     models.always(Reply(action=hang))
     context = context_of(seconds=1.0)
 

@@ -247,7 +247,7 @@ BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 
 @pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
 @pytest.mark.slow
-def test_bombs_are_refused_and_the_next_document_is_read(
+def test_decompression_bombs_are_refused_and_the_next_document_is_read(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
     """B28"""
@@ -274,17 +274,19 @@ CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:
     ],
     ids=["text boxes", "notes", "notes that cite each other"],
 )
-def test_what_is_nested_is_read_once(
+def test_nested_content_is_read_once(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
 ) -> None:
-    """B12: each level was read twice as often as the one above it, so 469 bytes took all the time of all attempts."""
+    """B12: before, each level was read twice as often as the one above it, so 469 bytes took the whole time of all
+    attempts.
+    """
     markdown = convert(provider, made(content, kind))[0].markdown
     assert markdown.count("Text.") == 1
     assert (markdown.count("Box."), len(re.findall(r"Note( \d+)?\.", markdown))) == counts
 
 
 def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, made: Maker) -> None:
-    """B12: 1,907 bytes became 600 MB of Markdown."""
+    """B12: before, 1,907 bytes became 600 MB of Markdown."""
     cited = b"".join(b'<w:p><w:r><w:footnoteReference w:id="0"/></w:r></w:p>' for _ in range(50))
     document = made(hostile_office.docx(cited, parts=hostile_office.notes(1)), DocumentFormat.DOCX)
     markdown = convert(provider, document)[0].markdown
@@ -319,7 +321,7 @@ def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> No
 
 @pytest.mark.slow
 def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: Python's parser of mail headers takes hours for some, three times for each of them."""
+    """B12: Python's parser takes hours for some mail headers, and reads each one three times."""
     monkeypatch.setattr("etl.providers.local.provider.MAX_OFFICE_SECONDS", 2)
     mail = b"Date: x\nMIME-Version: 1.0\nFrom: " + b"((a" * 100 + b"a, " * 300_000 + b"b\n\nText\n"
     provider = LocalProvider()
@@ -332,14 +334,14 @@ def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: p
         provider.close()
 
 
-def test_a_limit_is_told_in_numbers(provider: LocalProvider, made: Maker) -> None:
+def test_an_exceeded_limit_is_reported_with_numbers(provider: LocalProvider, made: Maker) -> None:
     with pytest.raises(errors.TooManyPages) as caught:
         convert(provider, made(hostile_office.xlsx(b"", sheets=600), DocumentFormat.XLSX))
     assert caught.value.detail == "The document has 600 pages; the limit is 500."
 
 
 def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
-    """Pictures, links, styles, and relationships of documents lead nowhere."""
+    """No picture, link, style, or relationship of a document causes a request."""
     asked: list[str] = []
 
     class Peer(BaseHTTPRequestHandler):

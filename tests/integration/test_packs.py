@@ -1,4 +1,4 @@
-"""Packs of batches: a worker keeps the small files of a manifest with their ends. A26, A38, P4."""
+"""Packs of batches: a worker stores the small files of a manifest as their chunks end. A26, A38, P4."""
 
 import hashlib
 import time
@@ -31,7 +31,7 @@ from tests.waiting import let_pass
 
 @pytest.fixture(autouse=True)
 def _writable_storage() -> None:
-    """The state of a worker that has begun to export."""
+    """Mark the storage as writable, as after the first write of a worker."""
     storage.require_writable()
 
 
@@ -70,13 +70,13 @@ def file_of(chunk: Chunk) -> bytes:
 
 
 def check_files(job: Job) -> None:
-    """Every file has the checksum of the ledger, although none is at its path any more."""
+    """Assert that every file has its recorded checksum, although none is at its path any more."""
     replace_files(job)
     for chunk in job.chunks.all():
         assert hashlib.sha256(file_of(chunk)).hexdigest() == chunk.sha256
 
 
-def test_a_manifest_has_the_files_of_batches_whatever_replaces_them(job: Job) -> None:
+def test_a_manifest_keeps_files_of_batches_that_were_replaced(job: Job) -> None:
     """A38: and reads none of them again."""
     for chunk in job.chunks.filter(pack__isnull=False):
         storage.delete(chunk.path)
@@ -111,7 +111,7 @@ def test_large_files_are_in_no_pack(alone: Dataset, alice: User, monkeypatch: py
     check_files(job)
 
 
-def test_a_pack_has_what_one_request_can_send(
+def test_a_pack_fits_one_request(
     alone: Dataset,
     alice: User,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,15 +190,15 @@ def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> No
         file_of(job.chunks.get(seq=3))
 
 
-def test_the_completion_packs_what_was_in_a_lost_pack(job: Job) -> None:
-    """A28, A38: the rows are of a backup."""
+def test_the_completion_packs_files_of_a_lost_pack_again(job: Job) -> None:
+    """A28, A38: the rows come from a backup."""
     storage.delete(packs.key_of_batch(job.pk, job.chunks.get(seq=1).pack or 0))
     completion.complete(job.pk)
     assert packs_of(job) == [None] * 4 + [1] * 3
     check_files(job)
 
 
-def test_the_completion_packs_what_was_packed_long_ago(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_completion_packs_files_of_old_packs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A38: the bucket's lifecycle rule would delete such a pack before the delivery expires."""
     monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
     completion.complete(job.pk)
@@ -209,7 +209,7 @@ def test_the_completion_packs_what_was_packed_long_ago(job: Job, monkeypatch: py
 
 
 def test_a_stale_completion_changes_no_pack(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A12: another one may have issued a receipt by now."""
+    """A12: another one may have issued a receipt."""
     token = completion.claim(job.pk)
     assert token
     monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
@@ -253,8 +253,8 @@ def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
 
 
 def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A26: no client was promised their deletion, so they are no violation."""
-    assert storage_cleanup.delete_orphans() == 0  # the completion may use what is young
+    """A26: their deletion was not promised to a client, so they are not counted as violations."""
+    assert storage_cleanup.delete_orphans() == 0  # the completion may use recent packs
     assert after_restore.unknown_deliveries(delete=False) == 0
     completion.complete(job.pk)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
@@ -271,7 +271,7 @@ def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest
     assert violations() == before
 
 
-def test_a_retry_keeps_the_packs_of_what_was_done(alone: Dataset, alice: User) -> None:
+def test_a_retry_keeps_the_packs_of_finished_chunks(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 4, delivery="manifest")
     run(claim_batch(3))
     (claim,) = claim_batch(1)

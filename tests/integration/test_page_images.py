@@ -1,4 +1,4 @@
-"""The layout of a document and the images of its pages: by the API, by a worker, and from storage. B30."""
+"""The layout of a document and the images of its pages: from the API, from a worker, and from storage. B30."""
 
 import json
 import threading
@@ -60,7 +60,7 @@ def image(api: APIClient, task: Task, page: int, width: str = "") -> Any:
 
 
 def draw_beside(task: Task, page: int, width: int) -> threading.Thread:
-    """Do the work of a worker that got the message, in a thread."""
+    """Process the message like a worker, in a thread."""
 
     def work() -> None:
         try:
@@ -75,13 +75,13 @@ def draw_beside(task: Task, page: int, width: int) -> threading.Thread:
 
 
 def picture(url: str) -> Image.Image:
-    with urllib.request.urlopen(url) as response:  # noqa: S310 - of our own storage
+    with urllib.request.urlopen(url) as response:  # noqa: S310 - our own storage
         assert response.headers["Content-Type"] == "image/webp"
         return Image.open(BytesIO(response.read()))
 
 
 # ---- Layout ---------------------------------------------------------------------------------------------------------
-def test_the_layout_has_the_places_of_the_blocks(api: APIClient, alice: User) -> None:
+def test_the_layout_has_the_positions_of_the_blocks(api: APIClient, alice: User) -> None:
     """B30."""
     content = hostile.page(hostile.stream(b"BT /F 12 Tf 72 700 Td (Net total 12.50) Tj ET"))
     task = submit(alice, content)
@@ -104,7 +104,7 @@ def test_the_layout_has_the_places_of_the_blocks(api: APIClient, alice: User) ->
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_document_without_places_has_an_empty_layout(api: APIClient, alice: User) -> None:
+def test_a_document_without_positions_has_an_empty_layout(api: APIClient, alice: User) -> None:
     task = submit(alice, b"Hello.", kind="txt")
     assert run(task) == [True, True]
     response = api.get(path(task, "layout"))
@@ -112,7 +112,7 @@ def test_a_document_without_places_has_an_empty_layout(api: APIClient, alice: Us
     assert image(api, task, 1).status_code == 404
 
 
-def test_strangers_see_neither_layout_nor_images(api: APIClient, alice: User, bob: User) -> None:
+def test_other_users_see_neither_layout_nor_images(api: APIClient, alice: User, bob: User) -> None:
     task = submit(alice, pages(1))
     run(task)
     valkey().delete("etl-ocr")
@@ -180,14 +180,14 @@ def test_a_width_out_of_bounds_is_refused(api: APIClient, alice: User, width: st
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/width")
 
 
-def test_pages_that_do_not_exist_are_404_and_early_ones_409(api: APIClient, alice: User) -> None:
+def test_missing_pages_are_404_and_pages_not_yet_read_409(api: APIClient, alice: User) -> None:
     task = submit(alice, pages(2))
     assert image(api, task, 1).json()["code"] == "not_ready"
     run(task)
     assert [image(api, task, page).status_code for page in (0, 3)] == [404, 404]
 
 
-def test_without_a_worker_the_client_is_told_when_to_come_back(
+def test_without_a_worker_the_response_has_retry_after(
     api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("etl.api.layout.WAIT_SECONDS", 0.5)
@@ -199,8 +199,8 @@ def test_without_a_worker_the_client_is_told_when_to_come_back(
     assert queued("etl-ocr") == 1  # not one for each poll
 
 
-def test_a_page_that_cannot_be_drawn_is_told_once(api: APIClient, alice: User) -> None:
-    """The reader process dies on this document: the worker goes on, and does not try again at each request."""
+def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: User) -> None:
+    """The reader process crashes on this document: the worker continues, and does not try again at each request."""
     task = submit(alice, pages(1))
     run(task)
     replace(task, b"not a PDF any more", "pdf")

@@ -1,4 +1,4 @@
-"""What all pages share: who may see them, what they may load, and how errors look there. C1."""
+"""Properties of all pages: access, allowed resources, and error pages. C1."""
 
 from typing import Any, cast
 from uuid import uuid4
@@ -22,7 +22,7 @@ PASSWORD = "only for tests, 1"
 
 @pytest.fixture(autouse=True)
 def windows() -> None:
-    """No test's tries count in the next one's."""
+    """Reset the rate limits, so that attempts of one test do not count in the next."""
     valkey().flushdb()
 
 
@@ -78,13 +78,13 @@ def test_pages_require_a_session(transactional_db: None) -> None:
     assert len(paths) > 3
     for path in paths:
         for answer in (Client().get(f"/{path}"), Client().post(f"/{path}")):
-            if answer.status_code not in (401, 405):  # in place of a page: to a script; to the wrong method
+            if answer.status_code not in (401, 405):  # instead of a page: to a script; for the wrong method
                 assert answer.status_code == 302, path
                 assert answer["Location"].startswith("/app/sign-in?next="), path
 
 
 def page_paths() -> list[str]:
-    """The paths of pages that have no parameters."""
+    """Return the paths of pages without parameters."""
 
     def walk(patterns: list[URLPattern | URLResolver], before: str = "") -> list[str]:
         found = []
@@ -187,7 +187,7 @@ def test_error_pages_keep_the_navigation_of_signed_in_users(carol: User) -> None
         assert 'aria-label="Main"' not in Client().get(path, follow=False).content.decode(), path
 
 
-# ---- Words ----------------------------------------------------------------------------------------------------------
+# ---- Formats --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("value", "words"),
     [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90_000, "1 d 1 h"), (None, "–")],
@@ -208,7 +208,7 @@ def test_formatted_values_are_escaped() -> None:
     assert "<b>" not in pages.state("<b>")
 
 
-# ---- Paths that are none --------------------------------------------------------------------------------------------
+# ---- Unknown paths --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["/app", "/app/"])
 def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
     assert signed_in(carol).get(path)["Location"] == "/app/exports"
@@ -217,7 +217,7 @@ def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
 @pytest.mark.parametrize("debug", [False, True])
 @pytest.mark.parametrize("path", ["/app/nowhere", "/app/exports/nowhere/at/all"])
 def test_an_unknown_path_shows_the_404_page(carol: User, settings: LazySettings, path: str, *, debug: bool) -> None:
-    """Django's page for DEBUG would show every path that there is."""
+    """Django's DEBUG page would show every path."""
     settings.DEBUG = debug
     response = signed_in(carol).get(path)
     assert response.status_code == 404

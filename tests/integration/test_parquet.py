@@ -95,7 +95,7 @@ def typed(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
 
 
 def comparable(value: Any) -> Any:
-    """NaN equals NaN here."""
+    """Return values that compare equal, also for NaN."""
     if isinstance(value, list):
         return [comparable(each) for each in value]
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
@@ -148,7 +148,7 @@ def test_the_schema_is_in_the_file_without_rows(typed: Dataset, alice: User, sou
 def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, type_name: str, value: str
 ) -> None:
-    """A30: never silently changed, and not tried again. The detail names the column and not the value."""
+    """A30: it is not changed silently, and the chunk not retried. The detail names the column and not the value."""
     source_db.execute("CREATE DOMAIN data.two AS numeric(4, 2)")
     function(source_db, "bad", f'n int, "the value" {type_name}', f"VALUES (1, NULL), (2, ({value})::{type_name})")
     dataset.function = "data.bad"
@@ -170,7 +170,7 @@ def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
 def test_single_is_one_file_in_the_order_of_the_request(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A30: small files ahead, large ones by ranges."""
+    """A30: small files are read ahead, large ones by ranges."""
     for small_bytes in (bundles.SMALL_BYTES, 0):
         monkeypatch.setattr(bundles, "SMALL_BYTES", small_bytes)
         receipt = finish(make_job(dataset, alice, 12, delivery="single", shape=PARQUET))
@@ -234,7 +234,7 @@ def test_row_groups_are_bounded_by_their_bytes(
     assert file.read().column("n").to_pylist() == list(range(1, 100001))
 
 
-def test_a_request_for_parquet_is_compressed_inside(api: APIClient, dataset: Dataset) -> None:
+def test_a_requested_parquet_file_is_compressed_internally(api: APIClient, dataset: Dataset) -> None:
     """A30."""
     item = {"key": "JFK", "effectiveDate": "2024-02-28"}
     body = {"dataset": "things", "items": [item], "format": "parquet"}
@@ -266,7 +266,7 @@ def test_settings_of_the_function_change_no_value(
     setting: tuple[str, str],
     works: bool,  # noqa: FBT001
 ) -> None:
-    """A30: another time zone is converted, and dates in another style are refused instead of misread."""
+    """A30: other time zones are converted, and dates in another style are refused instead of misread."""
     plpgsql(source_db, '"at" timestamptz, "day" date', f"""
         PERFORM set_config('{setting[0]}', '{setting[1]}', false);
         RETURN QUERY SELECT timestamptz '2024-02-29 12:00:00+00', date '2024-02-01';
@@ -283,7 +283,7 @@ def test_settings_of_the_function_change_no_value(
 
 
 def test_a_call_that_takes_too_long_ends(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    """A30: the timeout is that of every format, also after some rows."""
+    """A30: with the same timeout as for other formats, also after some rows."""
     function(source_db, "slow", "n int, t text", "SELECT n, pg_sleep(0.01)::text FROM generate_series(1, 1000) n")
     dataset.function, dataset.statement_timeout = "data.slow", 1
     dataset.save()

@@ -1,4 +1,4 @@
-"""The log about an OCR provider or a language model that cannot be reached. B13, B16, A28."""
+"""Log lines about an unreachable OCR provider or language model. B13, B16, A28."""
 
 import socket
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What the statements that run all the time read of the large tables, with a million chunks in them.
+"""Rows that frequent statements read from large tables, with a million chunks.
 
-Each is planned and run by Postgres as the product sends it, in a transaction that is rolled back. All of them are one
-test, because the rows take half a minute to create, and it reports all wrong plans.
+Postgres plans and runs each statement as the product sends it, in a transaction that is rolled back. One test checks
+all of them and reports all wrong plans, because the rows take half a minute to create.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -45,31 +45,31 @@ BIG = ("exports_chunk", "exports_delivery", "exports_event", "exports_file", "ex
 LEASED = 8  # chunks
 GOING_ON = 5  # jobs
 DATASETS = len(million.DATASETS)
-PAGE = DEFAULT_LIMIT + 10  # a list reads one row more than it shows, and a few that are beside its edge
+PAGE = DEFAULT_LIMIT + 10  # a list reads one row more than it shows, and a few beyond its end
 JOBS = million.SMALL_ONES + len(million.EXPORTS)
-DAY_OF_JOBS = 24 * 60 + 24  # one that is small each minute, and some that are large
+DAY_OF_JOBS = 24 * 60 + 24  # one small export each minute, and some large ones
 DAY_ONE = date(2024, 1, 1)
 
 # Both begin with the job.
 OF_JOB = "exports_chunk_of_status|exports_chunk_seq"
-# There are so few chunks that are running, and jobs that go on, that to look at all of them costs no more than to look
-# one up: Postgres does the one or the other.
+# There are so few running chunks and active jobs that reading all of them costs no more than looking one up: Postgres
+# does either.
 OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
 ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
 MINE = "exports_jobs_active|exports_jobs_of_status"  # active jobs of the user, for the next turn
-QUEUE = "exports_jobs_active"  # for the place of one that waits
-RUNNING = "exports_chunk_of_status|exports_chunk_leased"  # for the number of chunks that are running
+QUEUE = "exports_jobs_active"  # for the position of a waiting job
+RUNNING = "exports_chunk_of_status|exports_chunk_leased"  # for the number of running chunks
 USAGE = "exports_usage_day|exports_usage_newest"  # the table is small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A piece of the product's work, done with what `before` returns, and what its statements may read.
+    """A piece of the product's work, called with the value of `before`, and the limits of its statements.
 
-    They must use each index of `by`, of `a|b` one or both; of the big tables they may use no other but primary keys.
-    No scan of these may read more than `most` rows, those included that it throws away. `walks` is a table that may be
-    read in another way, since that one is bounded by the number of jobs, or by a LIMIT of its own.
+    They must use each index of `by`, and one or both of `a|b`. For big tables, they may use no other index except
+    primary keys. No scan of these may read more than `most` rows, including discarded ones. `walks` is a table that may
+    be read in another way, because the number of jobs or a LIMIT bounds that.
     """
 
     work: Callable[[Any], object]
@@ -103,7 +103,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
             before=lambda: leases.claim_reusable(batch=REUSE_BATCH),
             work=finish_reused,
             by=(OF_LEASE,),
-            most=4 * REUSE_BATCH,  # index entries of chunks that other cases claimed, and gave back
+            most=4 * REUSE_BATCH,  # index entries of chunks that other cases claimed and returned
             walks="exports_jobs",
         ),
         "retry later": Case(work=lambda _: fail(ours, delay=60), by=(OF_LEASE,), most=LEASED),
@@ -131,7 +131,7 @@ def of_the_reaper(rows: Million) -> dict[str, Case]:
     ours = rows.held[-1]
     return {
         "reclaim": Case(work=lambda _: lost_leases.reclaim_batch(batch=500), by=("exports_chunk_leased",), most=LEASED),
-        # For each slot whose lease is over it looks at all that runs.
+        # For each slot with an expired lease, it reads all running chunks.
         "free": Case(work=lambda _: lost_leases.expired_slots(), by=("exports_chunk_leased",), most=1_000),
         "withdraw": Case(
             work=lambda _: lost_leases.withdraw(ours.chunk_id, token=ours.token), by=(OF_LEASE,), most=LEASED
@@ -160,7 +160,7 @@ def of_the_reaper(rows: Million) -> dict[str, Case]:
 
 
 def of_completion(rows: Million) -> dict[str, Case]:
-    """Of a job all of whose chunks are done."""
+    """Return the cases of a job whose chunks are all done."""
     whole = rows.job("whole")
     chunks = list(whole.chunks.order_by("seq").values_list("pk", flat=True)[:50])
 
@@ -197,7 +197,7 @@ def of_completion(rows: Million) -> dict[str, Case]:
     }
 
 
-# ---- Once in a while ------------------------------------------------------------------------------------------------
+# ---- Periodic tasks -------------------------------------------------------------------------------------------------
 
 
 def of_retention(rows: Million) -> dict[str, Case]:
@@ -227,7 +227,7 @@ def of_retention(rows: Million) -> dict[str, Case]:
                 "exports_jobs_finished",
                 "exports_chunk_of_status",
                 "exports_jobs_dataset_id",
-                "exports_chunk_seq",  # of built-in datasets
+                "exports_chunk_seq",  # for built-in datasets
             ),
             most=DAY_OF_JOBS,
         ),
@@ -243,13 +243,13 @@ def of_retention(rows: Million) -> dict[str, Case]:
 
 
 def of_webhooks() -> dict[str, Case]:
-    """Some hundred deliveries are due, thousands wait for later, and those that have ended are nearly all."""
+    """Return cases with some hundred due deliveries, thousands that wait, and mostly ended ones."""
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "record ends for webhooks": Case(
             work=lambda _: webhook_events.fan_out_batch(),
             by=("exports_event_untold", "exports_jobs_active", RUNNING),
-            most=2 * len(million.UNTOLD),
+            most=2 * len(million.NOT_SENT),
         ),
         "take a delivery": Case(
             work=lambda _: sender.claim(),
@@ -300,7 +300,7 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
             chunk_files.presign(asked, key="large-0-7", effective_date=DAY_ONE)
 
     return {
-        # Half of its files are there. Counts of quotas are rows of their own: it looks at no chunk for them.
+        # Half of its files exist. Quotas have their own rows, so no chunk is read for them.
         "submit": Case(
             work=lambda _: submission.submit(lambda: request, caller),
             by=("exports_chunk_ready", "exports_jobs_idempotency", MINE, "exports_chunk_of_status"),
@@ -312,7 +312,7 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
             most=50,
         ),
         "cancel": Case(work=lambda _: actions.try_to_cancel(runs), by=("exports_chunk_of_status", ACTIVE), most=6_100),
-        # No index has the key of a chunk: it reads the whole job, and nothing else.
+        # No index contains the key of a chunk: it reads the whole job, and nothing else.
         "get one file": Case(work=presign, by=(OF_JOB,), most=LARGE),
     }
 
@@ -360,7 +360,7 @@ def of_pages(rows: Million, me: Client) -> dict[str, Case]:
             by=("exports_jobs_of_dataset", "exports_chunk_seq", USAGE),
             most=recent_keys.JOBS * recent_keys.CHUNKS,
         ),
-        # It sums the retries up over the job's chunks.
+        # It sums the retries of the job's chunks.
         "my export": see(
             me, failed,
             by=(QUEUE, "exports_chunk_seq", "exports_chunk_of_status", RUNNING, USAGE),
@@ -370,7 +370,7 @@ def of_pages(rows: Million, me: Client) -> dict[str, Case]:
 
 
 def of_the_staff(rows: Million, pages: Client, alice: User) -> dict[str, Case]:
-    """Lists are counted up to 10,000."""
+    """Return the cases of admin lists, which are counted up to 10,000."""
     job, failed = rows.job("large-0").pk, rows.job("failed-0").pk
     hook = Webhook.objects.filter(user=alice).first()
     assert hook
@@ -410,7 +410,7 @@ def see(browser: Client | APIClient, url: str, *, most: int = PAGE, **expected: 
 
 
 def see_next(browser: APIClient, url: str, **expected: Any) -> Case:
-    """The page after the first one."""
+    """Request the page after the first one."""
     return Case(
         before=lambda: get(browser, url).json()["next"], work=lambda url: get(browser, url), most=PAGE, **expected
     )
@@ -427,7 +427,7 @@ def get(browser: Client | APIClient, url: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A node that reads a big table, by an index or as it lies there, and how many rows, used or thrown away."""
+    """A node that reads a big table, by an index or sequentially. `rows`: the used and the discarded ones."""
 
     kind: str
     table: str
@@ -443,13 +443,13 @@ def scans_of(plan: Plan) -> Iterator[Scan]:
 
 
 def table_of(node: Plan) -> str:
-    """A bitmap index scan does not name its table, but all our indexes begin with its name."""
+    """Return the table of a scan. A bitmap index scan does not name it, but all our indexes begin with its name."""
     name = node.get("Relation Name") or node.get("Index Name", "")
     return next((table for table in BIG if name == table or name.startswith(f"{table}_")), "")
 
 
 def name_of(index: str) -> str:
-    """Django ends the names of what it makes by itself with a digest."""
+    """Return the name of an index without the digest that Django appends to its own ones."""
     return sub(r"_[0-9a-f]{8}(_like)?$", r"\1", index)
 
 
@@ -469,7 +469,7 @@ def faults_of(case: Case, plans: list[tuple[str, Plan]]) -> Iterator[str]:
 
 def faults_in(scan: Scan, case: Case) -> Iterator[str]:
     is_free = scan.table == case.walks
-    # Each job that is shown counts its running chunks, by either index: the planner's samples decide.
+    # The running chunks of each displayed job are counted by either index, depending on the planner's statistics.
     expected = {*"|".join((*case.by, RUNNING)).split("|"), f"{scan.table}_pkey", "exports_file_path_like"}
     if scan.kind == "Seq Scan" and not is_free:
         yield f"walks over {scan.table}"
@@ -477,13 +477,13 @@ def faults_in(scan: Scan, case: Case) -> Iterator[str]:
         yield f"uses {scan.index}"
     most = max(case.most, JOBS) if is_free else case.most
     if scan.index == "exports_chunk_leased":
-        most *= LEASED  # for each job, it may look at all chunks that run now: fewer than a source has slots for
+        most *= LEASED  # for each job, it may read all running chunks: fewer than there are slots
     if scan.rows > most:
         yield f"reads {scan.rows:,} rows of {scan.table} by {scan.index or scan.kind}, and not {most:,}"
 
 
 def fault_of(name: str, case: Case) -> str:
-    """Return what is wrong with a case and how it was run, "" for nothing."""
+    """Return the faults of a case with its plans, or ""."""
     plans = plans_of(case.work, case.before)
     faults = list(dict.fromkeys(faults_of(case, plans)))
     if not faults:
@@ -498,12 +498,12 @@ def fault_of(name: str, case: Case) -> str:
 
 # ---- Dequeued rows --------------------------------------------------------------------------------------------------
 LEFT = 3_000
-# Entries of an index that lie beside each other fill a twentieth of the blocks that their rows do.
+# Adjacent index entries fill a twentieth of the blocks of their rows.
 BLOCKS = 50
 
 
 def blocks_of_a_claim() -> int:
-    """How many blocks it reads to find its chunk."""
+    """Return the number of blocks that a claim reads to find its chunk."""
     *_, (_, plan) = plans_of(claim)
     return sum(
         blocks_of(node) for node in nodes(plan) if node.get("Relation Name") == "exports_chunk" and is_scan(node)
@@ -515,19 +515,19 @@ def is_scan(node: Plan) -> bool:
 
 
 def leave_the_queue(rows: Million) -> None:
-    """The first of the queue come to an end, and nothing is vacuumed."""
+    """End the first chunks of the queue, without a vacuum."""
     ready = Chunk.objects.filter(dataset=rows.job("waits").dataset, status="pending", reusable=False)
     first = list(ready.order_by("rank", "pk").values_list("pk", flat=True)[:LEFT])
     assert Chunk.objects.filter(pk__in=first).update(status="cancelled") == LEFT
 
 
-# ---- All of it ------------------------------------------------------------------------------------------------------
+# ---- All statements -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_statement_scans_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
-    """Nor over those that have left the queue: the first reader marks them for the others."""
+    """Nor the chunks that have left the queue: the first reader marks them as dead for the others."""
     rows = million.make(alice)
     me = Client()
     me.force_login(alice)

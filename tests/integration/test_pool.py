@@ -1,4 +1,4 @@
-"""Our own database comes back, and requests with it."""
+"""The connection pool after a restart of the main database."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -15,7 +15,7 @@ IDLE = 8
 
 
 def leave_idle_connections() -> None:
-    """Leave as many in the pool as a busy process does."""
+    """Leave as many idle connections in the pool as a busy process does."""
     barrier = Barrier(IDLE)
 
     def use(_: int) -> None:
@@ -42,7 +42,7 @@ def end_all_connections() -> None:
 
 
 def test_requests_succeed_immediately_after_a_database_restart(api: APIClient, alice: User) -> None:
-    """All connections died: the pool must not find that out one by one."""
+    """All connections are dead, and the pool must not discover that one by one."""
 
     def ask() -> None:
         leave_idle_connections()

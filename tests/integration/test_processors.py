@@ -1,8 +1,8 @@
-"""What every processor and every strategy must do, whoever wrote it: over all of ETL_POSTPROCESSORS and ETL_STRATEGIES,
-so that a new one is held to it by its entry there (B22; B15, B17, B18, B21). One that nobody has added yet is among
-them. What a processor is held to is what it declares: whether it gives data, and whether it asks a model.
+"""The contract of all processors and strategies in ETL_POSTPROCESSORS and ETL_STRATEGIES, so that an entry there is
+enough to test a new one (B22; B15, B17, B18, B21). An added processor of the tests is among them.
 
-The model on the other side is a fake that reads the schema out of the prompt and fills it in.
+The requirements depend on what a processor declares: whether it returns data, and whether it calls a model. The model
+is a fake that reads the schema from the prompt, and fills it in.
 """
 
 import json
@@ -27,11 +27,11 @@ from tests.integration import openai_server, words
 from tests.integration.llm_factories import (
     Notebook,
     configure,
+    contains_no_private_data,
     context_of,
     forget,
     ocr_of,
     rule_of,
-    says_nothing_private,
 )
 from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, gives, problem, says
 
@@ -62,7 +62,7 @@ def kind_of(mode: str) -> type[PostProcessor]:
 
 @dataclass(frozen=True)
 class Way:
-    """A mode, and for those that ask a model a strategy."""
+    """A mode, with a strategy if it calls a model."""
 
     mode: str
     strategy: str = ""
@@ -81,7 +81,7 @@ class Way:
 
 
 WAYS = [Way(mode) for mode in MODES if mode not in {"llm", "einvoice"}]
-WAYS += [Way("einvoice", "chunked-extract")]  # of a document without an e-invoice
+WAYS += [Way("einvoice", "chunked-extract")]  # for a document without an e-invoice
 WAYS += [Way("llm", strategy) for strategy in configured.ETL_STRATEGIES]
 ASKING = [way for way in WAYS if way.asks]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
@@ -104,7 +104,7 @@ def models(settings: Any) -> Iterator[ModelServer]:
 
 
 def sensible(request: Request) -> Reply:
-    """Fill in the schema with what is in the text; notes where no JSON is asked for."""
+    """Fill in the schema from the text, or return notes if no JSON is requested."""
     text = request.message("user")
     if not request.form and "```json code fence" not in request.message("system"):
         return says(text)
@@ -117,7 +117,7 @@ def process(way: Way, context: StageContext | None = None) -> Processed:
     return engines.processor(way.mode).process(ocr_of(*PAGES), way.rule, context=context or context_of())
 
 
-# ---- What they are --------------------------------------------------------------------------------------------------
+# ---- Registration ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", MODES)
 def test_a_processor_is_registered_for_its_mode(mode: str) -> None:
     processor = engines.processor(mode)
@@ -134,10 +134,10 @@ def test_a_strategy_is_registered_by_its_name(name: str) -> None:
     assert strategy(name).name == name
 
 
-# ---- What they give -------------------------------------------------------------------------------------------------
+# ---- Results --------------------------------------------------------------------------------------------------------
 @every_way
 def test_the_result_matches_the_rule(models: ModelServer, way: Way) -> None:
-    """B15, B17: fits the schema, where a model is asked for it."""
+    """B15, B17: it matches the schema if a model is called."""
     result = process(way)
 
     if not way.asks:
@@ -200,10 +200,10 @@ def test_every_response_is_counted(models: ModelServer, way: Way) -> None:
     assert len(spent) == calls
 
 
-# ---- What they send -------------------------------------------------------------------------------------------------
+# ---- Requests -------------------------------------------------------------------------------------------------------
 @every_asking_way
 def test_only_the_document_is_sent_and_as_data(models: ModelServer, way: Way) -> None:
-    """B21: the text between markers, in the user's message alone; no tools, no stream."""
+    """B21: the text is between markers, in the user message only, without tools and streaming."""
     process(way)
     for request in models.requests:
         system, user = request.messages
@@ -221,14 +221,14 @@ def test_only_the_document_is_sent_and_as_data(models: ModelServer, way: Way) ->
 
 @every_asking_way
 def test_the_whole_document_is_sent(models: ModelServer, way: Way) -> None:
-    """B18: nothing is left out in silence."""
+    """B18: nothing is omitted silently."""
     process(way)
     sent = "".join(request.message("user") for request in models.requests)
     for page in (1, 2, 3):
         assert sent.count(f"Filler of page {page}.") >= 20
 
 
-# ---- How they end ---------------------------------------------------------------------------------------------------
+# ---- Errors ---------------------------------------------------------------------------------------------------------
 @every_way
 def test_it_stops_when_the_lease_is_lost(models: ModelServer, way: Way) -> None:
     context = context_of()
@@ -261,32 +261,32 @@ FAULTS = {
 def test_failures_have_an_error_code(
     models: ModelServer, way: Way, reply: Reply, code: str, *, transient: bool
 ) -> None:
-    """B18: each fault is an error of its own, which says nothing of the document."""
+    """B18: each fault has its own error, without content of the document."""
     models.always(reply)
     with pytest.raises(EtlError) as caught:
         process(way)
     assert (caught.value.code, caught.value.transient) == (code, transient)
-    assert says_nothing_private(caught.value, SECRET)
+    assert contains_no_private_data(caught.value, SECRET)
 
 
 @every_asking_way
 def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, way: Way) -> None:
-    """B17: a model that never fits ends in schema_validation, after a bounded number of calls."""
+    """B17: a model that never returns valid data leads to schema_validation after a bounded number of calls."""
     models.always(lambda r: gives({"name": [SECRET], "more": SECRET}) if r.form else says("Notes."))
     with pytest.raises(EtlError) as caught:
         process(way)
     assert caught.value.code == "schema_validation"
-    assert says_nothing_private(caught.value, SECRET)
+    assert contains_no_private_data(caught.value, SECRET)
     assert len(models.requests) <= 3 + 3
 
 
 class Killed(BaseException):
-    """The worker is gone."""
+    """The worker process ended."""
 
 
 @every_asking_way
 def test_paid_responses_are_reused(models: ModelServer, way: Way) -> None:
-    """B2: killed after each of its answers, it sends each request once, and ends as if nothing had been."""
+    """B2: killed after each of its responses, it sends each request once, and ends with the same result."""
 
     def dies(_usage: Usage) -> None:
         raise Killed

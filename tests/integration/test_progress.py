@@ -1,4 +1,4 @@
-"""Counters that agree, and the estimate of what is left. A35."""
+"""Consistent counters, and the estimate of the remaining time. A35."""
 
 import re
 import threading
@@ -27,7 +27,7 @@ STEPS = st.lists(st.sampled_from(["claim", "batch", "finish", "fail", "release",
 @pytest.mark.django_db(transaction=True)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_counters_are_those_of_the_chunks(dataset: Dataset, alice: User, steps: list[str]) -> None:
+def test_counters_equal_the_counts_of_chunks(dataset: Dataset, alice: User, steps: list[str]) -> None:
     """A35: after any sequence of steps, the counters of a job equal a count of its chunks."""
     Job.objects.all().delete()
     job = make_job(dataset, alice, 8)
@@ -82,7 +82,7 @@ def test_a_page_shows_one_point_in_time(dataset: Dataset, alice: User) -> None:
     end_chunk()
     seen: list[int] = []
 
-    def meddle(execute, statement, *args):  # noqa: ANN001, ANN002, ANN202
+    def end_another_chunk(execute, statement, *args):  # noqa: ANN001, ANN002, ANN202
         result = execute(statement, *args)
         if "exports_chunk" in statement and not seen:
             seen.append(1)
@@ -91,7 +91,7 @@ def test_a_page_shows_one_point_in_time(dataset: Dataset, alice: User) -> None:
             thread.join()
         return result
 
-    with connection.execute_wrapper(meddle):
+    with connection.execute_wrapper(end_another_chunk):
         page = as_user(alice).get(f"/app/exports/{job.pk}").content.decode()
     assert seen
     assert re.search(r"<dt>Done</dt><dd>1 <small>of 3", page)
@@ -108,7 +108,7 @@ def end_in_thread() -> None:
 
 
 def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: User) -> None:
-    """A35: the counts of the table's filters do not lag behind those above."""
+    """A35: the counts of the table's filters equal those above."""
     job = make_job(dataset, alice, 3)
     end_chunk()
     url = f"/app/exports/{job.pk}"

@@ -19,7 +19,7 @@ LONG_RULE = "Read the amounts in the column on the right. " * 1_700  # 77 kB, wi
 @pytest.fixture
 def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
-        # The larger the pieces, the smaller the share of what all calls have in common.
+        # The larger the pieces, the smaller the shared part of the calls.
         configure(settings, server, etl_postprocess_chunk_size_chars=8_000)
         server.always(gives({"number": "INV-2024-17", "total": 1234.5}))
         yield server
@@ -37,7 +37,7 @@ def common_start(one: str, other: str) -> str:
 
 
 def shares(requests: list[Request]) -> list[float]:
-    """Return the share of each request, except the first, that an earlier one began with."""
+    """Return the share of each request, except the first, that is a prefix of an earlier one."""
     texts = [sent(request) for request in requests]
     return [
         max(len(common_start(text, earlier)) for earlier in texts[:number]) / len(text)
@@ -55,7 +55,7 @@ def process(rule: RuleContent, *, count: int = 6, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
-def test_calls_of_a_task_begin_alike(models: ModelServer, strategy: str) -> None:
+def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> None:
     if strategy == "chunked-summarize":
         models.always(lambda request: gives({"number": "I", "total": 1}) if request.form else says("Notes."))
 
@@ -66,8 +66,8 @@ def test_calls_of_a_task_begin_alike(models: ModelServer, strategy: str) -> None
     assert min(found) >= 0.9
 
 
-def test_a_correction_of_some_rows_begins_like_the_pieces(models: ModelServer) -> None:
-    """Its schema has one list alone, and stood before the instructions of the rule: the share was 1 %."""
+def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: ModelServer) -> None:
+    """Its schema has only one list. Before, it preceded the instructions of the rule, and the share was 1 %."""
     row = {"type": "object", "properties": {"n": {"type": "string"}, "amount": {"type": "number"}}, "required": ["n"]}
     schema = {"type": "object", "properties": {"rows": {"type": "array", "items": row}, "total": {"type": "number"}}}
 
@@ -84,7 +84,7 @@ def test_a_correction_of_some_rows_begins_like_the_pieces(models: ModelServer) -
     assert shares(models.requests)[-1] >= 0.9
 
 
-def test_only_the_document_and_what_is_about_it_differs(models: ModelServer) -> None:
+def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
     """Without a long rule, too, everything before the marker is the same."""
     process(rule_of(INVOICE, strategy="chunked-extract"))
 

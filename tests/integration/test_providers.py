@@ -1,4 +1,4 @@
-"""The contract of OCR providers, over each of them (B13, B18, B22). A new provider is one more entry of PROVIDERS."""
+"""The contract of OCR providers (B13, B18, B22). A new provider needs an entry in PROVIDERS."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ PAGES = ("Invoice number 17 of the year", "", "The total to be paid is 12.50")
 
 @dataclass(frozen=True)
 class Case:
-    """A provider, and a way to have the things around it that it needs for a document with these pages."""
+    """A provider, and a function that sets up its environment for a document with these pages."""
 
     name: str
     around: Callable[[LazySettings, tuple[str, ...]], AbstractContextManager[None]]
@@ -125,7 +125,7 @@ def test_pages_are_complete_and_ordered_with_exact_offsets(result: OCRResult) ->
 
 
 def test_pages_start_with_a_marker(result: OCRResult) -> None:
-    """B20: citations are checked by these."""
+    """B20: citations are checked with these."""
     at = 0
     for page in result.pages:
         marker = result.markdown.index(f"{page_marker(page.number)}\n", at)
@@ -162,7 +162,7 @@ def test_no_file_but_the_document_remains(provider: OCRProvider, document: Docum
 
 
 def test_progress_never_decreases(provider: OCRProvider, document: Document) -> None:
-    """B3: if it can detect that."""
+    """B3: for providers that report progress."""
     seen: list[tuple[int, int]] = []
     provider.convert(
         document, context=StageContext(seconds=60, on_progress=lambda done, total: seen.append((done, total)))
@@ -201,7 +201,7 @@ def test_supported_kinds_are_known_without_a_server(case: Case, settings: LazySe
 
 
 def test_a_provider_is_found_by_name_and_by_dotted_path(case: Case, settings: LazySettings) -> None:
-    """B22: a class and one setting."""
+    """B22: a new one is a class and one setting."""
     path = settings.ETL_OCR_PROVIDERS[case.name]
     for value in (case.name, path):
         settings.SLUICE = settings.SLUICE.model_copy(update={"etl_ocr_provider": value})

@@ -1,4 +1,4 @@
-"""A2: what a user may start a day, shown, debited atomically and given back. A5: looking beforehand."""
+"""A2: daily quotas of users: displayed, debited atomically, and refunded. A5: previews."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -110,7 +110,7 @@ def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User
 
 
 def test_quota_taken_in_the_meantime_is_unavailable(dataset: Dataset, alice: User, small: None) -> None:
-    """A2: also when it had not yet been taken as this one was begun."""
+    """A2: also if it was taken after this request had started."""
     assert submit(client_of(alice)).status_code == 202
 
     def come_late() -> Any:
@@ -145,7 +145,7 @@ def test_staff_can_give_a_user_other_limits(api: APIClient, dataset: Dataset, al
 
 
 def test_a_job_larger_than_the_daily_quota_is_refused(api: APIClient, dataset: Dataset, small: None) -> None:
-    """A2: also as the first of the day, where there is no row yet."""
+    """A2: also as the first one of the day, when there is no row yet."""
     assert submit(api, filters={**FILTERS, "dateTo": "2024-03-10"}).status_code == 429
     assert not Usage.objects.exists()
 
@@ -193,7 +193,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
 
 
 def test_cancelled_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
-    """A2, A19: those that are done were paid for."""
+    """A2, A19: done chunks stay charged."""
     job = make_job(dataset, alice, 3)
     claim = leases.claim(backend="test")
     assert claim
@@ -203,7 +203,7 @@ def test_cancelled_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
 
 
 def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
-    """A2: the same end, written by a stale worker once more."""
+    """A2: a stale worker writes the same end once more."""
     make_job(dataset, alice, 2)
     claim = leases.claim(backend="test")
     assert claim
@@ -213,7 +213,9 @@ def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
 
 
 def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset, alice: User) -> None:
-    """A2: its file is gone when the delivery is made, so it is called for after all; then the job is cancelled."""
+    """A2: its file is missing when the delivery is created, so the source is called after all; then the job is
+    cancelled.
+    """
     make_job(dataset, alice, 2)
     execution.drain()
     again = make_job(dataset, alice, 2)
@@ -227,7 +229,7 @@ def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset
 
 
 def test_a_refund_goes_to_the_charged_day(dataset: Dataset, alice: User) -> None:
-    """A2: a job that runs past midnight does not give today what yesterday paid."""
+    """A2: a job that runs past midnight refunds the day on which it was charged."""
     job = make_job(dataset, alice, 3)
     yesterday = quotas.debit(user_id=alice.pk, jobs=0, chunks=0) - timedelta(days=1)
     Usage.objects.update(day=yesterday)
@@ -253,7 +255,7 @@ def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
 def test_a_preview_describes_a_request_and_changes_nothing(
     api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A5: chunks, duplicates, what can be reused, and the cost."""
+    """A5: chunks, duplicates, reusable files, and the cost."""
     count_calls(source_db, dataset)
     make_job(dataset, alice, 2)  # JFK on 28 and 29 February
     execution.drain()
@@ -269,7 +271,7 @@ def test_a_preview_describes_a_request_and_changes_nothing(
 
 
 def test_a_preview_refuses_the_same_requests_as_a_submission(api: APIClient, dataset: Dataset) -> None:
-    """A5: with the same words."""
+    """A5: with the same messages."""
     bad = {"dataset": "nothing", "filters": {**FILTERS, "dateTo": "2024-01-01"}, "surprise": 1}
     preview, submission = api.post("/exports/preview", bad), api.post("/exports", bad)
 

@@ -1,6 +1,6 @@
-"""Quotas in any order of what owners, workers, staff and midnight do, held against a model. A2.
+"""Quotas in any order of actions of owners, workers, staff, and midnight, compared with a model. A2.
 
-What is used of a day is what was paid and not given back, never below nothing, and never above the limit of its time.
+The usage of a day is the debits minus the refunds, never negative, and never above the limit at the time of a debit.
 """
 
 from collections import Counter
@@ -93,7 +93,7 @@ class Quotas(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["live", "live", "refused", "failed", "released"]), late=st.booleans())
     def work(self, how: str, *, late: bool) -> None:
-        """One call; `late`: its end is told once more."""
+        """Run one call. `late`: its end is reported once more."""
         claim = leases.claim(backend="test")
         assert (claim is None) == (not self.model.claimable())
         if claim is None:
@@ -154,20 +154,20 @@ class Quotas(RuleBasedStateMachine):
 
     @rule()
     def midnight(self) -> None:
-        for days in (1_000, -999):  # by way of days that nobody has used: each user has one row a day
+        for days in (1_000, -999):  # through unused days: each user has one row a day
             Usage.objects.update(day=F("day") - timedelta(days=days))
         Job.objects.update(charged_on=F("charged_on") - timedelta(days=1))
         self.day += 1
 
     @rule(user=st.integers(0, 1), chunks=st.integers(0, 12))
     def allow(self, user: int, chunks: int) -> None:
-        """Staff give a user another limit; what is used already may be above it then."""
+        """Change a user's limit as staff. The current usage may then exceed it."""
         pk = list(self.users)[user]
         Allowance.objects.update_or_create(user_id=pk, defaults={"daily_chunks": chunks})
         self.limit[pk] = chunks
 
     @invariant()
-    def what_is_used_is_what_was_paid_and_not_given_back(self) -> None:
+    def usage_equals_debits_minus_refunds(self) -> None:
         today = quotas.state(next(iter(self.users))).resets_at.date() - timedelta(days=1)
         rows = {(row.user_id, self.day - (today - row.day).days): (row.jobs, row.chunks) for row in Usage.objects.all()}
         assert rows == {account: (self.started[account], used) for account, used in self.model.used.items()}

@@ -1,4 +1,4 @@
-"""The OCR engine. In processes of their own, because some of its options apply to a whole process."""
+"""The OCR engine, in separate processes, because some of its options apply to a whole process."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def test_models_treat_denormals_as_zero(first: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_line_is_recognized_alike_alone_and_among_others() -> None:
+def test_a_line_is_recognized_identically_alone_and_among_others() -> None:
     """Before, lines were padded to the width of others, which took longer and changed the result."""
     alone, together, long = json.loads(output(LINES))
     assert alone == together

@@ -1,4 +1,4 @@
-"""`manage.py reconcile`, step by step. tests/operations/test_restore.py does the whole of it."""
+"""`manage.py reconcile`, step by step. tests/operations/test_restore.py runs all of it."""
 
 from io import StringIO
 from typing import Any
@@ -48,7 +48,7 @@ def next_token() -> int:
 
 
 def test_no_number_is_reused(alice: User) -> None:
-    """Also those of tables whose ids have less room."""
+    """Also for tables with smaller ID types."""
     before, user_before = next_token(), last_value("auth_user_id_seq")
     assert sequences.advance() >= 20
     assert next_token() == before + sequences.STEPS["bigint"] + 1
@@ -76,7 +76,9 @@ def test_earlier_workers_are_fenced_off_without_counting_attempts(dataset: Datas
 
 
 def test_a_retried_job_sends_events_with_unused_numbers(dataset: Dataset, alice: User) -> None:
-    """It was retried in the time that is lost, too: somebody has heard of that under the numbers that come next."""
+    """It was also retried in the lost period: clients have received those events under the numbers that would come
+    next.
+    """
     job = make_job(dataset, alice, 1)
     fail_chunk()
     job.refresh_from_db()
@@ -98,7 +100,7 @@ def test_a_retried_job_sends_events_with_unused_numbers(dataset: Dataset, alice:
 
 
 def coming_back(job: Job, heard: int) -> event_stream.JobStreamStart | None:
-    """Return how the stream begins of a client that has heard so much."""
+    """Return the beginning of the stream of a client with this last event ID."""
     request = Request(RequestFactory().get("/", headers={"Last-Event-ID": str(heard)}))
     return event_stream.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
 
@@ -123,7 +125,7 @@ def test_earlier_links_are_void_and_receipts_of_missing_objects_expire(dataset: 
 
 
 def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
-    """Receipts and files would be given up for good, for a mistake in S3_BUCKET."""
+    """Otherwise a mistake in S3_BUCKET would invalidate all receipts and files permanently."""
     receipt = done(make_job(dataset, alice, 1))
     storage.delete_many([receipt.object_key, File.objects.get().path])
     before = next_token()
@@ -174,8 +176,8 @@ def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice
     storage.delete(f"{dataset.base_path}/notes.txt")
 
 
-def test_deletion_of_unknown_objects_spares_workers_and_owners(dataset: Dataset, alice: User) -> None:
-    """It is done while the service runs."""
+def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset, alice: User) -> None:
+    """It runs while the service runs."""
     receipt = done(make_job(dataset, alice, 1, key="DONE"))
     make_job(dataset, alice, 1)
     held = leases.claim(backend="test")
@@ -186,7 +188,7 @@ def test_deletion_of_unknown_objects_spares_workers_and_owners(dataset: Dataset,
 
 
 def test_a_document_with_a_newer_run_state_continues(alice: User, rehearsed: Change) -> None:
-    """Somebody retried it in the time that is lost: no look of recovery's would ever take it up."""
+    """It was retried in the lost period. Without `reconcile`, recovery would never continue it."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(generation=2)
     task.refresh_from_db()

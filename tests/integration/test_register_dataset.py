@@ -1,4 +1,4 @@
-"""The command that makes and changes datasets. A8."""
+"""The command that creates and changes datasets. A8."""
 
 from io import StringIO
 from typing import Any
@@ -49,7 +49,7 @@ def test_invalid_base_paths_are_refused(dataset: Dataset, path: str) -> None:
     assert not Dataset.objects.filter(name="flights").exists()
 
 
-# ---- What is wrong with a function ----------------------------------------------------------------------------------
+# ---- Unusable functions ---------------------------------------------------------------------------------------------
 
 
 def refusal(function: str) -> str:
@@ -130,7 +130,7 @@ def test_it_warns_of_volatile_functions_that_may_not_write(dataset: Dataset, sou
 
 
 def test_a_registration_is_in_the_audit_log(dataset: Dataset) -> None:
-    """A34: with the values of a new dataset, and later with what has changed."""
+    """A34: with the values of a new dataset, and later with the changed ones."""
     arguments = ("new", "--function", "data.rows_for", "--base-path", "new")
     call_command("register_dataset", *arguments)
     call_command("register_dataset", *arguments, "--show-errors", "--statement-timeout", "30")

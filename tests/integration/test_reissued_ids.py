@@ -29,13 +29,13 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 def numbered() -> dict[str, Any]:
-    """Return the columns of a row by which a request numbers its runs."""
+    """Return the columns of a row that number its runs."""
     task = Task(uuid=new_uuid())
     return {"uuid": task.uuid} | dict.fromkeys(("generation", "run", "ocr_run", "journal_run"), task.first_run)
 
 
 def lose(task: Task) -> Task:
-    """Lose the row, as a restore does, and return that of another document with its id and generation."""
+    """Delete the row, as by a restore, and create one of another document with the same ID and generation."""
     Task.objects.filter(pk=task.pk).delete()
     columns = numbered() | {"generation": task.generation}
     return make_row(task.user, OWN, rule=task.rule, task_id=task.pk, **columns)
@@ -94,7 +94,7 @@ def test_recovery_recreates_it_after_a_submission_without_redis(alice: User, sta
 
 
 def test_an_end_of_a_lost_document_is_not_recorded(alice: User) -> None:
-    """A worker of before the restore ends it."""
+    """A worker from before the restore ends it."""
     lost = make_task(alice, LOST)
     run(lost, Stage.OCR)
     state = runstate.start(lost.pk, stage=Stage.POSTPROCESS).state

@@ -1,4 +1,4 @@
-"""A retry keeps the former result until a new one is there, and says while it waits for a worker."""
+"""The previous result during a retry, and the display of tasks that wait for a worker."""
 
 from typing import Any
 
@@ -30,13 +30,15 @@ def shown(api: APIClient, task: Task) -> Any:
 
 
 def retry(task: Task, alice: User, name: str, *, act: str = "") -> None:
-    """Retry with another rule, whose processor finds `act` in the text."""
+    """Retry with another rule, whose processor executes `act` from the text."""
     rule = make_rule(alice, mode="llm" if not act else "unknown", name=name)
     content = actions.rule_of(task, rule.pk, user=alice)
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS, rule_content=content)
 
 
-def test_the_former_result_stays_while_a_retry_runs_and_after_it_fails(task: Task, api: APIClient, alice: User) -> None:
+def test_the_previous_result_stays_during_a_retry_and_after_its_failure(
+    task: Task, api: APIClient, alice: User
+) -> None:
     first = shown(api, task)["result"]
     assert shown(api, task)["previous_result"] is None
     retry(task, alice, "second", act="fails")  # its mode does not exist
@@ -91,7 +93,7 @@ def test_the_page_shows_it_with_its_rule(task: Task, alice: User, client: Client
 
 
 # ---- Waiting --------------------------------------------------------------------------------------------------------
-def test_a_task_that_waits_for_a_worker_says_so(api: APIClient, alice: User, client: Client) -> None:
+def test_a_task_that_waits_for_a_worker_is_shown_as_waiting(api: APIClient, alice: User, client: Client) -> None:
     task = make_task(alice, "Hello.", rule=make_rule(alice, mode="llm", name="later"))
     run(task, Stage.OCR)
     client.force_login(alice)
@@ -105,7 +107,7 @@ def test_a_task_that_waits_for_a_worker_says_so(api: APIClient, alice: User, cli
     assert shown(api, task)["waiting"] is False
 
 
-def test_a_task_that_a_worker_has_does_not_wait(api: APIClient, alice: User) -> None:
+def test_a_task_held_by_a_worker_is_not_shown_as_waiting(api: APIClient, alice: User) -> None:
     from etl import runstate
 
     task = make_task(alice, "Hello.")

@@ -51,7 +51,7 @@ def matches(result: dict[str, Any]) -> dict[str, str]:
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------
 def test_a_corrected_result_replaces_the_original_which_stays(task: Task, api: APIClient) -> None:
-    """B37: everywhere the result is shown, also when Redis has the former one."""
+    """B37: wherever the result is shown, also while Redis has the previous one."""
     before = api.get(path(task)).json()
     assert runstate.read_many([task.pk]), "the end is still in Redis"
 
@@ -81,7 +81,7 @@ def test_numbers_keep_their_digits(task: Task, api: APIClient) -> None:
     assert b"123456789012345678901234567890.1," in same_number.content, "another notation is a correction"
 
 
-def test_the_history_tells_who_changed_what_and_when(task: Task, api: APIClient, alice: User) -> None:
+def test_the_history_has_the_user_time_and_values_of_each_change(task: Task, api: APIClient, alice: User) -> None:
     """B37."""
     correct(api, task, {"number": "INV-71", "kind": None, "tags": ["paper"]})
     correct(api, task, {"number": "INV-72"})
@@ -100,7 +100,7 @@ def test_the_history_tells_who_changed_what_and_when(task: Task, api: APIClient,
 
 
 def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, api: APIClient) -> None:
-    """B37: other values keep theirs, also behind a row that was removed."""
+    """B37: other values keep their citations, also after a removed row."""
     lines = exact_json.loads(DATA)["lines"]
     patch = {"number": "INV-71", "paid": None, "lines": [lines[0], lines[2] | {"quantity": 2}, {"item": "Cable"}]}
     result = correct(api, task, patch).json()
@@ -131,7 +131,7 @@ def test_a_correction_needs_the_tag_of_the_result_that_was_read(task: Task, api:
     assert ReviewEvent.objects.count() == 2
 
 
-def test_of_two_people_at_once_one_is_told(task: Task, alice: User) -> None:
+def test_one_of_two_concurrent_corrections_is_refused(task: Task, alice: User) -> None:
     """B37: the row's lock decides."""
     api, names = client_of(alice), ("a", "b")
     tag = api.get(path(task))["ETag"]
@@ -180,7 +180,7 @@ def test_a_body_of_another_shape_is_refused(task: Task, api: APIClient, body: st
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
 
 
-def test_nothing_is_changed_without_a_difference(task: Task, api: APIClient) -> None:
+def test_a_correction_without_a_difference_changes_nothing(task: Task, api: APIClient) -> None:
     api.post(path(task, "/approve"))
     tag = api.get(path(task))["ETag"]
     same = correct(api, task, '{"total": 90071992547409.930, "extra": null}')
@@ -241,7 +241,7 @@ def test_the_event_stream_begins_with_the_approval(task: Task, api: APIClient) -
 
 
 def test_a_correction_removes_the_approval(task: Task, api: APIClient) -> None:
-    """B37: what was approved is not this result any more."""
+    """B37: the approved result was another one."""
     api.post(path(task, "/approve"))
     correct(api, task, {"number": "INV-71"})
     assert api.get(path(task, "")).json()["approved_at"] is None
@@ -249,7 +249,7 @@ def test_a_correction_removes_the_approval(task: Task, api: APIClient) -> None:
 
 
 def test_an_approval_may_name_the_result_that_was_read(task: Task, api: APIClient) -> None:
-    """B37: so that nobody approves what another person has just changed."""
+    """B37: so that a user does not approve a change of another user that they have not seen."""
     tag = api.get(path(task))["ETag"]
     correct(api, task, {"number": "INV-71"})
     assert api.post(path(task, "/approve"), headers={"If-Match": tag}).status_code == 412
@@ -304,8 +304,8 @@ def test_a_corrected_result_stays_when_a_late_worker_overwrites_the_run_state(ta
     assert (shown["result"]["data"]["number"], shown["corrected"]) == (number, True)
 
 
-def test_nothing_is_changed_while_redis_is_away(task: Task, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B37: it would go on to show the result without the correction."""
+def test_a_redis_outage_changes_nothing(task: Task, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B37: otherwise Redis would still have the result without the correction."""
     tag = api.get(path(task))["ETag"]
 
     def away(*_: Any, **__: Any) -> Any:
@@ -321,7 +321,7 @@ def test_nothing_is_changed_while_redis_is_away(task: Task, api: APIClient, monk
 def test_staff_correct_for_the_owner_with_a_record_without_contents(
     task: Task, staff: User, bob: User, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B37: others get 404."""
+    """B37: other users get 404."""
     caplog.set_level("INFO")
     assert correct(client_of(bob), task, {"number": "secret-71"}, "*").status_code == 404
     for part in ("/history", "/result"):
@@ -336,7 +336,7 @@ def test_staff_correct_for_the_owner_with_a_record_without_contents(
     assert not any("secret-71" in message for message in messages)
 
 
-def test_a_deleted_task_takes_its_history_with_it(task: Task, api: APIClient) -> None:
+def test_the_history_is_deleted_with_its_task(task: Task, api: APIClient) -> None:
     """B37, B34."""
     correct(api, task, {"number": "INV-71"})
     assert api.delete(path(task, "")).status_code == 204

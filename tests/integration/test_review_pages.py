@@ -1,4 +1,4 @@
-"""The page that corrects and approves a result, as a browser without scripts has it. B37."""
+"""The page that corrects and approves a result, in a browser without scripts. B37."""
 
 import re
 from html import unescape
@@ -59,7 +59,7 @@ def fields(client: Client, url: str) -> dict[str, str]:
 
 
 def send(client: Client, task: Task, *, query: str = "", **changes: Any) -> Any:
-    """Send the form of now with changes. None leaves out a control."""
+    """Send the current form with changes. None omits a control."""
     url = path(task) + query
     form = {name: value for name, value in (fields(client, url) | changes).items() if value is not None}
     return client.post(url, form)
@@ -82,7 +82,7 @@ def test_the_form_has_a_control_for_each_value_typed_by_the_schema(task: Task, c
 
 
 def test_a_form_without_changes_changes_nothing(task: Task, client: Client) -> None:
-    """B37: no digit, no null, no missing member."""
+    """B37: neither digits, nulls, nor missing members."""
     before = exact_json.dumps(data(task))
     assert send(client, task).status_code == 302
     assert exact_json.dumps(data(task)) == before
@@ -90,7 +90,7 @@ def test_a_form_without_changes_changes_nothing(task: Task, client: Client) -> N
 
 
 def test_values_of_all_kinds_are_corrected(task: Task, client: Client) -> None:
-    """B37: and the document's page shows who did it, and what was there before."""
+    """B37: the document's page shows the user and the previous value."""
     changes = {
         "v/number": "INV-71", "v/total": "12.340", "v/date": "", "v/kind": '"credit note"', "v/paid": "true",
         "v/supplier/vat": "DE 1", "v/lines/1/quantity": "4", "drop/lines/2": "1",
@@ -151,8 +151,8 @@ def test_errors_are_shown_at_their_fields_and_nothing_is_saved(
     assert f"/{list(changes)[-1][2:]}" in wrong
 
 
-def test_a_faster_person_keeps_their_change(task: Task, client: Client, alice: User) -> None:
-    """B37: the second one sees the data of now, and what they had entered."""
+def test_the_first_of_two_concurrent_changes_is_kept(task: Task, client: Client, alice: User) -> None:
+    """B37: the second user sees the current data and their own input."""
     form = fields(client, path(task)) | {"v/number": "INV-72"}
     review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
     answer = client.post(path(task), form)
@@ -164,8 +164,8 @@ def test_a_faster_person_keeps_their_change(task: Task, client: Client, alice: U
     assert data(task)["number"] == "INV-71"
 
 
-def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> None:
-    """B37: of a long list some rows at a time; the others stay."""
+def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
+    """B37: a long list is shown some rows at a time; the others stay unchanged."""
     count = MOST_FIELDS
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}}}' for n in range(count))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}]}}')
@@ -187,8 +187,8 @@ def test_large_parts_have_pages_of_their_own(alice: User, client: Client) -> Non
     assert found["number"] == "1"
 
 
-def test_added_rows_leave_no_other_field_out(alice: User, client: Client) -> None:
-    """B37: the form has the same parts when it is sent, however many rows it got meanwhile."""
+def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> None:
+    """B37: added rows do not change the division into parts."""
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MOST_FIELDS // 3 - 5))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}], "tags": ["a", "b"]}}')
     count = len(data(task)["lines"])
@@ -228,7 +228,7 @@ def test_a_result_is_approved_and_the_approval_removed(task: Task, client: Clien
     assert row_of(task).approved_at is None
 
 
-def test_what_changed_meanwhile_is_not_approved(task: Task, client: Client, alice: User) -> None:
+def test_a_result_that_changed_in_the_meantime_is_not_approved(task: Task, client: Client, alice: User) -> None:
     """B37."""
     review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
     answer = client.post(path(task, "/approve"), {"tag": f'"{row_of(task).run}-0"'}, follow=True)

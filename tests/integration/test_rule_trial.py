@@ -34,7 +34,7 @@ def models(settings: Any) -> Iterator[ModelServer]:
 
 @pytest.fixture
 def rule(api: APIClient) -> str:
-    """The path of a rule of alice's."""
+    """The path of a rule that alice owns."""
     return str(api.post(URL, {"name": "Totals", "json_schema": SCHEMA, "system_prompt": "Find the total."})["Location"])
 
 
@@ -56,7 +56,7 @@ def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
 
 
 def test_skip_wraps_the_markdown_without_a_model(api: APIClient, models: ModelServer) -> None:
-    """B27: the default rule, which is everybody's."""
+    """B27: the default rule, which all users share."""
     default = Rule.objects.get(slug="default")
     response = try_out(api, f"{URL}/{default.pk}")
 
@@ -76,7 +76,7 @@ def test_skip_wraps_the_markdown_without_a_model(api: APIClient, models: ModelSe
 
 
 def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServer, rule: str) -> None:
-    """B27: what a task's result would hold."""
+    """B27: the data of a task's result."""
     models.always(gives({"total": 12.5}, {"/total": {"page": 2, "quote": "Total: 12.50 EUR"}}))
     answer = try_out(api, rule).json()
 
@@ -104,7 +104,7 @@ def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServ
 def test_failed_trials_are_reported_without_a_server_error(
     api: APIClient, models: ModelServer, rule: str, reply: Any, code: str, *, retryable: bool
 ) -> None:
-    """B27: with what it cost."""
+    """B27: with the cost."""
     models.always(reply)
     response = try_out(api, rule)
 
@@ -168,7 +168,7 @@ def test_deleted_rules_and_rules_of_other_users_are_404(api: APIClient, bob: Use
 
 
 def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer, rule: str, settings: Any) -> None:
-    """B27: else as many trials as the pool has connections would stop the service."""
+    """B27: otherwise as many trials as the pool has connections would stop the service."""
     thinking, go_on = threading.Semaphore(0), threading.Event()
 
     def slowly(_request: Request) -> openai_server.Reply:
@@ -208,7 +208,7 @@ def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer
 def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
     api: APIClient, bob: User, alice: User, models: ModelServer, rule: str
 ) -> None:
-    """B27: one user with eight slow models stopped the trials of all others."""
+    """B27: before, one user with eight slow models blocked the trials of all others."""
     thinking, go_on = threading.Semaphore(0), threading.Event()
 
     def slowly(_request: Request) -> openai_server.Reply:
@@ -224,7 +224,7 @@ def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
 
     models.always(slowly)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
-    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # so that he may read the rule
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # staff may read the rule
     with ThreadPoolExecutor(trial.MAX_OF_USER + 1) as threads:
         waiting = [threads.submit(one, client_of(alice)) for _ in range(trial.MAX_OF_USER)]
         try:
@@ -244,7 +244,7 @@ def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
 def test_tests_with_a_model_are_limited_in_a_day(
     api: APIClient, bob: User, models: ModelServer, rule: str, settings: Any
 ) -> None:
-    """B27: a user with a script paid for two calls at a time, all day."""
+    """B27: before, a script of one user could run two paid calls at a time, all day."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 2})
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     models.always(lambda _request: gives({"total": 1}))
@@ -257,7 +257,7 @@ def test_tests_with_a_model_are_limited_in_a_day(
     limit = api.get("/api/v1/etl/limits").json()["rule_tests_per_day"]
     assert (limit["limit"], limit["used"], limit["remaining"]) == (2, 2, 0)
     assert try_out(api, skip).json()["ok"]
-    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # so that he may read the rule
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # staff may read the rule
     assert try_out(client_of(User.objects.get(pk=bob.pk)), rule).json()["ok"]
 
 

@@ -1,4 +1,4 @@
-"""The pages of rules, without a browser: who may do what, what is refused, and what is never lost. C1."""
+"""The pages of rules, without a browser: permissions, refusals, and preserved input. C1."""
 
 import html
 import json
@@ -44,7 +44,12 @@ TYPED = {name: value for name, value in CONTENT.items() if name != "require_comp
     "json_schema": json.dumps(SCHEMA)
 }
 HTMX = {"HX-Request": "true"}
-UNSAVED = ("check-rule", "rule-fields", "try-rule", "suggest-schema")  # what the editor's buttons do before it is saved
+UNSAVED = (
+    "check-rule",
+    "rule-fields",
+    "try-rule",
+    "suggest-schema",
+)  # the actions of the editor's buttons before it is saved
 
 
 @pytest.fixture
@@ -238,7 +243,7 @@ def test_saving_creates_a_version_only_after_a_change(me: Client, rule: Rule) ->
 
 
 def test_browser_line_endings_are_not_a_change(alice: User, me: Client) -> None:
-    """Browsers send CRLF. What was typed is LF, and what came by the API stays as it came."""
+    """Browsers send CRLF. Typed text is stored with LF, and text from the API is unchanged."""
     rule = editing.create(owner=alice, values={**CONTENT, "system_prompt": "one\ntwo", "description": "a\r\nb"})
     typed = me.get(page_of(rule)).context["typed"]
     sent = {name: value.replace("\n", "\r\n") for name, value in typed.items()}
@@ -306,7 +311,7 @@ def test_a_repeated_save_is_not_a_conflict(me: Client, rule: Rule) -> None:
 
 
 def test_one_of_two_concurrent_changes_is_refused(alice: User, rule: Rule) -> None:
-    """Decided under the row's lock, in two real transactions."""
+    """The row's lock decides, with two real transactions."""
     rules = Rule.objects.filter(owner=alice)
     locked, waiting = threading.Event(), threading.Event()
 
@@ -353,7 +358,7 @@ def test_htmx_gets_a_redirect_header_or_only_the_form(me: Client, rule: Rule) ->
     assert "<html" not in refused
 
 
-# ---- Checking while one types ---------------------------------------------------------------------------------------
+# ---- Validation while typing ----------------------------------------------------------------------------------------
 
 
 def test_the_schema_check_matches_the_api(me: Client, rule: Rule) -> None:
@@ -376,7 +381,7 @@ TOO_LONG = "Has 4,600,003 characters; the limit is 65,536 bytes as compact JSON.
 
 
 def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) -> None:
-    """To look at each of its values would take a minute."""
+    """Reading each of its values would take a minute."""
     typed = {**TYPED, "json_schema": "[" + "0," * 2_300_000 + "0]", "markdown": "x"}
     began = time.thread_time()
     for path in (reverse("check-rule"), reverse("new-rule"), page_of(rule), reverse("try-rule")):
@@ -390,7 +395,7 @@ def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) 
     "text",
     [
         '{"' + "n" * 200_000 + '": [' + "5," * 20_000 + "5]}",  # its pointers would take 4 GB
-        "[" * 199 + "0," * 40_000 + "0" + "]" * 199,  # its margins would have 16 MB, and be copied at each level
+        "[" * 199 + "0," * 40_000 + "0" + "]" * 199,  # its indentation would take 16 MB, and be copied at each level
     ],
     ids=["long name", "many levels"],
 )
@@ -434,7 +439,7 @@ def test_a_refused_version_keeps_the_typed_rule(settings: Any, me: Client, rule:
 
 
 def table_of(response: Any, **changes: str) -> dict[str, Any]:
-    """Return what a browser sends for the table that a page shows, with changes: `field_0_name="gross"`."""
+    """Return the form fields of the table on a page, with changes: `field_0_name="gross"`."""
     table = response.context["form"].table
     typed: dict[str, Any] = {fields.SHOWN: table.value}
     for number, row in enumerate(table.rows):
@@ -453,7 +458,7 @@ def test_edits_of_the_table_are_saved_without_scripts(me: Client, rule: Rule) ->
 
 
 def test_edits_of_the_text_and_the_table_are_both_kept(me: Client, rule: Rule) -> None:
-    """Neither was applied to the other before the rule is saved."""
+    """Neither had been applied to the other before the rule was saved."""
     typed = table_of(me.get(page_of(rule)), field_0_kind="integer")
     wider = {**SCHEMA, "properties": {"date": {"type": "string"}, "total": {"type": "number", "title": "Sum"}}}
     save(me, rule, **typed, json_schema=json.dumps(wider))
@@ -596,7 +601,7 @@ def test_without_a_model_no_suggestion_is_offered(me: Client, rule: Rule) -> Non
     assert "Suggest a schema" not in me.get(page_of(rule)).content.decode()
 
 
-# ---- Places in a text -----------------------------------------------------------------------------------------------
+# ---- Positions in a text --------------------------------------------------------------------------------------------
 
 
 def test_positions_are_in_browser_characters() -> None:
@@ -616,7 +621,7 @@ def test_names_are_escaped_as_in_pointers() -> None:
         "", "/a~1b", "/a~1b/~0A", "/a~1b/~0A/0", "/a~1b/~0A/1", "/a~1b/~0A/1/x",
     }  # fmt: skip
     start, end = schema_text.spans(text, ["/a~1b"])["/a~1b"]
-    assert text[start:end] == "2"  # of two with the same name the last one counts, as it does in the parser
+    assert text[start:end] == "2"  # of two members with the same name, the last one counts, as in the parser
 
 
 def test_formatting_keeps_the_meaning_of_a_schema() -> None:
@@ -679,7 +684,7 @@ def test_long_schemas_whose_brackets_repeat_are_compared() -> None:
 
 
 def test_repetitive_texts_are_shown_without_a_comparison() -> None:
-    """Those who compare lines hold each against all that equal it."""
+    """A line comparison takes long for many equal lines."""
     old, new = ("\n".join(f"s{each % 50}\n{sign}{each}" for each in range(1_400)) for sign in "uv")
     texts = {**dict.fromkeys(comparison.LABELS, ""), "system_prompt": old}
     began = time.thread_time()
@@ -690,12 +695,12 @@ def test_repetitive_texts_are_shown_without_a_comparison() -> None:
         assert "\n".join(line.text for line in part.lines if line.kind == kind) == text
 
 
-# ---- Trying ---------------------------------------------------------------------------------------------------------
+# ---- Trials ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def read_document(alice: User, rule: Rule) -> Task:
-    """A document of alice's that was read."""
+    """Create a document of alice whose OCR is finished."""
     key = f"etl/tasks/1/ocr-1/{uuid4()}.md"
     storage.put(key, b"Total: 12.50 EUR\n", content_type="text/markdown")
     return Task.objects.create(
@@ -757,7 +762,7 @@ def test_unusable_rules_are_marked_wherever_they_are_shown(
         return html.unescape(me.get(path).content.decode()).lower().count(NEEDS)
 
     assert marks(reverse("rules")) == count
-    assert marks(page_of(rule)) == 2  # at the mode, and where it is tried
+    assert marks(page_of(rule)) == 2  # at the mode, and at the trial
     assert marks(page_of(invoice)) == 2
     assert marks(reverse("rule-version", args=[rule.pk, 1])) == 1
     assert marks(page_of(default)) == 0

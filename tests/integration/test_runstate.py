@@ -1,4 +1,4 @@
-"""The run-state in Redis: every change compared and advanced in one step. B3, B4, B6, B10."""
+"""The run-state in Redis: every transition is atomic. B3, B4, B6, B10."""
 
 import json
 import socket
@@ -35,7 +35,7 @@ def nothing_there() -> None:
 
 
 def row(task_id: int = 17, **changes: Any) -> Task:
-    """A row that is in no database: a run-state needs none."""
+    """Return an unsaved row: a run-state needs no saved one."""
     fields: dict[str, Any] = {
         "task_id": task_id,
         "uuid": "",
@@ -199,7 +199,7 @@ def test_attempts_are_counted_up_to_the_maximum() -> None:
     assert answer.verdict is Verdict.SPENT
     assert answer.state
     assert answer.state.attempts["ocr"] == 3
-    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.HELD  # by the one that is to end it
+    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.HELD  # by its holder, which is about to end it
     assert runstate.fail(answer.state, error={"code": "x"}, usage={}).moved
     assert seen().status == "failed"
 
@@ -310,7 +310,7 @@ def test_only_a_greater_generation_replaces_a_run_state() -> None:
 
 
 def test_without_a_run_state_no_write_succeeds() -> None:
-    """B10: what a flush took away, no late word brings back in part."""
+    """B10: after a flush, no late write recreates part of a run-state."""
     made()
     state = started()
     valkey().flushall()
@@ -332,7 +332,7 @@ def test_an_evicted_script_is_loaded_again() -> None:
 
 
 def test_a_repeated_transition_is_applied_once() -> None:
-    """A reply may be lost: the client then sends the same words again."""
+    """A reply may be lost: the client then sends the same transition again."""
     made()
     state = started()
     words = script.encoded({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
@@ -344,7 +344,7 @@ def test_a_repeated_transition_is_applied_once() -> None:
 
 
 def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> None:
-    """B2: its reply was lost; meanwhile others made transitions."""
+    """B2: its reply was lost, and others made transitions in the meantime."""
     made()
     answers = []
     for _ in range(2):
@@ -543,7 +543,7 @@ BEFORE = {"advance": {"mineru_parsing"}, "complete": {"llm_processing"}, "fail":
 
 @dataclass
 class Model:
-    """A simple model of a run-state: without concurrency, and with flags for the ends of the lease and of the pause."""
+    """A simple model of a run-state, without concurrency, and with flags for the ends of the lease and the pause."""
 
     exists: bool = False
     generation: int = 1
@@ -633,7 +633,7 @@ class Model:
 
 
 class Story:
-    """The same words to the run-state and to the model."""
+    """The same transitions of the run-state and of the model."""
 
     def __init__(self) -> None:
         valkey().flushdb()
@@ -658,7 +658,7 @@ class Story:
             names = ("generation", "status", "phase", "progress", "attempts", "started", "token")
             assert {name: getattr(state, name) for name in names} == {name: getattr(self.model, name) for name in names}
 
-    # ---- Words
+    # ---- Transitions
     def create(self, _number: int = 0) -> None:
         started = bool(self.revisions)
         verdict = runstate.create(row(generation=self.generation), stage=Stage.OCR, started=started).verdict
@@ -736,7 +736,7 @@ def shown(state: RunState) -> tuple[Any, ...]:
     return (state.status, state.phase, state.progress, state.attempts, state.error, state.result, state.metadata)
 
 
-# The way through is likelier than the rest: most stories should get somewhere.
+# The regular transitions are more likely than others, so that most sequences make progress.
 WORDS = [
     *["start_ocr", "advance", "start_post"] * 3,
     *["progress", "complete", "fail", "wait", "release", "renew", "lose"] * 2,
@@ -748,8 +748,9 @@ WORDS = [
 @given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([0, 0, 0, 1, 2, 4])), max_size=40))
 @examples(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_run_states_match_the_model_after_any_sequence_of_actions(words: list[tuple[str, int]]) -> None:
-    """B3, B6: duplicates, late words of holders that were fenced, lost states: each verdict and each state is the
-    model's, in which nothing goes back, what has ended stays, and what was cancelled is never begun."""
+    """B3, B6: with duplicates, late transitions of fenced holders, and lost states, each reply and each state equals
+    the model's, in which nothing goes back, ended tasks stay ended, and cancelled ones never start.
+    """
     story = Story()
     for word, number in words:
         story.apply(word, number)

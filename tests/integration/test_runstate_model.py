@@ -1,9 +1,9 @@
-"""Tasks in any order of what workers, people, recovery and losses do: the run-state in Redis, the row, and what lies in
-object storage, together. B2, B3, B6, B7, B10.
+"""Tasks in any order of actions of workers, users, and recovery, and of losses: run-states, rows, and object storage.
+B2, B3, B6, B7, B10.
 
-`test_runstate.py` holds each verdict of one run-state against a model, in any order. Here are several tasks with their
-rows, and what only shows between the stores: ends that did not reach the row, a Redis that loses some or comes back
-from an older copy, recovery, cancel and retry, workers of earlier lives.
+`test_runstate.py` compares each transition of one run-state with a model. This test has several tasks with their rows,
+and covers inconsistencies between the stores: ends that did not reach the row, a Redis that loses data or is restored
+from an older copy, recovery, cancel, retry, and workers of earlier runs.
 """
 
 from copy import deepcopy
@@ -45,7 +45,7 @@ FOUND = OCRResult(markdown="# Read", pages=(), provider="local", provider_task_i
 
 @dataclass
 class Known:
-    """What a task should be: its row, its run-state, and which results of OCR are stored."""
+    """The expected state of a task: its row, its run-state, and the stored results of OCR."""
 
     state: Model
     status: str = "pending"
@@ -64,7 +64,7 @@ class Known:
         return self.state.exists and not self.state.has_ended
 
     def record(self) -> None:
-        """What Redis has decided comes to the row."""
+        """Record the end in the row."""
         if not self.has_ended and self.generation == self.state.generation:
             self.status = self.state.status
         else:
@@ -100,7 +100,7 @@ class Documents(RuleBasedStateMachine):
     @precondition(lambda self: len(self.known) < 3)
     @rule(target=tasks, is_sent=st.booleans())
     def make(self, *, is_sent: bool) -> int:
-        """A row, and a run-state unless the process dies in between."""
+        """Create a row, and a run-state unless the process dies in between."""
         row = Task.objects.create(
             user=self.user, rule=self.rule_of_all, rule_version=1, filename="a", kind="txt", size=1, document_key="none"
         )
@@ -111,7 +111,7 @@ class Documents(RuleBasedStateMachine):
 
     @rule(task=tasks)
     def create_late(self, task: int) -> None:
-        """Whoever made the task gets to its run-state only now."""
+        """Create the run-state of a task whose submission was delayed."""
         known = self.known[task]
         if known.generation == 1 and not known.has_ended:
             made = runstate.create(Task.objects.get(pk=task), stage=Stage.OCR).moved
@@ -121,7 +121,7 @@ class Documents(RuleBasedStateMachine):
     # ---- Workers
     @rule(task=tasks, stage=st.sampled_from(Stage))
     def start(self, task: int, stage: Stage) -> None:
-        """As a worker does that a message wakes: it asks the row first."""
+        """Start a stage like a worker after a wake-up message, which reads the row first."""
         known = self.known[task]
         row = execution.find_open(task)
         assert (row is None) == known.has_ended
@@ -138,7 +138,7 @@ class Documents(RuleBasedStateMachine):
 
     @rule(task=tasks)
     def work(self, task: int) -> None:
-        """The stage that is next, to its end: most stories should get somewhere."""
+        """Run the next stage to its end, so that most sequences make progress."""
         stage = Stage(self.known[task].state.phase)
         self.start(task, stage)
         if stage == Stage.OCR:
@@ -147,7 +147,7 @@ class Documents(RuleBasedStateMachine):
             self.end(task, 0, "complete", is_recorded=True)
 
     def holder(self, task: int, age: int) -> RunState | None:
-        """The newest, or an older one that does not know yet that it has lost its lease."""
+        """Return the newest holder, or an older one that has not noticed the loss of its lease."""
         holders = self.known[task].holders
         return holders[-1 - age] if age < len(holders) else None
 
@@ -161,7 +161,7 @@ class Documents(RuleBasedStateMachine):
 
     @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["complete", "fail"]), is_recorded=st.booleans())
     def end(self, task: int, age: int, how: str, *, is_recorded: bool) -> None:
-        """An end, which reaches the row unless the process dies in between."""
+        """End a task. The end reaches the row unless the process dies in between."""
         if holder := self.holder(task, age):
             known, answer = self.known[task], self.ended(holder, how)
             may = not (how == "fail" and known.state.status == "pending")
@@ -190,7 +190,7 @@ class Documents(RuleBasedStateMachine):
     # ---- Time and losses
     @rule(task=tasks)
     def time_passes(self, task: int) -> None:
-        """Leases run out, and pauses."""
+        """Let leases and pauses expire."""
         if self.known[task].is_open_in_redis:
             lose_lease(task)
             valkey().hset(runstate.key_of(task), "available_at", 0)
@@ -210,13 +210,13 @@ class Documents(RuleBasedStateMachine):
 
     @precondition(lambda self: any(known.copy for known in self.known.values()))
     @rule()
-    def come_back_from_the_copy(self) -> None:
+    def restore_the_copy(self) -> None:
         for task, known in self.known.items():
             if known.copy:
                 valkey().restore(runstate.key_of(task), 0, known.copy[0], replace=True)
                 known.state = deepcopy(known.copy[1])
 
-    # ---- People
+    # ---- Users
     @rule(task=tasks)
     def cancel(self, task: int) -> None:
         known = self.known[task]
@@ -262,8 +262,8 @@ class Documents(RuleBasedStateMachine):
                 known.correct()
 
     @rule()
-    def come_to_rest(self) -> None:
-        """Whatever has happened: without any person's help every task ends, in the row as in Redis."""
+    def settle_all_tasks(self) -> None:
+        """Check that every task ends in the row and in Redis without any user action."""
         for _ in range(2):
             self.recover()
         for task, known in self.known.items():
@@ -276,16 +276,16 @@ class Documents(RuleBasedStateMachine):
         assert all(known.has_ended for known in self.known.values())
         assert not any(known.is_open_in_redis for known in self.known.values())
 
-    # ---- What holds after each step
+    # ---- Invariants after each step
     @invariant()
-    def rows_are_what_the_model_says(self) -> None:
+    def rows_match_the_model(self) -> None:
         rows = {row.pk: row for row in Task.objects.all()}
         assert {pk: (row.status, row.generation, row.ocr_run) for pk, row in rows.items()} == {
             pk: (known.status, known.generation, known.ocr_run) for pk, known in self.known.items()
         }
 
     @invariant()
-    def run_states_are_what_the_model_says(self) -> None:
+    def run_states_match_the_model(self) -> None:
         found = runstate.read_many(self.known)
         for task, known in self.known.items():
             state = found.get(task)
@@ -301,7 +301,7 @@ def shown(state: RunState | Model) -> tuple[Any, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is shrunk before it is reported
+@pytest.mark.timeout(600)  # Hypothesis shrinks a failure before it reports it
 def test_rows_and_run_states_match_the_model_and_every_task_ends_after_any_loss(
     alice: User, settings: LazySettings
 ) -> None:

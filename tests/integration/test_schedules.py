@@ -1,4 +1,4 @@
-"""The scheduler: each planned time once, whatever dies, competes, or stands still. A33."""
+"""The scheduler: each planned time runs once, despite crashes, concurrency, and stalls. A33."""
 
 import multiprocessing
 import os
@@ -45,7 +45,7 @@ def end_jobs() -> None:
 
 
 def history(schedule: Schedule) -> list[tuple[str, str]]:
-    """The outcomes by planned time, oldest first."""
+    """Return the outcomes by planned time, oldest first."""
     return [
         (f"{each.planned_at:%m-%d %H:%M}" if each.planned_at else "by hand", each.outcome)
         for each in schedule.runs.order_by("id")
@@ -58,13 +58,13 @@ def counted() -> float | None:
 
 # ---- Planned times --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_a_year_of_a_beat_that_runs_on_time(dataset: Dataset, alice: User) -> None:
+def test_each_planned_time_of_a_year_has_one_run(dataset: Dataset, alice: User) -> None:
     """A33: 365 jobs, at 02:30 in Berlin; at 03:00 on the day without 02:30, and at the first of two 02:30."""
     schedule = make_schedule(alice, dataset)
     for _ in range(365):
         schedule.refresh_from_db()
         assert schedule.next_run_at
-        for early in (1, 0, 0):  # a message too many changes nothing
+        for early in (1, 0, 0):  # an additional message changes nothing
             run(schedule.next_run_at - timedelta(seconds=early))
         Job.objects.active().update(status="failed", failed=F("total"))
     jobs = list(Job.objects.filter(schedule_id=schedule.pk).order_by("planned_at"))
@@ -89,7 +89,7 @@ def test_after_a_day_without_the_beat_missed_times_are_skipped(dataset: Dataset,
 
 
 def test_after_a_day_without_the_beat_the_newest_times_are_caught_up(dataset: Dataset, alice: User) -> None:
-    """A33: EXPORT_SCHEDULE_CATCH_UP of them, one after the other."""
+    """A33: up to EXPORT_SCHEDULE_CATCH_UP of them, in sequence."""
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC", misfire="catch_up")
     now = START + timedelta(days=1, minutes=30)
     for _ in range(30):
@@ -103,14 +103,14 @@ def test_after_a_day_without_the_beat_the_newest_times_are_caught_up(dataset: Da
     assert len(history(schedule)) == 11
 
 
-def test_a_planned_time_waits_for_the_run_before_or_is_skipped(dataset: Dataset, alice: User) -> None:
+def test_a_planned_time_waits_for_the_previous_run_or_is_skipped(dataset: Dataset, alice: User) -> None:
     """A33: one run at a time."""
     skipping = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     waiting = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC", misfire="catch_up")
     first, second = START + timedelta(hours=1), START + timedelta(hours=2)
     run(first)
     run(second)
-    assert run(second) == 0  # a schedule that waits is not looked at again at once
+    assert run(second) == 0  # a waiting schedule is not checked again at once
     assert history(skipping) == [("01-01 01:00", "started"), ("01-01 02:00", "skipped")]
     assert history(waiting) == [("01-01 01:00", "started")]
     end_jobs()
@@ -118,9 +118,9 @@ def test_a_planned_time_waits_for_the_run_before_or_is_skipped(dataset: Dataset,
     assert history(waiting)[1:] == [("01-01 02:00", "started")]
 
 
-# ---- Competition and death ------------------------------------------------------------------------------------------
+# ---- Concurrency and crashes ----------------------------------------------------------------------------------------
 def test_two_beats_make_one_run(dataset: Dataset, alice: User) -> None:
-    """A33: also more of them, and more schedules."""
+    """A33: also with more beats and more schedules."""
     for _ in range(5):
         make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     due = START + timedelta(hours=1)
@@ -199,7 +199,7 @@ def test_an_unexpected_error_does_not_block_other_schedules(dataset: Dataset, al
 
 # ---- Runs that cannot start -----------------------------------------------------------------------------------------
 def test_a_run_over_the_quota_is_refused_once(dataset: Dataset, alice: User) -> None:
-    """A33: shown as the last outcome, and not tried again before the next planned time."""
+    """A33: it is shown as the last outcome, and not tried again before the next planned time."""
     Allowance.objects.create(user=alice, daily_chunks=0)
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     assert run(START + timedelta(hours=1)) == 1
@@ -222,7 +222,7 @@ def test_a_run_over_the_quota_is_refused_once(dataset: Dataset, alice: User) -> 
 def test_a_request_that_is_no_longer_valid_disables_the_schedule(
     change: dict[str, Any], reason: str, dataset: Dataset, alice: User
 ) -> None:
-    """A33: with the reason, and not with an error at each planned time."""
+    """A33: with the reason, instead of an error at each planned time."""
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     Dataset.objects.filter(pk=dataset.pk).update(**change)
     assert run(START + timedelta(hours=1)) == 1
@@ -257,7 +257,7 @@ def test_a_job_is_charged_and_bound_like_the_owners_own(dataset: Dataset, alice:
 def test_a_run_begins_after_the_last_day_of_the_newest_success(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:
-    """A33: after failed and missed runs the next one exports their days too, as many as an export may have."""
+    """A33: after failed and missed runs, the next one exports their days, too, up to the maximum of an export."""
     schedule = make_schedule(alice, dataset, cron="0 1 * * *", timezone="UTC", since_last_success=True)
 
     def days_of_run(number: int, status: str) -> list[str]:
@@ -305,9 +305,9 @@ def test_a_success_that_the_next_run_continues_is_not_purged(dataset: Dataset, a
     assert not Job.objects.exists()
 
 
-# ---- Around it ------------------------------------------------------------------------------------------------------
+# ---- Operation ------------------------------------------------------------------------------------------------------
 def test_the_task_of_the_beat_runs_what_is_due(dataset: Dataset, alice: User) -> None:
-    """A33: the message only wakes; a second one does nothing."""
+    """A33: the message is only a wake-up; a second one does nothing."""
     schedule = make_schedule(alice, dataset, cron="* * * * *", now=clock.now() - timedelta(minutes=2))
     run_schedules()
     Tick.objects.update(ran_at=START)

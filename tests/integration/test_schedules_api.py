@@ -1,4 +1,4 @@
-"""Schedules over the API: creation as validated as an export, changes, runs by hand, whose they are. A33."""
+"""Schedules over the API: creation with the validation of exports, changes, manual runs, and ownership. A33."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -77,7 +77,7 @@ def test_a_schedule_shows_its_next_and_its_last_run(api: APIClient, dataset: Dat
     assert [(each["key"], each["effectiveDate"]) for each in chunks] == [("JFK", day), ("LGA", day)]
 
 
-def test_other_jobs_have_no_schedule_and_the_filter_knows_ids_only(api: APIClient, dataset: Dataset) -> None:
+def test_other_jobs_have_no_schedule_and_the_filter_accepts_only_ids(api: APIClient, dataset: Dataset) -> None:
     """A33."""
     accepted = api.post("/exports", {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]})
     job = api.get(accepted["Location"]).json()
@@ -118,7 +118,7 @@ def test_other_jobs_have_no_schedule_and_the_filter_knows_ids_only(api: APIClien
         ({"nextRunAt": "2026-01-01T00:00:00Z"}, {"/nextRunAt": "unknown_field"}),
     ],
 )  # fmt: skip
-def test_bad_input_is_refused_at_its_place(
+def test_invalid_input_is_refused_with_a_pointer(
     changes: dict[str, Any], expected: dict[str, str], api: APIClient, dataset: Dataset, settings: LazySettings
 ) -> None:
     """A33: on creation and on change, and nothing is changed."""
@@ -131,7 +131,7 @@ def test_bad_input_is_refused_at_its_place(
     assert api.get(f"{PATH}/{created['id']}").json() == created
 
 
-def test_strangers_and_staff_get_404(api: APIClient, dataset: Dataset, bob: User) -> None:
+def test_other_users_and_staff_get_404(api: APIClient, dataset: Dataset, bob: User) -> None:
     """A33."""
     created = create(api)
     bob.is_staff = bob.is_superuser = True
@@ -240,7 +240,7 @@ def test_its_exports_outlive_it_and_keep_its_id(api: APIClient, dataset: Dataset
     assert job["scheduleId"] == created["id"]
 
 
-def test_a_purged_job_leaves_its_id(api: APIClient, dataset: Dataset) -> None:
+def test_the_id_of_a_purged_job_is_still_shown(api: APIClient, dataset: Dataset) -> None:
     """A33."""
     created = create(api)
     run_due(created)

@@ -70,7 +70,7 @@ def test_a_schedule_is_created_changed_and_shown(me: Client, dataset: Dataset) -
     assert (schedule.cron, schedule.request["keys"]) == ("0 7 * * *", ["JFK"])
 
 
-def test_the_form_keeps_what_it_cannot_show(me: Client, dataset: Dataset, alice: User) -> None:
+def test_the_form_keeps_values_that_it_cannot_show(me: Client, dataset: Dataset, alice: User) -> None:
     """A33: a lifetime set over the API, and keys that contain a separator."""
     Dataset.objects.filter(pk=dataset.pk).update(key_pattern="[A-Z ]{1,9}")
     request = {
@@ -110,7 +110,7 @@ def test_the_preview_shows_five_runs_with_their_dates(me: Client, dataset: Datas
 
 
 def test_an_export_is_repeated(me: Client, dataset: Dataset, alice: User) -> None:
-    """A33: its keys, and as many days before each run as it had."""
+    """A33: with its keys, and the same number of days before each run."""
     job = make_job(dataset, alice, chunks=3)
     assert f"{NEW}?from={job.pk}" in text_of(me.get(reverse("export", args=[job.pk])))
     form = text_of(me.get(f"{NEW}?from={job.pk}"))
@@ -140,7 +140,7 @@ def test_buttons_pause_resume_run_and_delete(me: Client, dataset: Dataset, alice
     assert not Schedule.objects.exists()
 
 
-def test_pages_of_strangers_are_404(me: Client, dataset: Dataset, bob: User) -> None:
+def test_pages_of_other_users_are_404(me: Client, dataset: Dataset, bob: User) -> None:
     """A33."""
     schedule = make_schedule(bob, dataset)
     for name in ("schedule", "change-schedule"):

@@ -58,7 +58,7 @@ def is_full(value: Any) -> bool:
     return not isinstance(value, str) or bool(urlsplit(value).netloc)
 
 
-# It checks dates and UUIDs by itself, times and URLs only with packages that we do not have.
+# It checks dates and UUIDs by itself, but times and URLs only with packages that are not installed.
 formats = jsonschema.FormatChecker()
 formats.checks("date-time", raises=ValueError)(is_utc_with_z)
 formats.checks("uri", raises=ValueError)(is_full)
@@ -76,7 +76,7 @@ def check(instance: Any, shape: dict[str, Any], schema: dict[str, Any]) -> None:
 
 
 def closed(shape: Any) -> Any:
-    """Return the schema with every object refusing undocumented fields: responses may have no others."""
+    """Return the schema with all objects closed: responses must not have undocumented fields."""
     if isinstance(shape, list):
         return [closed(member) for member in shape]
     if not isinstance(shape, dict):
@@ -87,7 +87,7 @@ def closed(shape: Any) -> Any:
 
 
 class Api:
-    """A client that holds each answer against the schema: status, media type, body, and required headers."""
+    """A client that compares each response with the schema: status, media type, body, and required headers."""
 
     def __init__(self, client: APIClient, schema: dict[str, Any]) -> None:
         self.client = client
@@ -121,7 +121,7 @@ class Api:
 
 
 def resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return what a reference leads to, or the very thing."""
+    """Resolve a reference; return other values unchanged."""
     _, *names = part.get("$ref", "").split("/")
     for name in names:
         schema = schema[name]
@@ -129,7 +129,7 @@ def resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def template_of(path: str, schema: dict[str, Any]) -> str:
-    """Return `/exports/{jobId}` for a path. Where two fit, the one with fewer parameters is meant."""
+    """Return the template of a path, such as `/exports/{jobId}`: of several matches, the one with fewest parameters."""
     fitting = [each for each in schema["paths"] if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each)), path)]
     return str(min(fitting, key=lambda each: each.count("{")))
 
@@ -153,7 +153,7 @@ def finish(job_id: str) -> None:
     completion.complete(Job.objects.get(pk=job_id).pk)
 
 
-# ---- Answers --------------------------------------------------------------------------------------------------------
+# ---- Responses ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_file_is_503_during_an_object_storage_outage(
 
 
 def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dataset: Dataset, alice: User) -> None:
-    """A25: the answers, and what receivers get."""
+    """A25: responses, and requests to receivers."""
     allow(settings, "127.0.0.0/8")
     with receiver() as there:
         body = {"url": there.url, "events": ["export.succeeded"]}

@@ -1,4 +1,4 @@
-"""Second factors of local accounts, and who must have one. C10."""
+"""Second factors of local accounts, and the requirement to have one. C10."""
 
 import base64
 import re
@@ -27,7 +27,7 @@ PAGE = "/app/account/second-factors"
 
 @pytest.fixture(autouse=True)
 def windows() -> None:
-    """No test's attempts count in the next one's."""
+    """Reset the rate limits, so that attempts of one test do not count in the next."""
     valkey().flushdb()
 
 
@@ -58,7 +58,7 @@ def code_of(factor: SecondFactor, *, drift: int = 0) -> str:
 
 
 def add_app(client: Client) -> list[str]:
-    """Add an authenticator app as a person does, and return the recovery codes that the page shows."""
+    """Add an authenticator app on the page, and return the displayed recovery codes."""
     page = client.get(f"{PAGE}/app").content.decode()
     secret = re.search(r'<code id="key">(\w{32})</code>', page)
     assert secret
@@ -70,7 +70,7 @@ def add_app(client: Client) -> list[str]:
 
 @pytest.fixture
 def enrolled(carol: User) -> list[str]:
-    """Carol has an authenticator app. Her recovery codes."""
+    """The recovery codes of carol, who has an authenticator app."""
     client = Client()
     enter_password(client)
     return add_app(client)
@@ -229,7 +229,7 @@ def test_new_recovery_codes_replace_the_old_ones(enrolled: list[str], client: Cl
     assert not second_factor.use_code(carol, enrolled[1])
 
 
-def test_users_of_single_sign_on_have_none_here(carol: User, client: Client, settings: LazySettings) -> None:
+def test_users_of_single_sign_on_have_no_local_factors(carol: User, client: Client, settings: LazySettings) -> None:
     now = carol.date_joined
     Identity.objects.create(user=carol, issuer="i", subject="s", checked_at=now, attempted_at=now)
     settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": "http://127.0.0.1:9"})
@@ -254,7 +254,9 @@ def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: 
 
 
 # ---- REQUIRE_MFA ----------------------------------------------------------------------------------------------------
-def test_pages_lead_to_the_setup_until_there_is_a_factor(carol: User, client: Client, settings: LazySettings) -> None:
+def test_pages_redirect_to_the_setup_until_there_is_a_factor(
+    carol: User, client: Client, settings: LazySettings
+) -> None:
     """C10."""
     require(settings, "all")
     enter_password(client)
@@ -286,7 +288,7 @@ def test_the_api_refuses_a_session_without_a_factor(carol: User, client: Client,
         ("all", "email", 302),
     ],
 )
-def test_the_setting_decides_who_needs_one(
+def test_the_setting_determines_the_users_that_need_a_factor(
     *, carol: User, client: Client, settings: LazySettings, who: str, right: str, expected: int
 ) -> None:
     require(settings, who)
@@ -306,7 +308,7 @@ def test_a_password_change_revokes_tokens_however_it_is_made(carol: User, pages:
 def test_codes_of_an_app_are_limited_for_each_day_and_recovery_codes_are_not(
     enrolled: list[str], settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C10: else they could be guessed within weeks."""
+    """C10: otherwise they could be guessed within weeks."""
     monkeypatch.setattr(second_factors, "CODES_PER_DAY", limits.RateLimitItemPerDay(2, namespace="few_codes"))
     browser = Client()
     enter_password(browser)
@@ -330,6 +332,6 @@ def test_a_session_from_before_the_first_factor_cannot_change_factors(carol: Use
 
 
 def test_the_admin_has_no_password_page_of_its_own(client: Client, admin_user: User) -> None:
-    """C10: that page would count no attempts."""
+    """C10: that page would not count attempts."""
     client.force_login(admin_user)
     assert client.get("/admin/password_change/")["Location"] == "/app/account/password"

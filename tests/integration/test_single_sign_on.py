@@ -1,4 +1,4 @@
-"""Single sign-on with a real OpenID provider in a process of its own. C10."""
+"""Single sign-on with a real OpenID provider in a separate process. C10."""
 
 import socket
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvider
 
 @pytest.fixture
 def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
-    """The provider with its users as they are at first."""
+    """The provider, with its users in their original state."""
     use(settings, running, sign_in_rate="1000/min")
     for name, groups in USERS.items():
         set_groups(running, name, *groups)
@@ -64,7 +64,7 @@ def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
 
 
 def due(name: str, *, minutes: float = 1) -> None:
-    """Make the user's last check that old."""
+    """Backdate the user's last check."""
     then = timezone.now() - timedelta(minutes=minutes)
     Identity.objects.filter(user__username=name).update(checked_at=then, attempted_at=then)
 
@@ -99,7 +99,7 @@ def test_a_user_of_the_provider_signs_in(client: Client, provider: OpenIDProvide
     assert client.get("/admin/").status_code == 200
 
 
-def test_groups_decide_about_rights(client: Client, provider: OpenIDProvider) -> None:
+def test_groups_determine_permissions(client: Client, provider: OpenIDProvider) -> None:
     finance = Group.objects.create(name="finance")
     for name, rights in (("grace", (True, False)), ("joan", (False, False))):
         sign_in(Client(), name)
@@ -157,7 +157,7 @@ def test_a_redirect_for_another_browser_is_refused(client: Client, provider: Ope
 def test_it_refuses_an_id_token_that_is_not_for_it(
     client: Client, provider: OpenIDProvider, monkeypatch: pytest.MonkeyPatch, change_claims: str
 ) -> None:
-    """The provider's signed response is real; what Sluice expects of it is another value."""
+    """The provider's signed response is real, but Sluice expects another value."""
     start: Any = client.get("/app/sign-in/sso")
     callback = callback_of(start["Location"], "ada")
     app = single_sign_on.provider()
@@ -193,7 +193,7 @@ def test_a_local_superuser_signs_in_while_the_provider_is_away(
     assert client.get("/admin/").status_code == 200
 
 
-# ---- Within a minute ------------------------------------------------------------------------------------------------
+# ---- Checks of access -----------------------------------------------------------------------------------------------
 def test_a_check_confirms_a_user_once_for_all_requests(client: Client, provider: OpenIDProvider) -> None:
     sign_in(client, "joan")
     before = Identity.objects.get()
@@ -207,7 +207,7 @@ def test_a_check_confirms_a_user_once_for_all_requests(client: Client, provider:
 
 
 def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
-    """Otherwise the second one would send a refresh token that was used, and end the user."""
+    """Otherwise the second one would send a used refresh token, and end the user's access."""
     browser = Client()
     sign_in(browser, "joan")
     due("joan", minutes=60)
@@ -238,13 +238,13 @@ def test_a_removed_group_ends_sessions_and_rights(client: Client, provider: Open
     assert not is_in(client)
     user.refresh_from_db()
     assert not user.is_staff
-    assert with_token.get("/exports/limits").status_code == 401  # it could do what staff may
+    assert with_token.get("/exports/limits").status_code == 401  # it could do anything that staff may do
     sign_in(client, "grace")
     assert is_in(client)
     assert client.get("/admin/").status_code == 302
 
 
-def test_a_removed_group_of_no_staff_keeps_tokens(client: Client, provider: OpenIDProvider) -> None:
+def test_a_removed_group_without_staff_rights_keeps_tokens(client: Client, provider: OpenIDProvider) -> None:
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     set_groups(provider, "joan")
@@ -255,7 +255,9 @@ def test_a_removed_group_of_no_staff_keeps_tokens(client: Client, provider: Open
 
 
 @pytest.mark.parametrize("how", ["session", "token"])
-def test_a_user_whom_the_provider_deactivated_is_ended(client: Client, provider: OpenIDProvider, how: str) -> None:
+def test_the_access_of_a_user_deactivated_at_the_provider_ends(
+    client: Client, provider: OpenIDProvider, how: str
+) -> None:
     """C10."""
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
@@ -296,10 +298,10 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
     assert not User.objects.get().is_active
 
 
-def test_what_staff_decide_about_an_ended_account_stands(
+def test_an_account_that_staff_save_after_it_ended_stays_disabled(
     client: Client, provider: OpenIDProvider, admin_client: Client
 ) -> None:
-    """C10: staff who save an account that the provider had ended have disabled it."""
+    """C10: saving an account that the provider had ended disables it."""
     sign_in(client, "joan")
     user = User.objects.get(username="joan")
     change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
@@ -312,7 +314,7 @@ def test_what_staff_decide_about_an_ended_account_stands(
 
 
 def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, client: Client) -> None:
-    """C10, C13: whatever request comes first, and that request has its own."""
+    """C10, C13: whichever request comes first, and that request has its own."""
     sign_in(client, "grace")
     user = User.objects.get()
     with_token = client_of(user)
@@ -328,7 +330,9 @@ def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, cl
     assert with_token.post("/exports", {}).status_code == 401
 
 
-def test_names_of_roles_give_no_role(client: Client, provider: OpenIDProvider, settings: LazySettings) -> None:
+def test_a_group_named_like_a_role_does_not_grant_it(
+    client: Client, provider: OpenIDProvider, settings: LazySettings
+) -> None:
     """C10, C14: unless the settings list them."""
     set_groups(provider, "joan", roles.GROUPS[roles.ADMINISTRATOR])
     sign_in(client, "joan")
@@ -339,7 +343,7 @@ def test_names_of_roles_give_no_role(client: Client, provider: OpenIDProvider, s
     assert User.objects.get().groups.get().name == roles.GROUPS[roles.OPERATOR]
 
 
-def test_a_local_password_is_no_way_around_the_provider(client: Client, provider: OpenIDProvider) -> None:
+def test_a_local_password_does_not_bypass_the_provider(client: Client, provider: OpenIDProvider) -> None:
     """C10."""
     sign_in(client, "joan")
     user = User.objects.get()
@@ -350,10 +354,10 @@ def test_a_local_password_is_no_way_around_the_provider(client: Client, provider
     assert not is_in(browser)
 
 
-def test_sign_ins_that_are_begun_are_limited_and_leave_one_state(
+def test_unfinished_sign_ins_are_limited_and_store_one_state(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
-    """C10: else anybody fills the table of sessions."""
+    """C10: otherwise anyone could fill the session table."""
     for _ in range(3):
         client.get("/app/sign-in/sso", {"next": "/" + "x" * 10_000})
     assert len(client.session.encode(dict(client.session))) < 2_000

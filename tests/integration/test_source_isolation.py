@@ -49,7 +49,7 @@ def function(connection: psycopg.Connection, name: str, body: str, *, columns: s
     """)
 
 
-# What a function may leave behind, and an expression that a later call must evaluate as in a new session.
+# Session state that a function may leave behind, and an expression that a later call must evaluate as in a new session.
 TRACES = {
     "time zone": ("PERFORM set_config('TimeZone', 'Asia/Tokyo', false);", "current_setting('TimeZone')"),
     "date style": ("PERFORM set_config('DateStyle', 'German', false);", "current_date::text"),
@@ -251,7 +251,7 @@ FORMULAS = [*(f"{before}=1+1" for before in DISGUISES), "+1+1", "-1+1", "@SUM(A1
 
 
 @pytest.mark.parametrize("value", [*FORMULAS, "\uff1d1+1", "\uff0b1+1", "\uff0d1+1", "\uff20SUM(A1)", "\ufe661+1"])
-def test_formulas_are_escaped_in_every_disguise(
+def test_formulas_are_escaped_in_every_notation(
     source_db: psycopg.Connection, session: database.SourceSession, value: str
 ) -> None:
     """A20."""
@@ -266,7 +266,7 @@ def test_formulas_are_escaped_in_every_disguise(
 def test_formulas_are_escaped_in_every_type_of_text(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
-    """A20. `refcursor` stands for types such as xml, which are of no category. The others may begin with a minus."""
+    """A20. `refcursor` represents types such as xml, which have no category. The others may begin with a minus."""
     columns = "a refcursor, b name, u uuid, x bytea, j json, i interval, m money, d date, r int4range"
     source_db.execute(r"""
         CREATE TABLE data.kinds AS
@@ -293,7 +293,7 @@ def test_other_values_are_not_escaped(
 
 
 # ---- Bounds ---------------------------------------------------------------------------------------------------------
-def test_a_row_that_is_too_large_is_an_error_of_its_own(
+def test_a_too_large_row_has_its_own_error(
     source_db: psycopg.Connection, session: database.SourceSession, settings: Any
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})

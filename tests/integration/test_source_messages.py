@@ -1,4 +1,4 @@
-"""The message of the source for a failed chunk: who sees it, how long it is, and that no log has it. A34."""
+"""The message of the source for a failed chunk: visibility, length, and absence from the log. A34."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_a_retry_and_a_success_end_the_message(
     assert finish(failed).chunks.get().source_message == ""
 
 
-def test_an_older_file_comes_with_the_message_of_the_failure(
+def test_a_snapshot_has_the_message_of_the_failure_that_it_replaces(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A34: the source failed, so staff see the reason."""
@@ -186,7 +186,7 @@ def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> N
     assert not LogEntry.objects.exists()
 
 
-# ---- Words ----------------------------------------------------------------------------------------------------------
+# ---- Texts ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,6 @@ def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> N
         ("", ""),
     ],
 )
-def test_codes_have_words(detail: str, words: str) -> None:
-    """A34: also those that Postgres has not yet got."""
+def test_every_code_has_a_text(detail: str, words: str) -> None:
+    """A34: also codes that Postgres does not have yet."""
     assert in_words(detail) == words

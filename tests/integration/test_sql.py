@@ -119,7 +119,7 @@ def test_it_rejects_comments() -> None:
 
 
 @pytest.mark.parametrize("statement", [leases.PREPARED_CLAIM, transitions.PREPARED_FINISH, representation.FIND])
-def test_what_runs_for_each_chunk_or_poll_is_short_enough_to_be_parsed_once(statement: str) -> None:
+def test_statements_of_each_chunk_or_poll_are_short_enough_for_the_parser_cache(statement: str) -> None:
     assert len(statement) <= sql.CACHED_LENGTH
 
 

@@ -1,4 +1,4 @@
-"""Staff and objects of other users: permissions decide at both doors, and the audit log has every access."""
+"""Staff and objects of other users: permissions apply to the API and the pages, and the audit log has every access."""
 
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +101,7 @@ def test_staff_who_may_only_view_change_nothing(document: Task, job: Job) -> Non
 
 
 def test_pages_offer_only_the_permitted_actions(document: Task, job: Job, alice: User) -> None:
-    """B14: the buttons led to a refusal."""
+    """B14: before, the buttons led to a refusal."""
     running = make_task(alice)
     offered = ("/cancel", "/retry")
     for path in (f"/app/documents/{document.pk}", f"/app/documents/{running.pk}", f"/app/exports/{job.pk}"):

@@ -1,4 +1,4 @@
-"""The object storage, on a real SeaweedFS, with a real proxy in front of it where it has to misbehave."""
+"""The object storage, on a real SeaweedFS, behind a real proxy if it has to fail."""
 
 import gc
 import hashlib
@@ -41,7 +41,7 @@ BLOCK = os.urandom(100_003)  # no divisor of a part
 
 
 class Stop(Exception):
-    """What a checkpoint raises when the lease is lost."""
+    """The exception of a checkpoint when the lease is lost."""
 
 
 def carry_on() -> None:
@@ -55,13 +55,13 @@ def folder() -> str:
 
 @pytest.fixture(params=["plain", "Zürich & co"])
 def key(folder: str, request: pytest.FixtureRequest) -> str:
-    """A key that obstore puts as it is, and one that boto3 has to put."""
+    """A key that obstore can put, and one that requires boto3."""
     return f"{folder}/{request.param}/2024-02-29.csv"
 
 
 @pytest.fixture
 def proxy(settings: LazySettings) -> Iterator[Proxy]:
-    """The way to the storage, for a test to put obstacles in."""
+    """A proxy in front of the storage, for faults."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         yield proxy
@@ -264,11 +264,11 @@ def test_an_object_created_after_the_conflict_is_not_replaced(key: str, data: by
     assert fetch(key) == b"second"
 
 
-# ---- Stopping -------------------------------------------------------------------------------------------------------
+# ---- Aborting -------------------------------------------------------------------------------------------------------
 
 
 def stop_at(calls: int) -> Callable[[], None]:
-    """Return a checkpoint that raises Stop from its n-th call on."""
+    """Return a checkpoint that raises Stop from its n-th call onward."""
     countdown = iter(range(calls - 1))
 
     def check() -> None:
@@ -316,7 +316,7 @@ def test_it_aborts_when_the_producer_fails(key: str) -> None:
 
 @contextmanager
 def no_memory() -> Iterator[None]:
-    """Within it this process gets less than a buffer of a part."""
+    """Limit the memory of this process to less than the buffer of a part."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + PART // 2, limits[1]))
@@ -328,7 +328,7 @@ def no_memory() -> Iterator[None]:
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """Within it no thread can be started: the address space has no room for its stack."""
+    """Make starting a thread fail: the address space has no room for its stack."""
     size = threading.stack_size(1 << 47)
     try:
         yield
@@ -354,7 +354,7 @@ def test_an_upload_that_cannot_start_leaves_nothing_in_the_storage(
 def test_hanging_requests_of_an_aborted_upload_end(
     proxy: Proxy, key: str, monkeypatch: pytest.MonkeyPatch, buffers: list[weakref.ref[mmap]]
 ) -> None:
-    """Each would keep its thread, and a buffer, for as long as the worker lives."""
+    """Otherwise each would keep its thread and a buffer until the worker ends."""
     monkeypatch.setattr(parts, "STOP_SECONDS", 0.2)
     over = threading.Event()
     hanging: list[faulty_s3.Handler] = []
@@ -381,7 +381,7 @@ def test_hanging_requests_of_an_aborted_upload_end(
 
 @pytest.fixture
 def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
-    """All that uploads take, as long as they are there."""
+    """Track the buffers of uploads while they exist."""
     taken: list[weakref.ref[mmap]] = []
 
     def allocate(size: int, *, at_once: bool = False) -> mmap:
@@ -420,7 +420,7 @@ def test_buffers_are_freed_without_garbage_collection(
 
 
 def test_a_commit_whose_upload_was_aborted_sends_nothing(key: str) -> None:
-    """As by a signal, while another thread commits. Otherwise it would send what is left of the buffer: nothing."""
+    """As by a signal, while another thread commits. Otherwise it would send the rest of the buffer: nothing."""
     upload: storage.Upload
 
     def abort() -> None:
@@ -445,7 +445,7 @@ def test_an_abort_is_idempotent_and_final(key: str) -> None:
     assert storage.head(key) is None
 
 
-# ---- Trouble --------------------------------------------------------------------------------------------------------
+# ---- Failures -------------------------------------------------------------------------------------------------------
 
 PUT_OBJECT = ("PUT", "2024-02-29.csv")
 COMPLETE = ("POST", "uploadId=")
@@ -479,7 +479,7 @@ def test_it_recognizes_its_object_after_a_lost_reply(
 def test_it_recognizes_its_object_after_an_outage(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
 ) -> None:
-    """The storage may be away for the moment in which the object is to be asked for; that is tried twice, too."""
+    """The storage may be unavailable at the moment when the object is checked; that is tried twice, too."""
     proxy.trouble(*request_, faulty_s3.lose_reply)
     proxy.trouble("HEAD", "", faulty_s3.lose_request)
     store(key, data)
@@ -628,7 +628,7 @@ def test_a_transfer_ends_when_it_is_closed(proxy: Proxy, key: str, taken: int) -
         next(blocks)
     blocks.close()
     assert list(blocks) == []
-    assert established(port) == before - 1 + taken  # that of a transfer which came to its end is kept for others
+    assert established(port) == before - 1 + taken  # that of a finished transfer is kept for others
 
 
 def test_it_reads_only_the_expected_object(key: str) -> None:
@@ -724,7 +724,7 @@ def make_copy(source: storage.StoredObject, target: str, *, if_match: str | None
 
 @pytest.fixture(params=["whole", "parts"])
 def copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies, once in one request and once in parts."""
+    """Copy in one request, and in parts."""
     if request.param == "parts":
         monkeypatch.setattr(copies, "COPY_BYTES", PART)
 
@@ -930,7 +930,7 @@ def check_fork(key: str, parents: int) -> None:
 
 
 def test_concurrent_threads_share_one_client() -> None:
-    """Each client takes some 15 MB, and eight threads look for files that are there already."""
+    """Each client takes some 15 MB, and eight threads check for existing files."""
     door = clients.main_profile()._replace(read_seconds=61.0)  # a profile without a client
     together = Barrier(8)
 

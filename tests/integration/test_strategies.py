@@ -1,4 +1,4 @@
-"""Strategies, choice by size, citations and pieces, against a scripted server over real HTTP (B16, B18, B20)."""
+"""Strategies, their choice by size, pieces, and citations, with a scripted server over real HTTP (B16, B18, B20)."""
 
 import json
 import re
@@ -27,11 +27,11 @@ from tests.integration.llm_factories import (
     Notebook,
     codes,
     configure,
+    contains_no_private_data,
     context_of,
     forget,
     ocr_of,
     rule_of,
-    says_nothing_private,
 )
 from tests.integration.openai_server import ModelServer, Request, gives, problem, says
 
@@ -53,7 +53,7 @@ LINES = {
     "required": ["customer", "lines"],
     "additionalProperties": False,
 }
-# Three pages of which each is a piece of its own.
+# Three pages, each of which is a separate piece.
 PAGES = [
     f"Customer: ACME Ltd\n\nSKU-{page} costs {page}.50 EUR\n\n" + f"Words of page {page}. " * 9 for page in (1, 2, 3)
 ]
@@ -85,13 +85,13 @@ def process(
 
 
 def piece_of(request: Request) -> int:
-    """Return the number of the piece that a request is about, 0 for what combines them."""
+    """Return the number of a request's piece, or 0 for a request that combines them."""
     found = re.search(r"piece (\d+) of", request.message("user"))
     return int(found[1]) if found else 0
 
 
 def extracts(request: Request) -> Any:
-    """A model that finds what is in each piece."""
+    """Return a model that finds the values in each piece."""
     page = piece_of(request)
     line = {"sku": f"SKU-{page}", "price": page + 0.5}
     return gives(
@@ -112,7 +112,7 @@ def test_a_short_document_takes_one_call(models: ModelServer) -> None:
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_a_long_document_is_split_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
-    """B16: which strategy long text takes is a setting."""
+    """B16: a setting selects the strategy for long text."""
     configured(settings, etl_postprocess_long_strategy=strategy)
     models.always(lambda request: extracts(request) if piece_of(request) else gives(ALL_LINES))
 
@@ -140,7 +140,7 @@ def test_a_required_single_call_fails_beyond_the_context_length(models: ModelSer
 
 @pytest.mark.parametrize("status", [400, 413, 500])
 def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settings: Any, status: int) -> None:
-    """Chosen by size, the direct way gives way once."""
+    """If the direct strategy was chosen by size, it falls back once."""
     configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
     models.will(problem(status, "The prompt is too long: reduce the length of the messages."))
     models.always(extracts)
@@ -160,7 +160,7 @@ def test_it_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_it_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer, strategy: str) -> None:
-    """B16: fails clearly, never cut off in silence."""
+    """B16: it fails with an error, and never truncates silently."""
     with pytest.raises(DocumentTooLong) as caught:
         process(ocr=ocr_of(*PAGES, *PAGES), rule=rule_of(LINES, strategy=strategy))
     assert models.requests == []
@@ -232,7 +232,7 @@ def test_no_piece_is_dropped(models: ModelServer, strategy: str, reply: Any, err
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
-    """B2, B17: also when a person retries the failed task, which is another run with another secret."""
+    """B2, B17: also when a user retries the failed task, which is another run with another secret."""
     notebook = Notebook()
     rule = rule_of(LINES, strategy=strategy)
     models.always(lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else gives(ALL_LINES))
@@ -251,12 +251,12 @@ def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
 
 
 class Killed(BaseException):
-    """The worker is gone."""
+    """The worker process ended."""
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract", "chunked-summarize"])
 def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: str) -> None:
-    """B2: killed right after each answer; the server still sees each call once, and the result is the same."""
+    """B2: killed right after each response, the server still sees each call once, and the result is the same."""
 
     def dies(_usage: Usage) -> None:
         raise Killed
@@ -325,7 +325,7 @@ def test_it_bounds_its_reports(models: ModelServer) -> None:
 
 
 def test_items_are_deduplicated_on_request(models: ModelServer) -> None:
-    """B42: true duplicates are kept unless a rule asks for one of each."""
+    """B42: true duplicates are kept unless a rule requests deduplication."""
     same = {"sku": "SKU-1", "price": 1.5}
     models.always(gives({"customer": "ACME Ltd", "lines": [same, same]}))
     context = context_of()
@@ -362,18 +362,18 @@ def test_an_invalid_merged_result_is_repaired_by_one_more_call(models: ModelServ
 
 
 def test_it_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> None:
-    """B17: what is required and was found in no piece is not made up."""
+    """B17: a required value that no piece contains is not invented."""
     models.always(gives({"lines": []}))
 
     with pytest.raises(SchemaInvalid) as caught:
         process()
 
     assert len(models.requests) == 4  # the pieces, and one about the missing value
-    assert says_nothing_private(caught.value, "ACME")
+    assert contains_no_private_data(caught.value, "ACME")
 
 
 def test_it_warns_of_a_result_without_a_value(models: ModelServer) -> None:
-    """B18: nothing empty passes for success in silence."""
+    """B18: an empty result is never a silent success."""
     models.always(gives({"name": None}))
     context = context_of()
     process(rule=rule_of({"type": "object", "properties": {"name": {"type": ["string", "null"]}}}), context=context)
@@ -394,14 +394,14 @@ def test_it_puts_notes_into_the_form(models: ModelServer) -> None:
 
 
 def test_truncated_notes_are_refused(models: ModelServer) -> None:
-    """B18: of text nobody can tell whether it is whole."""
+    """B18: for text, completeness cannot be checked."""
     models.always(says("Notes", finish=None))
     with pytest.raises(LlmInvalidResponse):
         process(rule=rule_of(LINES, strategy="chunked-summarize"))
 
 
 def test_it_combines_long_notes_in_two_calls(models: ModelServer) -> None:
-    """B16: two at most, however long the notes."""
+    """B16: at most two, for notes of any length."""
     first = {"customer": "ACME Ltd", "lines": []}
     models.always(
         lambda r: (
@@ -453,7 +453,7 @@ def cited(
 
 
 def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
-    """B20: page citations that were checked."""
+    """B20: citations of pages are verified."""
     context = context_of()
     found = cited(
         models,
@@ -481,7 +481,7 @@ def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
 
 
 def test_values_are_located_without_evidence_of_the_model(models: ModelServer) -> None:
-    """B20: evidence is found, not believed."""
+    """B20: evidence is searched for in the text."""
     context = context_of()
     found = cited(models, DATA, {}, context=context)
 
@@ -501,8 +501,8 @@ def test_unfounded_evidence_is_dropped(models: ModelServer) -> None:
         models,
         {"number": "INV-2024-17", "to": "Beta Inc", "total": 999},
         {
-            "/number": {"page": 1, "quote": "Number: INV-2024-17"},  # stands nowhere; the value does
-            "/to": {"page": 1, "quote": "To: ACME Ltd"},  # stands there, and says something else
+            "/number": {"page": 1, "quote": "Number: INV-2024-17"},  # not in the text; the value is
+            "/to": {"page": 1, "quote": "To: ACME Ltd"},  # in the text, but with another value
             "/total": {"page": 2, "quote": "Total 999"},
         },
         context=context,
@@ -560,7 +560,7 @@ def test_the_names_in_a_warning_are_bounded(models: ModelServer) -> None:
 
 
 def test_citations_of_merged_lists_point_at_their_items(models: ModelServer) -> None:
-    """B20: evidence goes with its value through the merge."""
+    """B20: evidence stays with its value in the merge."""
     models.always(extracts)
 
     found = {each["pointer"]: each for each in process().citations}

@@ -1,4 +1,4 @@
-"""What event streams are made of: frames, pages of them, listeners, and what is kept to go on from. A25."""
+"""Event streams: frames, pages, listeners, and retention. A25."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -33,7 +33,7 @@ def failed_job(dataset: Dataset, alice: User) -> Job:
 
 
 def events_in(frames: bytes) -> list[tuple[int, str, Any]]:
-    """Return number, event and data of each frame, whatever else there is."""
+    """Return number, event, and data of each frame."""
     found = []
     for block in frames.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
@@ -76,7 +76,7 @@ def test_event_data_equals_the_responses_of_the_api(dataset: Dataset, alice: Use
 
 
 def test_a_retried_failure_keeps_its_error(dataset: Dataset, alice: User) -> None:
-    """A25: an event is what was true when it happened."""
+    """A25: an event describes the state when it happened."""
     job = failed_job(dataset, alice)
     (before,) = pages(job, page=100)
     actions.retry(job)
@@ -95,7 +95,7 @@ def test_a_retried_failure_keeps_its_error(dataset: Dataset, alice: User) -> Non
 
 @pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 100])
 def test_pages_of_any_length_contain_the_same_events(dataset: Dataset, alice: User, page: int) -> None:
-    """A25: a page may end amid the chunks of one statement; `progress` then waits for the rest."""
+    """A25: a page may end between the chunks of one statement; `progress` then waits for the others."""
     job = make_job(dataset, alice, 6)
     end_chunk()
     fail_chunk()
@@ -127,7 +127,7 @@ def test_one_read_covers_all_jobs_from_their_positions(dataset: Dataset, alice: 
 
 @pytest.mark.slow
 def test_a_backlog_does_not_delay_other_jobs(dataset: Dataset, alice: User) -> None:
-    """A25: a page has room for every job; the rest of a long one follows on the next page."""
+    """A25: each page has events of every job; the other events of a long one follow on the next page."""
     first, last = sorted((make_job(dataset, alice, 30) for _ in range(2)), key=lambda job: job.pk)
     actions.cancel(first)
     actions.cancel(last)
@@ -145,7 +145,7 @@ def test_a_backlog_does_not_delay_other_jobs(dataset: Dataset, alice: User) -> N
 
 @pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 20, 100])
 def test_pages_of_several_jobs_equal_those_of_each_job(dataset: Dataset, alice: User, page: int) -> None:
-    """A25: one page may end amid the chunks of several jobs."""
+    """A25: one page may end between the chunks of several jobs."""
     jobs = [make_job(dataset, alice, chunks) for chunks in (3, 9, 30)]
     for job in jobs:
         actions.cancel(job)
@@ -194,7 +194,7 @@ def test_a_read_takes_one_query_without_events_and_three_with_events(
     watched = {make_job(dataset, alice, 2).pk: 0 for _ in range(5)}
     with django_assert_num_queries(1):
         assert event_hub.read(watched) == ({}, False)
-    for _ in range(9):  # the last job has only begun
+    for _ in range(9):  # the last job has only started
         end_chunk()
     with django_assert_num_queries(3):
         news, _ = event_hub.read(watched)
@@ -243,7 +243,7 @@ def news_of(*numbers: int, end: bool = False) -> JobUpdate:
 
 
 def everything(listener: JobListener) -> bytes:
-    """Return what waits for a listener that has ended."""
+    """Return all buffered events of a listener that has ended."""
     parts = []
     while (part := listener.waiting.get_nowait()) is not None:
         parts.append(part)
@@ -274,7 +274,7 @@ async def test_a_listener_gets_new_events_and_then_the_end() -> None:
 async def test_a_slow_listener_buffers_at_most_one_page_and_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A25: it goes on from the rows once it has read what waits."""
+    """A25: it continues from the rows after reading its buffer."""
     hub = JobEventHub()
     slow = listening(hub)
     quick = JobListener(slow.subject, Credential(1), 0)
@@ -300,7 +300,7 @@ async def test_a_slow_listener_buffers_at_most_one_page_and_delays_no_other(
 async def test_a_listener_that_joins_at_an_earlier_event_misses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A25: it was not asked for, so what it needs is not in the answer."""
+    """A25: the current read does not include it, so its events come with the next one."""
     hub = JobEventHub()
     early = listening(hub, after=50)
     late = JobListener(early.subject, Credential(1), 10)
@@ -355,7 +355,7 @@ async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All were let in before one was counted: it ends after its opening, and is refused when it comes again."""
+    """All were admitted before one was counted: one ends after it opened, and is refused when it reconnects."""
     monkeypatch.setattr(sse, "MAX_STREAMS_OF_A_USER", 1)
     hub = sse.hub(JobEventHub)
     early = listening(hub)
@@ -370,7 +370,7 @@ async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
 
 
 def events_after(api: APIClient, job: Job, last: object) -> list[str]:
-    """Return the events that an ended job answers a client who comes back with; a 204 is none."""
+    """Return the events of an ended job for a client that reconnects. A 204 means none."""
     response: Any = api.get(f"/exports/{job.pk}/events", headers={"Last-Event-ID": str(last)})
     with closing(response):
         if response.status_code == 204:
@@ -389,7 +389,7 @@ def test_an_unknown_last_event_id_gets_a_snapshot(dataset: Dataset, alice: User,
 
 
 def test_events_are_deleted_a_day_after_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A25: then who comes back gets a snapshot, also when the job was retried since."""
+    """A25: after that, a client that reconnects gets a snapshot, also if the job was retried since."""
     old, young, running = failed_job(dataset, alice), failed_job(dataset, alice), make_job(dataset, alice, 2)
     end_chunk()
     Event.objects.update(told_at=Now())

@@ -1,4 +1,4 @@
-"""POST /exports: what is checked, what is written, and how fast. A1, A3, A6, A7, A14."""
+"""POST /exports: validation, writes, and response times. A1, A3, A6, A7, A14."""
 
 import socket
 from typing import Any
@@ -205,7 +205,7 @@ def test_a_format_that_the_dataset_does_not_offer_is_refused(api: APIClient, dat
 
 @pytest.mark.slow
 def test_repeated_keys_are_counted_without_expansion(api: APIClient, dataset: Dataset) -> None:
-    """A short request can name millions of pairs that are all the same."""
+    """A short request can name millions of equal pairs."""
     span = {"dateFrom": "1999-01-01", "dateTo": "2023-12-31"}
     response = post(api, filters={"keys": ["A"] * 50_000, **span})
     assert response.status_code == 202
@@ -232,7 +232,7 @@ def test_too_many_items_are_refused(api: APIClient, dataset: Dataset) -> None:
 def test_too_many_keys_are_reported_at_the_filters(
     api: APIClient, dataset: Dataset, settings: Any, keys: list[str]
 ) -> None:
-    """A1: however many they are."""
+    """A1: for any number of keys."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 50})
     assert pointers(post(api, filters={**FILTERS, "keys": keys})) == {("/filters", "too_many_chunks")}
     items = [{"key": key, "effectiveDate": "2024-02-29"} for key in keys]
@@ -258,7 +258,7 @@ def test_a_body_that_is_not_an_object_is_refused(api: APIClient, dataset: Datase
 def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
     api: APIClient, dataset: Dataset, django_assert_max_num_queries: Any
 ) -> None:
-    """A3: well inside 5 s; the number of statements does not grow with the number of chunks."""
+    """A3: well within 5 s; the number of statements does not grow with the number of chunks."""
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(10_000)]
 
     def submit() -> None:
@@ -273,7 +273,9 @@ def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
 def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
     api: APIClient, dataset: Dataset, settings: Any
 ) -> None:
-    """A3: by setting. A statement writes or looks up 10,000 chunks at most, and the commit checks no foreign keys."""
+    """A3: if the setting allows it. A statement writes or looks up at most 10,000 chunks, and the commit checks no
+    foreign keys.
+    """
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 100_000})
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(100_000)]
     with CaptureQueriesContext(connection) as queries:
@@ -285,7 +287,7 @@ def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
 
 
 def test_a_silent_broker_barely_delays_the_response_and_loses_nothing(api: APIClient, dataset: Dataset) -> None:
-    """A3: the job is kept; the reaper sends the hints when the broker is back."""
+    """A3: the job is stored; the reaper sends the wake-up messages when the broker is back."""
 
     def submit() -> None:
         assert post(api, items=[ITEM]).status_code == 202
@@ -296,7 +298,7 @@ def test_a_silent_broker_barely_delays_the_response_and_loses_nothing(api: APICl
 
 
 def test_an_interrupted_request_writes_nothing(dataset: Dataset, alice: User) -> None:
-    """A2, A3: job, chunks and what they cost are one transaction."""
+    """A2, A3: job, chunks, and debit are one transaction."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE exports_chunk ADD CONSTRAINT no_ewr CHECK (key <> 'EWR')")
     try:
@@ -325,7 +327,7 @@ def test_the_cost_of_a_list_does_not_grow_with_waiting_jobs(
 
 
 def test_a_job_is_shown_as_in_the_list_with_two_statements(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """The token and the job, with what its state shows besides."""
+    """The token, and the job with the values of its state."""
     done = make_job(dataset, alice, 1, delivery="manifest")
     execution.drain()
     completion.complete(done.pk)
@@ -378,7 +380,7 @@ def test_other_users_get_404_and_staff_get_the_job(api: APIClient, dataset: Data
 def test_no_request_calls_the_function_or_creates_a_file(
     api: APIClient, dataset: Dataset, source_db: psycopg.Connection
 ) -> None:
-    """A6: whatever is asked of the API, workers alone read the source and write objects."""
+    """A6: for any request, only workers read the source and write objects."""
     dataset.allow_writes = True  # a call would leave a row
     dataset.save()
     source_db.execute("""
@@ -412,7 +414,7 @@ def test_a_source_outage_delays_no_request(api: APIClient, dataset: Dataset, set
 
 
 def test_a_job_stores_each_key_of_its_filters_once(api: APIClient, dataset: Dataset) -> None:
-    """A1: what it costs to read a job is bounded by its chunks, not by its request."""
+    """A1: the cost of reading a job is bounded by its chunks, not by its request."""
     keys = ["JFK", "EWR"] * 2000
     assert post(api, filters={**FILTERS, "keys": keys}).status_code == 202
 

@@ -67,7 +67,7 @@ def test_the_chunk_of_a_lost_worker_is_queued_again_and_its_slot_freed(dataset: 
 
 
 def test_the_log_names_the_holder_of_the_lease(dataset: Dataset, alice: User) -> None:
-    """So that the worker's host, process and log can be found by what is known of the chunk."""
+    """So that the worker's host, process, and log can be found from the chunk."""
     job = make_job(dataset, alice, 1)
     name = database.SourceSession().backend
     leases.claim(backend=name)
@@ -165,7 +165,7 @@ def test_lost_wake_ups_are_sent_again(dataset: Dataset, alice: User) -> None:
 
 
 def test_wake_ups_do_not_accumulate_without_workers(dataset: Dataset, alice: User) -> None:
-    """They would fill the broker while workers are away, or busy with fewer calls than there are slots."""
+    """They would fill the broker while no worker runs, or while workers run fewer calls than there are slots."""
     make_job(dataset, alice, 3)
     lose_messages()
     for _ in range(3):
@@ -252,7 +252,7 @@ def test_the_hourly_sweep_deletes_deliveries_that_the_reaper_missed(dataset: Dat
 def test_the_hourly_sweep_counts_every_late_receipt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A26: what it left would be deleted by the reaper, which counts nothing."""
+    """A26: the reaper would delete the others without counting them."""
     late = [finish(make_job(dataset, alice, 1)) for _ in range(3)]
     for receipt in late:
         expire(receipt, seconds=61)
@@ -278,7 +278,7 @@ def test_orphans_are_deleted_and_objects_of_live_receipts_kept(
 
 
 def test_leftovers_of_the_doctor_are_deleted_and_are_not_violations(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was interrupted: nothing was promised to anybody."""
+    """Of an interrupted doctor: their deletion was not promised to a client."""
     key = f"{writability.PREFIX}interrupted"
     storage.put(key, probe.CONTENT, content_type=probe.TYPE)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
@@ -324,7 +324,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put_file(claim: Claim, content: bytes = b"x") -> str:
-    """Put a file where a worker would, with nothing written down of it; return its ETag."""
+    """Put a file at a worker's path, without a row, and return its ETag."""
     metadata = {"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)}
     head = storage.head(claim.path)
     return storage.put(
@@ -348,7 +348,7 @@ def cancel(claim: Claim) -> None:
 
 
 def hand_back_and_cancel(claim: Claim) -> None:
-    """A graceful shutdown sets the attempts back."""
+    """Release a chunk as in a graceful shutdown, which resets its attempts, and cancel its job."""
     transitions.release([claim])
     cancel(claim)
 
@@ -367,7 +367,7 @@ def test_the_file_of_a_chunk_that_ended_without_it_is_deleted(
     """A26."""
     claim = claimed(dataset, alice)
     put_file(claim)
-    assert storage_cleanup.delete_unreferenced() == 0  # it may be about to be written down
+    assert storage_cleanup.delete_unreferenced() == 0  # it may be about to be recorded
 
     end(claim)
     assert storage_cleanup.delete_unreferenced() == 1
@@ -387,12 +387,12 @@ def test_an_unreferenced_file_that_replaced_a_referenced_one_is_deleted(dataset:
 
     make_job(dataset, alice, 1)
     execution.drain()
-    assert Job.objects.filter(done=1).count() == 2  # what is missing is read again
+    assert Job.objects.filter(done=1).count() == 2  # missing values are read again
 
 
 @pytest.mark.usefixtures("no_grace")
 def test_referenced_files_are_kept(dataset: Dataset, alice: User) -> None:
-    """Also those of the chunks that were done when their job was cancelled, and those that other jobs put there."""
+    """Also those of chunks that were done when their job was cancelled, and those of other jobs."""
     job = make_job(dataset, alice, 3)
     leases.claim(backend="lost")
     done = leases.claim(backend="x")
@@ -417,7 +417,7 @@ def test_objects_of_others_are_kept(dataset: Dataset, alice: User) -> None:
 
 @pytest.mark.usefixtures("no_grace")
 def test_an_invalidated_file_is_kept(dataset: Dataset, alice: User) -> None:
-    """The receipts of manifests lead to it."""
+    """Receipts of manifests refer to it."""
     make_job(dataset, alice, 1)
     execution.drain()
     manual_actions.invalidate_file(File.objects.get())
@@ -451,7 +451,7 @@ def test_recent_files_and_files_of_recently_ended_chunks_are_kept(
 
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
     Job.objects.update(finished_at=Now() - timedelta(hours=25))
-    assert storage_cleanup.delete_unreferenced() == 0  # its time to be found was yesterday
+    assert storage_cleanup.delete_unreferenced() == 0  # it was due yesterday
     Job.objects.update(finished_at=Now() - timedelta(hours=23))
     assert storage_cleanup.delete_unreferenced() == 1
 
@@ -509,7 +509,7 @@ def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User)
 
 
 def test_a_job_is_not_purged_before_the_webhook_deliveries_of_its_end_exist(dataset: Dataset, alice: User) -> None:
-    """A25: workers were away for a week. Without its job, the message of its end would be lost."""
+    """A25: no worker ran for a week. Without its job, the event of its end would be lost."""
     make_job(dataset, alice, 1)
     actions.cancel(Job.objects.get())
     Job.objects.update(finished_at=Now() - timedelta(days=8))

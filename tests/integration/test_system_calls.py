@@ -1,6 +1,6 @@
-"""System calls of a compromised document process: all that parsing does not need fail (B12, B13).
+"""System calls of a compromised document process: all calls that parsing does not need fail (B12, B13).
 
-The calls are made directly, as native code does, so that Python's audit hook has no part in it.
+The calls are made directly, as native code does, so that Python's audit hook is not involved.
 """
 
 import subprocess
@@ -77,7 +77,7 @@ def test_calls_that_a_compromised_parser_would_use_are_denied() -> None:
 
 
 def test_calls_about_the_process_itself_work() -> None:
-    """`abort` uses them, and reading a limit does."""
+    """`abort` uses them, and so does reading a limit."""
     calls: list[Call] = [
         ("tgkill", ("os.getpid()", "os.getpid()", 0)), ("prlimit64", (0, 7, 0, "buffer")), ("getpid", (0,))
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The search for documents, in the API, on the page, and by staff; and documents that were submitted before. B39."""
+"""The search for documents, in the API, on the page, and in the admin; and duplicate documents. B39."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_part_of_the_file_name_is_enough(api: APIClient, alice: User, bob: Use
     assert len(found(api, q="")) == 4
 
 
-def test_a_short_text_is_the_beginning_of_the_name(api: APIClient, alice: User) -> None:
+def test_a_short_text_matches_the_beginning_of_the_name(api: APIClient, alice: User) -> None:
     """B39."""
     for name in ("Invoice.pdf", "my invoice.pdf"):
         make_row(alice, filename=name)
@@ -113,7 +113,7 @@ def test_pages_of_results_keep_the_filters(api: APIClient, alice: User) -> None:
         ({"to": ""}, {("/to", "invalid")}),
     ],
 )
-def test_bad_filters_are_refused_at_their_names(api: APIClient, filters: Any, errors: set[Any]) -> None:
+def test_invalid_filters_are_refused_by_name(api: APIClient, filters: Any, errors: set[Any]) -> None:
     """B39."""
     assert refused(api, **filters) == errors
 
@@ -189,7 +189,7 @@ def scans_of_tasks(work: Any) -> list[tuple[Plan, str]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_each_filter_reads_few_of_many_documents(api: APIClient, many: Rule, alice: User) -> None:
+def test_each_filter_reads_few_rows_of_many_documents(api: APIClient, many: Rule, alice: User) -> None:
     """B39. Rare rows may be the oldest: a list by time would be read to its end."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"q": "contract"}, "etl_task_filename"),
@@ -250,7 +250,7 @@ def test_the_newest_earlier_task_with_the_same_bytes_is_named(api: APIClient, al
 
 
 def test_a_repeated_request_gets_the_same_answer(api: APIClient) -> None:
-    """B39. The task itself is no duplicate, and neither is the earlier one forgotten when it is deleted."""
+    """B39. The task is not its own duplicate, and the response still names the earlier one after its deletion."""
     first = submit(api)
     second = submit(api, key="k")
     assert second["duplicate_of"] == first["task_id"]
@@ -273,7 +273,7 @@ def test_of_simultaneous_submissions_all_but_one_are_duplicates(api: APIClient, 
 
 @pytest.mark.usefixtures("rehearsed")
 def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: User) -> None:
-    """B39. Its bytes are known to the worker only, and the row has the digest at the end."""
+    """B39. Only the worker reads its bytes, and the row gets the digest at the end."""
     first = submit(api)
     accepted = api.post(SUBMIT, {"file_key": upload(api)}, headers={"Idempotency-Key": "k"}).json()
     assert accepted["duplicate_of"] is None
@@ -321,7 +321,7 @@ def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient,
     assert "Same file as" not in client.get(f"{PAGE}/{second['task_id']}").content.decode()
 
 
-# ---- Several at once ------------------------------------------------------------------------------------------------
+# ---- Bulk actions ---------------------------------------------------------------------------------------------------
 def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
     """B34. Running documents and those of others stay."""
     client = Client()

@@ -1,4 +1,4 @@
-"""Rates: shared windows in Valkey, and a Valkey that does not answer. A2."""
+"""Rate limits: shared windows in Valkey, and a Valkey that does not respond. A2."""
 
 import gc
 import socket
@@ -32,12 +32,12 @@ from tests.waiting import expect_within, wait_until
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
 NOBODYS = "/exports/00000000-0000-0000-0000-000000000000"
 BAD_LINK = f"{NOBODYS}/download?token=x"
-RESPONSE_SECONDS = throttling.RESPONSE_SECONDS  # before tests are given more patience
+RESPONSE_SECONDS = throttling.RESPONSE_SECONDS  # before the tests' longer timeouts apply
 
 
 @pytest.fixture(autouse=True)
 def windows() -> Iterator[Redis]:
-    """Valkey, with empty windows and a process that has not asked it yet."""
+    """Valkey, with empty windows, and a process without a connection to it."""
     throttling.limiter_of.cache_clear()
     server = valkey()
     server.flushdb()
@@ -47,13 +47,13 @@ def windows() -> Iterator[Redis]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Valkey is waited for as in production, not for as long as a busy machine may take."""
+    """Use the timeout of production for Valkey, not the longer one of the tests."""
     monkeypatch.setattr(throttling, "RESPONSE_SECONDS", RESPONSE_SECONDS)
 
 
 @pytest.fixture
 def silent(impatient: None) -> Iterator[socket.socket]:
-    """A server that accepts connections and never answers."""
+    """A server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         yield listener
 
@@ -67,7 +67,7 @@ def valkey_at(settings: LazySettings, port: int) -> None:
 
 
 def connections_to(listener: socket.socket) -> int:
-    """Count the connections that were made to a server, and forget them."""
+    """Return the number of connections to a server since the last call."""
     listener.settimeout(0.2)
     count = 0
     while True:
@@ -79,7 +79,7 @@ def connections_to(listener: socket.socket) -> int:
 
 
 def wait_seconds(response: Any) -> int:
-    """Check that a response is the refusal of a rate, and return its Retry-After."""
+    """Check that a response is a refusal by a rate limit, and return its Retry-After."""
     assert response.status_code == 429
     assert response["Content-Type"] == "application/problem+json"
     assert response.json()["code"] == "rate_limited"
@@ -92,7 +92,7 @@ def wait_seconds(response: Any) -> int:
 def test_parallel_requests_cannot_exceed_the_limit(
     dataset: Dataset, api: APIClient, bob: User, settings: LazySettings
 ) -> None:
-    """A2. What is refused has changed nothing, and others do not notice."""
+    """A2. Refused requests change nothing, and other users are not affected."""
     change(settings, export_rate="5/h")
     statuses = in_threads(20, lambda _: api.post("/exports", BODY).status_code)
 
@@ -118,7 +118,7 @@ def test_refusals_are_counted(api: APIClient, settings: LazySettings) -> None:
 
 
 def test_refusals_of_document_etl_and_rules_are_counted(api: APIClient, settings: LazySettings) -> None:
-    """A27, B23: the two have one rate."""
+    """A27, B23: both share one rate limit."""
 
     def refusals() -> float:
         return REGISTRY.get_sample_value("etl_rate_limited_total") or 0
@@ -142,7 +142,7 @@ def test_processes_share_the_limit(settings: LazySettings) -> None:
 
 
 def test_only_posts_count_toward_the_write_limit(api: APIClient, settings: LazySettings) -> None:
-    """A2. Also one that is then found to be wrong."""
+    """A2. Also invalid ones."""
     change(settings, export_rate="1/min")
     for method in ("get", "put", "patch", "delete"):
         assert getattr(api, method)(f"{NOBODYS}/retry").status_code == 405
@@ -158,7 +158,7 @@ def test_reads_have_a_separate_limit(api: APIClient, settings: LazySettings) -> 
 
 
 def test_refusals_have_a_retry_after(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
-    """Retry-After is when the oldest request of the window leaves it."""
+    """Retry-After is the time until the oldest request leaves the window."""
     change(settings, export_rate="3/h")
     ages = {"oldest": 3600 - 900, "middle": 20, "youngest": 10}
     windows.rpush(f"sluice:rate:export_rate/{alice.pk}/3/1/hour", *[time.time() - age for age in sorted(ages.values())])
@@ -167,7 +167,7 @@ def test_refusals_have_a_retry_after(api: APIClient, alice: User, settings: Lazy
 
 
 def test_a_request_after_retry_after_is_accepted(api: APIClient, settings: LazySettings) -> None:
-    """What is refused does not count: a client that waits gets in."""
+    """Refused requests do not count: a client that waits is accepted."""
     change(settings, export_rate="2/sec")
     while (refused := api.post("/exports", {})).status_code != 429:
         pass
@@ -179,7 +179,7 @@ def test_a_request_after_retry_after_is_accepted(api: APIClient, settings: LazyS
 
 @pytest.mark.django_db
 def test_a_download_counts_by_address_behind_trusted_proxies(settings: LazySettings) -> None:
-    """A2, A22: the rate against guessing. Looks count too."""
+    """A2, A22: the rate limit against guessing. HEAD requests count, too."""
     change(settings, export_download_rate="3/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
 
     def ask(address: str, method: str = "get", **headers: Any) -> Any:
@@ -266,7 +266,7 @@ def test_it_stores_only_an_id_or_a_network(api: APIClient, alice: User, settings
     assert all(0 < windows.ttl(key) <= 60 for key in keys)
 
 
-# ---- A Valkey that does not answer ----------------------------------------------------------------------------------
+# ---- Valkey outages -------------------------------------------------------------------------------------------------
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -290,7 +290,7 @@ def test_a_silent_valkey_delays_one_request_briefly(
         throttling.limiter_of.cache_clear()
         asked.append(throttling.limiter().wait(throttling.rate("export_rate"), "x"))
 
-    expect_within(0.4, ask)  # 0.25 s, and what a busy machine takes
+    expect_within(0.4, ask)  # 0.25 s, and a tolerance for a busy machine
     assert asked == [0] * connections_to(silent)
 
     assert in_threads(5, lambda _: api.get("/exports").status_code) == [200] * 5
@@ -321,7 +321,7 @@ def test_one_request_probes_for_the_end_of_an_outage(
     monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 0.0)
     limiter.wait(throttling.rate("export_rate"), "x")
     assert connections_to(silent) == 1
-    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)  # of the one that finds out
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)  # of the request that detects it
     in_threads(10, lambda _: limiter.wait(throttling.rate("export_rate"), "x"))
     assert connections_to(silent) == 1
     assert len(warnings(caplog)) == 1
@@ -346,7 +346,7 @@ def test_requests_are_limited_again_after_an_outage(
 
 
 def test_a_restart_of_valkey_does_not_suspend_the_limit(windows: Redis) -> None:
-    """The connections of before are closed; the next request finds that out, and makes a new one."""
+    """The old connections are closed; the next request notices it, and opens a new one."""
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     assert throttling.limiter().wait(rate, "x") == 0
     windows.client_kill_filter(_type="normal", skipme=True)
@@ -371,7 +371,7 @@ def test_a_discarded_limiter_leaves_no_connection(windows: Redis, settings: Lazy
 def test_a_window_that_empties_in_the_meantime_admits_the_request(
     windows: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between being refused and asking for how long."""
+    """Between the refusal and the query for the wait time."""
     limiter = throttling.limiter()
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     assert limiter.wait(rate, "x") == 0

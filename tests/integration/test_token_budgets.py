@@ -59,7 +59,7 @@ def used(user: User) -> int:
 
 
 def test_tokens_are_counted_for_the_user_and_the_rule(models: ModelServer, alice: User, bob: User, rule: Rule) -> None:
-    """B44: in the same amount as the ledger has."""
+    """B44: in the same amount as in the model server's ledger."""
     for _ in range(2):
         run(make_task(alice, "Invoice 1", rule=rule))
     assert (used(alice), used(bob)) == (36, 0)
@@ -122,7 +122,9 @@ def test_a_rule_has_a_budget_of_its_own(models: ModelServer, alice: User, rehear
 def test_a_running_document_fails_with_its_own_reason(
     models: ModelServer, alice: User, rehearsed: Change, rule: Rule
 ) -> None:
-    """B44: not retried by itself; by its owner on another day, without paying again for what was done."""
+    """B44: it is not retried automatically. Its owner can retry it on another day, without paying again for finished
+    calls.
+    """
     rehearsed(etl_daily_tokens=40, etl_postprocess_chunk_size_chars=200, etl_postprocess_parallel=1)
     rule = make_rule(alice, mode="llm", name="pieces", json_schema=INVOICE, postprocess_strategy="chunked-extract")
     task = make_task(alice, "\n\n".join(f"Paragraph {n} of the invoice. " * 5 for n in range(8)), rule=rule)
@@ -133,7 +135,7 @@ def test_a_running_document_fails_with_its_own_reason(
     assert row.error is not None
     assert (row.error["code"], row.error["retryable"]) == ("token_budget_exceeded", True)
     assert "54 of today's 40" in row.error["detail"]
-    assert len(models.requests) == 3  # by one call more than fits
+    assert len(models.requests) == 3  # one call more than the budget allows
     assert row.metadata["attempts"][Stage.POSTPROCESS] == 1
     assert run_when_due(task, Stage.POSTPROCESS) is False
     with pytest.raises(quotas.QuotaExceeded):
@@ -165,7 +167,7 @@ def in_thread(call: Callable[[], None]) -> threading.Thread:
 def test_concurrent_calls_exceed_a_budget_by_one_call_at_most(
     models: ModelServer, alice: User, rehearsed: Change, limit: int
 ) -> None:
-    """B44: the bound that the documentation states, for one process. Each call costs what it may cost at most."""
+    """B44: the bound that the documentation states, for one process. Each call costs its maximum."""
     rehearsed(etl_daily_tokens=limit)
     budget = DailyBudget(user_id=alice.pk, rule_id=0)
     refused: list[TokenBudgetExceeded] = []
@@ -186,7 +188,7 @@ def test_concurrent_calls_exceed_a_budget_by_one_call_at_most(
     assert not budgets.running.calls
 
 
-def test_calls_run_beside_each_other_while_they_fit(models: ModelServer, alice: User, rehearsed: Change) -> None:
+def test_concurrent_calls_run_while_they_fit_the_budget(models: ModelServer, alice: User, rehearsed: Change) -> None:
     rehearsed(etl_daily_tokens=250)
     budget = DailyBudget(user_id=alice.pk, rule_id=0)
 
@@ -213,7 +215,7 @@ def test_a_call_without_tokens_costs_none(models: ModelServer, alice: User, rule
     assert used(alice) == 18
 
 
-def test_limits_tell_the_budgets(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
+def test_the_limits_include_token_budgets(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
     """B44: as for documents; null without a limit."""
     api = client_of(alice)
     body = api.get("/api/v1/etl/limits").json()

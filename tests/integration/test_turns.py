@@ -1,4 +1,4 @@
-"""Turns between users: whose chunks workers take next, counted in claims. A37."""
+"""Turns between users, counted in claims. A37."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ def end(claimed: Claim) -> None:
 
 
 def served(times: int) -> list[Claim]:
-    """Claim and finish that many chunks, one after the other."""
+    """Claim and finish a number of chunks in sequence."""
     found = []
     for _ in range(times):
         end(claimed := claim())
@@ -70,7 +70,7 @@ def ranks(jobs: Iterable[Job]) -> list[tuple[int, int]]:
 def test_a_job_takes_turns_with_a_hundred_of_another_user(
     dataset: Dataset, alice: User, bob: User, slots: int, chunks: int
 ) -> None:
-    """A37: it takes at most twice its time alone, whatever the other user's jobs are."""
+    """A37: it takes at most twice its time alone, for any jobs of the other user."""
     for number in range(100):
         make_job(dataset, alice, chunks, key=f"A{number}")
     served(7)
@@ -108,7 +108,7 @@ def test_the_jobs_of_one_user_run_in_their_order(dataset: Dataset, alice: User) 
 
 
 def test_three_users_take_turns_in_batches_of_jobs(dataset: Dataset, alice: User, bob: User, carol: User) -> None:
-    """A37: who comes later is not ahead of those who wait."""
+    """A37: a user who submits later is not ahead of those who wait."""
     for user in (alice, bob):
         make_job(dataset, user, 30, key=user.username.upper())
     served(20)
@@ -147,7 +147,7 @@ def test_a_retry_takes_its_turn_as_a_new_job_does(dataset: Dataset, alice: User,
 
 
 def test_chunks_of_a_lost_worker_keep_their_turn(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: they are the next when their lease is over, and nothing else changes."""
+    """A37: they come next when their lease has expired, and nothing else changes."""
     job = make_job(dataset, alice, 10)
     lost = [claim() for _ in range(3)]
     make_job(dataset, bob, 10, key="BOB")
@@ -210,7 +210,7 @@ def test_a_backlog_that_waits_for_its_own_slots_does_not_delay_other_datasets(
     assert counts["bob"] <= 11
 
 
-# ---- What users see -------------------------------------------------------------------------------------------------
+# ---- Queue positions ------------------------------------------------------------------------------------------------
 
 
 def test_the_queue_position_follows_the_turns(dataset: Dataset, alice: User, bob: User, api: APIClient) -> None:
@@ -221,7 +221,7 @@ def test_the_queue_position_follows_the_turns(dataset: Dataset, alice: User, bob
     assert [found[str(job.pk)] for job in mine] == [0, 2, 3, 4, 5]
     assert client_of(bob).get(f"/exports/{his.pk}").json()["queuePosition"] == 1
     assert [api.get(f"/exports/{job.pk}").json()["queuePosition"] for job in mine] == [0, 2, 3, 4, 5]
-    for wanted in (mine[0], his, *mine[1:]):  # and so they start
+    for wanted in (mine[0], his, *mine[1:]):  # and they start in this order
         if wanted.pk != claim_job_that_starts():
             pytest.fail("another job started")
 

@@ -42,7 +42,7 @@ def test_the_schema_is_made_once_and_has_an_etag(client: Client, encoding: str) 
     began = time.thread_time()
     for _ in range(10):
         assert client.get("/api/schema", headers={"Accept-Encoding": encoding}).content == first.content
-    assert time.thread_time() - began < 0.5  # before, each request made the document, in 0.1 s
+    assert time.thread_time() - began < 0.5  # before, each request generated the document, in 0.1 s
 
     unchanged = client.get("/api/schema", headers={"Accept-Encoding": encoding, "If-None-Match": first["ETag"]})
     assert (unchanged.status_code, unchanged.content, unchanged["ETag"]) == (304, b"", first["ETag"])
@@ -63,7 +63,7 @@ def test_every_operation_documents_problem_responses(client: Client) -> None:
 
 @pytest.mark.django_db
 def test_the_reference_has_every_operation_parameter_and_status(client: Client) -> None:
-    """Also what is behind `$ref`: anyone may read it, and it needs no script."""
+    """Also the targets of `$ref`: anyone may read it, and it needs no script."""
     page = client.get("/api/docs").content.decode()
     document = client.get("/api/schema").json()
     operations = [each for item in document["paths"].values() for each in item.values()]

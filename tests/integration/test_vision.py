@@ -1,4 +1,4 @@
-"""Pages that a model reads as images: the strategy `vision` (B40)."""
+"""The strategy `vision`, with which a model reads pages as images (B40)."""
 
 import json
 from base64 import b64decode
@@ -43,7 +43,7 @@ LINES = {
 
 @dataclass(slots=True)
 class Drawn:
-    """Pages whose images are already there, by number: those of `lost` cannot be drawn."""
+    """Pages with existing images, by number. The pages in `lost` cannot be drawn."""
 
     count: int
     lost: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ def parts_of(request: Request) -> list[dict[str, Any]]:
 
 
 def shown(request: Request) -> list[int]:
-    """Return the numbers of the pages whose images a request has."""
+    """Return the numbers of the pages whose images are in a request."""
     urls = [part["image_url"]["url"] for part in parts_of(request) if part["type"] == "image_url"]
     return [int(b64decode(url.removeprefix("data:image/jpeg;base64,")).rpartition(b" ")[2]) for url in urls]
 
@@ -114,7 +114,7 @@ def test_the_model_gets_the_images_of_pages(models: ModelServer) -> None:
 
 
 def test_values_are_cited_by_page(models: ModelServer) -> None:
-    """B40: the page is the model's, and there is no place on it, unless the text has the value."""
+    """B40: the page comes from the model, without a position, unless the text contains the value."""
     models.will(gives({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
     lines = {1: [[(10.0, 20.0, 60.0, 30.0, "Total 12.50")]]}
     text = ocr_of("Total 12.50", "")
@@ -143,7 +143,7 @@ def test_a_value_without_a_page_is_not_found(models: ModelServer) -> None:
 
 
 def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, settings: Any) -> None:
-    """B40, B42: a few pages in a call, joined as pieces of text are; what differs is told."""
+    """B40, B42: a few pages in a call, merged like pieces of text; conflicts are reported."""
     configure(settings, models, etl_vision_pages_per_call=2, etl_postprocess_parallel=1)
 
     def answer(request: Request) -> Any:
@@ -189,7 +189,7 @@ def test_more_pages_than_the_limit_are_refused_with_numbers(models: ModelServer,
     assert (models.requests, pages.read_pages) == ([], [])
 
 
-def test_pages_that_cannot_be_drawn_are_told(models: ModelServer) -> None:
+def test_pages_that_cannot_be_drawn_are_reported(models: ModelServer) -> None:
     """B40, B32."""
     models.always(gives({"number": "INV-7", "total": 12.5}))
     context = context_of()
@@ -229,7 +229,7 @@ def test_a_model_without_vision_has_a_code_of_its_own(models: ModelServer, statu
 @pytest.mark.parametrize(
     "message", ["The image is too large, and not supported.", "Cannot decode image 1", "At most 1 image(s)"]
 )
-def test_a_refused_image_says_nothing_about_vision(models: ModelServer, message: str) -> None:
+def test_a_refused_image_is_not_reported_as_missing_vision(models: ModelServer, message: str) -> None:
     models.always(problem(400, message))
     with pytest.raises(LlmForbidden) as caught:
         process(Drawn(1))
@@ -247,7 +247,7 @@ def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
     assert isinstance(models.requests[0].message("user"), str)
 
 
-# ---- The whole task -------------------------------------------------------------------------------------------------
+# ---- Whole tasks ----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def reader() -> Iterator[None]:
     """The reader of this process, kept for all tests, as in a worker: its start takes a second."""
@@ -276,7 +276,7 @@ def vision_rule(user: User) -> Any:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User, settings: LazySettings) -> None:
-    """B40: a document that OCR finds empty; its pages are drawn within the limit of pixels, and kept as images are."""
+    """B40: OCR finds no text. Its pages are drawn within the limit of pixels, and stored like other images."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_vision_max_pixels": 200_000})
     real.will(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
     task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
@@ -302,7 +302,7 @@ def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> None:
-    """B18, B40: also when it was read for a rule whose model sees pages."""
+    """B18, B40: also if it was read for a rule whose model reads images."""
     real.always(gives({"number": "INV-7", "total": 12.5}))
     seen = make_task(alice, content=hostile.printed(""), kind="pdf", rule=vision_rule(alice))
     assert run(seen) == [True, True]
@@ -343,7 +343,7 @@ def test_workers_without_the_engine_ask_one_that_has_it(
 def test_a_rule_is_tested_on_the_pages_of_a_document(
     real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B40, B27: a worker draws them, by the API and on the page; strangers' documents do not exist."""
+    """B40, B27: a worker draws them, for the API and the page. Documents of other users do not exist."""
     real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number", "/total")))
     task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
     run(task, Stage.OCR)
@@ -370,7 +370,7 @@ def test_a_rule_is_tested_on_the_pages_of_a_document(
 
 
 def test_rules_name_the_strategy(api: Any) -> None:
-    """B40: the rules API takes it."""
+    """B40: the rules API accepts it."""
     body = {"name": "Scans", "json_schema": INVOICE, "postprocess_strategy": "vision"}
     response = api.post("/api/v1/etl/rules", body, format="json")
     assert (response.status_code, response.json()["postprocess_strategy"]) == (201, "vision")

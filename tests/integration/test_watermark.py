@@ -74,7 +74,7 @@ def test_the_doctor_notices_it_before_the_reaper_runs() -> None:
     assert examine(database.SUBJECT, "watermark")[0] == "failure"
 
 
-def test_a_process_that_ended_before_the_copy_is_no_restore() -> None:
+def test_a_crash_before_the_copy_is_not_reported_as_a_restore() -> None:
     watermark.advance()
     Watermark.objects.update(number=7)
     watermark.advance()
@@ -88,13 +88,13 @@ def test_a_slow_process_does_not_set_it_back() -> None:
         watermark.advance()
     watermark.move(*slow, to=2)
     assert (number(), copied()) == (3, 3)
-    Watermark.objects.update(number=1)  # the slow one has written its row, and now the object
+    Watermark.objects.update(number=1)  # the slow process has written its row, and now writes the object
     Watermark.objects.filter(number=1).update(number=slow[0].number)
     watermark.move(*slow, to=2)
     assert copied() == 3
 
 
-def test_databases_that_share_a_bucket_do_not_disturb_each_other() -> None:
+def test_databases_that_share_a_bucket_do_not_affect_each_other() -> None:
     watermark.advance()
     other = watermark.key_of(uuid4())
     content = b'{"number": 1000, "reached_at": "2026-01-01T00:00:00+00:00"}'

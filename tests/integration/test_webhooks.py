@@ -1,4 +1,4 @@
-"""Webhooks: who is told what, how often, signed how, and where they cannot lead. A25, A28."""
+"""Webhooks: events, retries, signatures, and the SSRF guard. A25, A28."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def allow(settings: Any, *networks: str) -> None:
 
 @pytest.fixture
 def there(settings: Any) -> Iterator[Receiver]:
-    """A receiver on an inner network that the operator allowed."""
+    """A receiver on a private network that the operator allowed."""
     allow(settings, "127.0.0.0/8")
     with receiver() as running:
         yield running
@@ -77,7 +77,7 @@ def subscribe(api: APIClient, url: str, *events: str) -> Any:
 
 
 def work() -> None:
-    """What the task does."""
+    """Run the Celery task's work."""
     webhook_events.fan_out()
     sender.drain()
 
@@ -183,7 +183,7 @@ def test_each_end_is_sent_to_each_webhook_once_by_concurrent_workers(
     assert sum(in_threads(4, lambda _: webhook_events.fan_out())) == 10
     assert webhook_events.fan_out() == 0
 
-    Event.objects.update(told_at=None)  # as after a crash that nobody thought of
+    Event.objects.update(told_at=None)  # as after an unexpected crash
     assert webhook_events.fan_out() == 0
     made = {(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()}
     assert made == {(hook, job.pk) for hook in hooks for job in jobs}
@@ -235,7 +235,7 @@ def test_an_event_describes_the_job_as_it_was(dataset: Dataset, alice: User, api
 def test_the_events_of_a_job_arrive_in_their_order(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
-    """A25: the second waits until the first was delivered. Those of other jobs do not."""
+    """A25: the second one waits until the first one is delivered. Those of other jobs do not wait."""
     subscribe(api, there.url)
     job = make_job(dataset, alice, 1)
     Job.objects.update(function="data.no_such")
@@ -265,7 +265,7 @@ def test_a_deactivated_user_gets_no_events(dataset: Dataset, alice: User, api: A
     work()
     assert there.received == []
 
-    User.objects.update(is_active=True)  # what waited is sent; what happened meanwhile is not
+    User.objects.update(is_active=True)  # the waiting deliveries are sent; events while it was disabled are not
     work()
     assert [got.json["data"]["jobId"] for got in there.received] == [str(first.pk)]
 
@@ -326,7 +326,7 @@ def test_failures_are_retried_on_schedule_with_the_same_id_and_bytes(
 def test_the_first_retry_has_a_wake_up_and_later_ones_wait_for_the_reaper(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
-    """A hint with a longer delay than the broker's visibility timeout would come again and again."""
+    """A message with a longer delay than the broker's visibility timeout would be redelivered again and again."""
     subscribe(api, there.url)
     there.then = answer(500)
     actions.cancel(make_job(dataset, alice, 1))
@@ -482,7 +482,7 @@ def test_graceful_shutdown_hands_the_delivery_to_another_worker(
 
 
 def test_a_webhook_gets_one_delivery_at_a_time(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
-    """A slow endpoint must not take every worker."""
+    """A slow endpoint must not occupy every worker."""
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
     for _ in range(3):
         actions.cancel(make_job(dataset, alice, 1))
@@ -495,7 +495,7 @@ def test_a_webhook_gets_one_delivery_at_a_time(dataset: Dataset, alice: User, ap
 def test_at_most_two_webhooks_of_a_user_are_served_at_a_time(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
-    """A25: of four workers two are left to the others."""
+    """A25: two of four workers remain for other users."""
     for _ in range(8):
         subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
@@ -512,7 +512,7 @@ def test_at_most_two_webhooks_of_a_user_are_served_at_a_time(
 def test_users_with_the_fewest_running_deliveries_come_first(
     dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
 ) -> None:
-    """A25: one user's dead endpoints, and all that waits for them, do not hold up the others."""
+    """A25: one user's failing endpoints and their backlog do not delay other users."""
     for client in (api, api, api, client_of(bob)):
         subscribe(client, there.url)
     for user in (alice, alice, alice, bob):
@@ -552,7 +552,7 @@ def test_certificates_are_verified_against_the_host_name(
 
 @pytest.mark.slow
 def test_deliveries_in_backoff_are_never_scanned(api: APIClient, there: Receiver) -> None:
-    """A dead endpoint leaves thousands behind it; a claim looks at what is due, by index."""
+    """A failing endpoint leaves thousands of them. A claim reads only due deliveries, by index."""
     hook = Webhook.objects.get(pk=subscribe(api, there.url)["id"])
     later = timezone.now() + timedelta(hours=1)
     Delivery.objects.bulk_create(
@@ -566,14 +566,14 @@ def test_deliveries_in_backoff_are_never_scanned(api: APIClient, there: Receiver
     assert plan.count("Index Cond: (available_at <= statement_timestamp())") == 1
 
 
-# ---- Answers without end --------------------------------------------------------------------------------------------
+# ---- Endless responses ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: "])
 def test_a_trickling_receiver_times_out(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    """A25: no single read of it ever runs into a timeout."""
+    """A25: although no single read times out."""
     monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.5)
     hook = subscribe(api, there.url)
 
@@ -638,7 +638,7 @@ def test_at_most_64_kib_of_a_response_are_read(api: APIClient, there: Receiver, 
 def test_a_trickling_body_does_not_change_the_status(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
+    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 3)  # enough for the headers, also on a busy machine
     hook = subscribe(api, there.url)
     over = threading.Event()
     there.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
@@ -784,7 +784,7 @@ def test_a_test_delivery_is_sent_to_a_disabled_webhook(api: APIClient, there: Re
 
 @pytest.mark.slow
 def test_a_test_delivery_has_one_attempt(api: APIClient, there: Receiver) -> None:
-    """A25: also when its worker was lost, or when it was made by a version that gave it more."""
+    """A25: also if its worker was lost, or if an earlier release created it with more attempts."""
     hook = subscribe(api, there.url)
     path = f"/exports/webhooks/{hook['id']}/test"
     there.then = answer(500)
@@ -815,7 +815,7 @@ def test_a_webhook_has_at_most_one_pending_test_delivery(
     """A25."""
     hook, other = (subscribe(api, there.url)["id"] for _ in range(2))
     actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()  # other deliveries are no tests
+    webhook_events.fan_out()  # other deliveries are not test deliveries
     posted = in_threads(4, lambda _: client_of(alice).post(f"/exports/webhooks/{hook}/test"))
 
     assert sorted(response.status_code for response in posted) == [202, 409, 409, 409]
@@ -829,7 +829,7 @@ def test_a_webhook_has_at_most_one_pending_test_delivery(
 
 
 def test_a_refused_test_delivery_wakes_a_worker(api: APIClient, there: Receiver) -> None:
-    """It held the row for a moment, and a worker that passed by took the first test for nothing."""
+    """The refused request held the lock of the row for a moment, so a worker may have skipped the first test."""
     hook = subscribe(api, there.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     lose_messages()
@@ -910,7 +910,7 @@ ADDRESSES = [
 
 @pytest.mark.parametrize("host", ADDRESSES)
 def test_webhooks_cannot_use_private_addresses(api: APIClient, there: Receiver, settings: Any, host: str) -> None:
-    """A25: at create, at change, and at a delivery to one that is there already."""
+    """A25: on creation, on change, and at a delivery to an existing one."""
     hook = subscribe(api, there.url)
     allow(settings)
     url = f"https://{host}:8443/hook"
@@ -941,7 +941,7 @@ def test_a_delivery_to_an_address_that_became_private_is_refused(
 
 
 class Names:
-    """A DNS of which one name is an attacker's: each look at it gets the next answer, and the last one forever."""
+    """DNS with one name of an attacker: each lookup returns the next response, and then always the last one."""
 
     def __init__(self, name: str, *answers: str) -> None:
         self.name, self.answers, self.real = name, list(answers), socket.getaddrinfo
@@ -975,7 +975,7 @@ def test_dns_rebinding_never_reaches_private_addresses(
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
         assert inside.received == []
-    # Asked for once, and connected to what came of it, which here leads nowhere.
+    # Resolved once, and connected to the result, where nothing listens.
     assert names.asked == ["rebind.example", PUBLIC]
     assert sent_to(api, hook)[0]["log"][0]["error"] == "connection failed, or the response was not HTTP"
 
@@ -1009,7 +1009,7 @@ def test_slow_dns_does_not_delay_requests(api: APIClient, monkeypatch: pytest.Mo
 
 
 class NoAnswer:
-    """A DNS that knows names alone: no answer for one of them, until there is one."""
+    """DNS that does not respond for one name until it is released."""
 
     def __init__(self, name: str) -> None:
         self.name, self.answer, self.real = name, "", socket.getaddrinfo
@@ -1023,7 +1023,7 @@ class NoAnswer:
 def test_a_dns_outage_fails_an_attempt_and_keeps_the_webhook(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A25: made, changed, and tried on schedule; and refused once the name leads inside."""
+    """A25: it is created, changed, and retried on schedule, and refused once the name resolves to a private address."""
     dns = NoAnswer("away.example")
     monkeypatch.setattr(socket, "getaddrinfo", dns)
     hook = subscribe(api, "https://away.example/hook")
@@ -1176,7 +1176,7 @@ def test_a_deleted_webhook_loses_its_waiting_deliveries(
     assert api.delete(f"/exports/webhooks/{hook['id']}").status_code == 204
 
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
-    sender.attempt(order)  # it was on its way
+    sender.attempt(order)  # it was in progress
     assert Attempt.objects.count() == 0
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
@@ -1288,7 +1288,7 @@ def test_deliveries_are_paginated_newest_first(api: APIClient, there: Receiver) 
 
 
 def test_the_newest_20_attempts_take_two_queries(api: APIClient, there: Receiver) -> None:
-    """A person can have the same sent without end."""
+    """A user can send the same delivery any number of times."""
     hook = subscribe(api, there.url)
 
     def queries() -> int:

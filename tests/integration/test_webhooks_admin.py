@@ -1,4 +1,4 @@
-"""The staff's pages of webhooks. A25, C2."""
+"""The admin pages of webhooks. A25, C2."""
 
 from datetime import timedelta
 
@@ -62,7 +62,7 @@ def test_webhooks_and_deliveries_are_read_only(pages: Client, hook: Webhook) -> 
 
 
 def test_it_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Webhook) -> None:
-    """C2: audited, and each way has its button only where it leads on."""
+    """C2: with an entry in the audit log, and only the applicable button."""
     for name, other, enabled in (("enable", "disable", True), ("disable", "enable", False)):
         text = text_of(pages.get(page_of(hook)))
         assert f"{page_of(hook, name)}" in text
@@ -84,7 +84,7 @@ def test_it_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Web
 
 
 def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) -> None:
-    """C2: audited. Not for a webhook that is disabled, but for tests."""
+    """C2: with an entry in the audit log. For a disabled webhook, only test deliveries."""
     test, end = Delivery.objects.order_by("created_at")
     asked = select(pages, "redeliver", test, end)
     assert "This webhook is disabled. Enable it first" in text_of(asked)
@@ -103,7 +103,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
 
 
 def test_a_repeated_action_sends_nothing_twice(pages: Client, hook: Webhook) -> None:
-    """Not even when the first one has arrived before it."""
+    """Also if the first one has already been delivered."""
     delivery = Delivery.objects.get(type=TEST)
     action, fields = form_in(pages.get(page_of(delivery, "redeliver")))
     pages.post(action, fields)
@@ -128,7 +128,7 @@ def test_lists_of_2_and_60_deliveries_take_the_same_number_of_queries(pages: Cli
 
 
 def test_it_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> None:
-    """The receiver was mended; the next attempt would be in hours. Attempts count on."""
+    """The receiver was repaired, and the next attempt would be in hours. The attempts keep counting."""
     delivery = Delivery.objects.exclude(type=TEST).get()
     press(pages, hook, "enable")
     later = timezone.now() + timedelta(hours=5)

@@ -1,4 +1,4 @@
-"""The pages of webhooks, without a browser: whose they are, what is shown once, and what buttons do. C1, A25."""
+"""The pages of webhooks, without a browser: ownership, secrets, and buttons. C1, A25."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -55,7 +55,7 @@ def hook(alice: User, there: Receiver) -> Webhook:
 
 
 def sent(hook: Webhook, count: int = 1, *, status: str = "failed", **fields: Any) -> list[Delivery]:
-    """Deliveries with two attempts each."""
+    """Create deliveries with two attempts each."""
     first = Delivery.objects.count()
     ended = {"finished_at": Now()} if status != "pending" else {}
     made = Delivery.objects.bulk_create(
@@ -118,7 +118,7 @@ def test_buttons_are_posts_with_the_csrf_token_of_the_session(
     assert Webhook.objects.count() == 1
 
 
-# ---- Making and changing --------------------------------------------------------------------------------------------
+# ---- Creating and changing ------------------------------------------------------------------------------------------
 
 
 def make(me: Client, url: str, *events: str) -> Any:
@@ -181,7 +181,7 @@ def test_valid_changes_are_saved_and_invalid_ones_change_nothing(me: Client, hoo
 
 
 def test_an_unchanged_url_is_not_resolved_again(me: Client, hook: Webhook, settings: Any) -> None:
-    """The operator allows inner networks no more: its owner can still choose what it is told of."""
+    """The operator no longer allows private networks, but its owner can still change its events."""
     allow(settings)
     me.post(page_of(hook), {"url": hook.url, "events": [SUCCEEDED, EventType.FAILED.value]})
     assert Webhook.objects.get().events == [SUCCEEDED, EventType.FAILED.value]

@@ -21,7 +21,7 @@ def backend(worker: str) -> str:
 
 
 def row(begin: int, end: int | None, *, key: str = "JFK", worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
-    """A row as the statement returns it. Times are in seconds."""
+    """Return a row like those of the statement. Times are in seconds."""
     return {
         "key": key, "effective_date": START.date(), "status": "done" if end else "running", "source": "",
         "backend": backend(worker), "started_at": START + timedelta(seconds=begin),

@@ -1,4 +1,4 @@
-"""Where documents lie while they are read: room for them, and nothing left of them. B12, B13."""
+"""The folder of documents while they are read: free space and leftovers. B12, B13."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def cache(settings: LazySettings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(cache: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another worker, in the middle of a document."""
+    """Another worker in the middle of a document."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", "ETL_CACHE_DIR": str(cache)}
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True
@@ -58,11 +58,11 @@ def folders(cache: Path) -> list[Path]:
     return sorted(cache.glob("sluice-document-*"))
 
 
-# ---- Left over ------------------------------------------------------------------------------------------------------
+# ---- Leftovers ------------------------------------------------------------------------------------------------------
 def test_leftovers_of_killed_workers_are_deleted_and_folders_in_use_are_kept(
     cache: Path, other: "subprocess.Popen[str]"
 ) -> None:
-    """B12: before each document; no time has to pass."""
+    """B12: before each document, at any age."""
     (used,) = folders(cache)
     with workspace.folder() as ours:
         assert folders(cache) == sorted([used, ours])
@@ -106,7 +106,7 @@ def test_the_sweep_creates_no_folder(cache: Path) -> None:
 
 
 def test_folders_of_other_machines_are_kept_until_they_are_old(cache: Path, settings: LazySettings) -> None:
-    """Their locks do not reach here."""
+    """Their locks are not visible here."""
     longest = 2 * settings.SLUICE.etl_task_timeout + 600
     for name, age in (("sluice-document-other-1", longest + 60), ("sluice-document-other-2", longest - 60)):
         folder = cache / name
@@ -130,7 +130,7 @@ def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypa
         assert folder.is_dir()
 
 
-# ---- No room --------------------------------------------------------------------------------------------------------
+# ---- No space -------------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("rehearsed")
 def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehearsed: Change, tmp_path: Path) -> None:
     """B12: it is retried, the log names the setting, and the task's error names the cause."""
@@ -157,7 +157,7 @@ def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehe
 
 @pytest.mark.usefixtures("rehearsed")
 def test_a_full_disk_is_not_an_error_of_the_document(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: /dev/full takes nothing."""
+    """B12: /dev/full refuses writes."""
     task = make_task(alice)
     opened = Path.open
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ PATH = "tests.integration.words.Words"
 
 
 class Words(PostProcessor):
-    """Counts the words of each page, or one word if the rule's prompt is one; null where there are none."""
+    """Counts the words of each page, or the occurrences of one word if the prompt is one; null for none."""
 
     mode: ClassVar[str] = MODE
 

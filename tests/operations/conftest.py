@@ -1,4 +1,4 @@
-"""A whole site for tests with other brokers, databases, and proxies, and workers."""
+"""A whole site for tests with other brokers, databases, proxies, and workers."""
 
 from tests.chaos.conftest import _change_log, chance, pytest_runtest_makereport, site
 from tests.e2e.conftest import workers

@@ -47,7 +47,7 @@ class Proxy:
         return self.process
 
     def local(self, text: str) -> str:
-        """Write a configuration file with local values in place of the container's."""
+        """Write a configuration file with local values instead of the container's."""
         text = text.replace("/tmp/proxy", str(self.folder / "run"))  # noqa: S108  the container's
         text = text.replace("/etc/proxy", str(self.folder / "etc"))
         for name in SERVICES["proxy"]["secrets"]:

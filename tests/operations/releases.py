@@ -67,7 +67,7 @@ PATCHES = {
 }  # fmt: skip
 
 
-# Back to what the release before documents had UUIDs wrote and read. Keys of artifacts are as they were.
+# The reads and writes of the release before documents had UUIDs. Keys of artifacts are unchanged.
 EARLIER = {
     "etl/models/task.py": ("default=new_uuid, db_default", 'default="", db_default'),
     "etl/runstate/state.py": ('"traceparent", "uuid"),\n)\n# Columns', '"traceparent"),\n)\n# Columns'),

@@ -1,7 +1,8 @@
-"""Six faults of a night: how long until each sign shows, and whether the cure in docs/runbook.md works.
+"""Six faults: the time until each sign shows, and the remedy in docs/runbook.md.
 
 Prometheus evaluates the shipped alerts fifteen times as fast as in production: scrapes, `for`, ranges, ages, and the
-intervals of the periodic tasks are a fifteenth. The table in docs/runbook.md has the times of a run, multiplied back.
+intervals of the periodic tasks are a fifteenth. The table in docs/runbook.md has the times of a run, multiplied by
+fifteen.
 """
 
 import os
@@ -182,7 +183,7 @@ def test_beat_is_dead(workers: Workers, dataset: Dataset, alice: User) -> None:
 # ---- The password is wrong ------------------------------------------------------------------------------------------
 @pytest.fixture
 def role(transactional_db: None) -> Iterator[str]:
-    """A second role, as *Keys are rotated* makes it. Returns its URL."""
+    """Create a second role like *Keys are rotated*, and return its URL."""
     url = variables(Path())["DATABASE_URL"]
     owner = conninfo_to_dict(url)["user"]
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
@@ -268,7 +269,7 @@ def other_secret() -> Iterator[Callable[[], None]]:
 
 
 def test_the_key_of_the_object_storage_is_wrong(workers: Workers, dataset: Dataset, alice: User) -> None:
-    """Without work that waits for it."""
+    """Without waiting work."""
     with drill(workers, alice) as here, other_secret() as correct:
         here.fault()
         here.shows(

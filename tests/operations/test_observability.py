@@ -46,7 +46,7 @@ OWN = {"ALERTS": {"alertname", "alertstate", "severity"}}  # series of Prometheu
 ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
 
 # Panels about failures, which have no series before the first failure.
-EMPTY_WHEN_ALL_IS_WELL = {
+EMPTY_WITHOUT_FAILURES = {
     "Database connections and errors: {{alias}}: failed connections",
     "Database connections and errors: {{type}}",
     "Exceptions: {{type}}",
@@ -449,13 +449,13 @@ def assert_panels_have_data(prometheus: Prometheus, client: Client, *, since: fl
 
     def is_drawn() -> bool:
         client.request("GET", "/exports")  # without requests, there is no rate
-        return empty_panels(prometheus, seconds=int(time.time() - since) + 2) <= EMPTY_WHEN_ALL_IS_WELL
+        return empty_panels(prometheus, seconds=int(time.time() - since) + 2) <= EMPTY_WITHOUT_FAILURES
 
     try:
         wait_until(is_drawn, every=1, limit=120)
     finally:
         left = empty_panels(prometheus, seconds=int(time.time() - since) + 2)
-        assert sorted(left - EMPTY_WHEN_ALL_IS_WELL) == []
+        assert sorted(left - EMPTY_WITHOUT_FAILURES) == []
 
 
 def empty_panels(prometheus: Prometheus, *, seconds: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""Backup and restore with the commands of docs/backup.md: the database goes back in time, and nothing else does."""
+"""Backup and restore with the commands of docs/backup.md: only the database goes back in time."""
 
 import os
 import signal
@@ -40,13 +40,13 @@ TOOLS = program("pg_dump").parent
 
 
 def command(words: str) -> str:
-    """Return the block of the page with these words."""
+    """Return the block of the page that contains this text."""
     (block,) = [block for block in blocks_of(PAGE) if block.language == "sh" and words in block.text]
     return block.text
 
 
 def shell(site: Site) -> dict[str, str]:
-    """The variables of the operator's shell: the servers themselves, without the proxies."""
+    """Return the variables of the operator's shell: the servers themselves, without the proxies."""
     paths = [str(TOOLS), str(Path(sys.executable).parent), os.environ["PATH"]]
     return site.environment(PATH=":".join(paths), BACKUPS=site.folder, PYTHONUNBUFFERED=1)
 
@@ -168,7 +168,7 @@ class RestoreScenario:
         self.link = "/exports/" + receipt_of(site, self.done)["signedUrl"].partition("/exports/")[2]
 
     def afterwards(self) -> None:
-        """The lost period: everything ends, is used, replaced, and deleted, and new work is submitted."""
+        """Run the lost period: everything ends, is used, replaced, and deleted, and new work is submitted."""
         site = self.site
         with listening(site, self.half) as client:
             site.points.release("about to commit")

@@ -1,4 +1,4 @@
-"""Each query and command of docs/runbook.md, taken from the page, and run on the problem that it is for."""
+"""Each query and command of docs/runbook.md, taken from the page, and run on its problem."""
 
 import ast
 import csv
@@ -48,7 +48,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)  # each command is a separate process
 PAGE = PROJECT / "docs" / "runbook.md"
-OTHERS = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have tests of their own
+OTHERS = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have separate tests
 
 
 # ---- The page -------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
 
 
 def make_old_row(user: User) -> Task:
-    """A document that was not submitted just now."""
+    """Create a document that was submitted some time ago."""
     row = make_row(user)
     Task.objects.filter(pk=row.pk).update(updated_at=timezone.now() - timedelta(hours=1))
     return row

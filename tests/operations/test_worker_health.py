@@ -60,7 +60,7 @@ def test_the_check_uses_the_second_broker_when_the_first_is_down(rabbitmq: Rabbi
 
 
 def test_the_compose_broker_check_passes_while_it_listens(rabbitmq: RabbitMQ) -> None:
-    """As it is written, but for the port, and the name of the node that it asks."""
+    """Unchanged, except for the port and the node name."""
     kind, check = SERVICES["rabbitmq"]["healthcheck"]["test"]
     program = f"{scripts() / 'rabbitmq-diagnostics'} --node {rabbitmq.node}"
     script = check.replace("5672", str(rabbitmq.port)).replace("rabbitmq-diagnostics", program)

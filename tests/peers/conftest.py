@@ -1,5 +1,5 @@
-"""Tests against other people's real servers. They need what is not installed for `make test`, so that leaves them out
-altogether; `make mineru` installs it and sets MINERU_VENV, `make model` MODEL_VENV.
+"""Tests against real third-party servers. They need packages that `make test` does not install, so it omits them. `make
+mineru` installs these packages and sets MINERU_VENV; `make model` does the same with MODEL_VENV.
 """
 
 import os
@@ -39,7 +39,7 @@ def mineru(start_server: StartServer) -> str:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[str]:
-    """Run a server that has no models, in a folder of its own which holds all that it writes."""
+    """Run a server without models, in a folder that contains all files that it writes."""
     root = PROJECT / ".local" / "mineru"
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root) as name:
@@ -68,7 +68,7 @@ def free_port() -> int:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """A home and a place for temporary files in the folder; no models, and no attempt to get some."""
+    """Return variables for a home and temporary files in the folder, without downloads of models."""
     (folder / "models").mkdir()
     return {
         "PATH": os.environ["PATH"],

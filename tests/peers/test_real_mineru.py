@@ -74,7 +74,9 @@ def scan() -> bytes:
 
 
 def docx() -> bytes:
-    """The least that is a Word document: https://learn.microsoft.com/office/open-xml/word/structure-of-a-wordprocessingml-document."""
+    """Return a minimal Word document:
+    https://learn.microsoft.com/office/open-xml/word/structure-of-a-wordprocessingml-document.
+    """
     schemas = "http://schemas.openxmlformats.org"
     kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
     cells = "".join(f"<w:tc><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>" for text in ("Item", "Price"))
@@ -113,7 +115,7 @@ def convert(folder: Path, kind: DocumentFormat, content: bytes, context: StageCo
 
 # ---- Our client -----------------------------------------------------------------------------------------------------
 def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
-    """B14: found to be 4.0, asked for its best tier."""
+    """B14: detected as 4.0, with its best tier."""
     result = convert(tmp_path, DocumentFormat.PDF, pdf())
     texts = [result.markdown[page.start : page.end] for page in result.pages]
     assert len(texts) == 3
@@ -126,7 +128,7 @@ def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
 
 
 def test_it_keeps_every_line_of_a_pdf(tmp_path: Path) -> None:
-    """B18: also what MinerU takes for a header, and leaves out of its own Markdown."""
+    """B18: also text that MinerU classifies as a header, and omits from its own Markdown."""
     result = convert(tmp_path, DocumentFormat.PDF, pdf())
     assert [result.markdown.count(f"Page {number}, part {part}:") for number in (1, 2, 3) for part in range(1, 5)] == [
         1
@@ -147,7 +149,7 @@ def test_it_reads_html(tmp_path: Path) -> None:
 
 
 def test_it_reports_a_failed_scan(tmp_path: Path) -> None:
-    """B14: without models the server fails; that may pass, once it has some."""
+    """B14: without models, the server fails, which is a transient error."""
     with pytest.raises(errors.OcrFailed) as caught:
         convert(tmp_path, DocumentFormat.PDF, scan())
     assert (caught.value.code, caught.value.transient) == ("ocr_failed", True)
@@ -198,7 +200,7 @@ def test_it_sends_its_key(tmp_path: Path, start_server: StartServer, configure: 
     assert "Hello" in convert(tmp_path, DocumentFormat.DOCX, docx()).markdown
 
 
-# ---- Its scripted stand-in ------------------------------------------------------------------------------------------
+# ---- The scripted server --------------------------------------------------------------------------------------------
 def ask(address: str, method: str, path: str, **content: Any) -> httpx2.Response:
     return httpx2.request(method, f"{address}{path}", timeout=60, trust_env=False, **content)
 
@@ -218,7 +220,7 @@ def finished(address: str, task_id: str) -> dict[str, Any]:
 
 
 def shape(value: Any) -> Any:
-    """Return a value's keys and kinds. Of a list its first item stands for all."""
+    """Return the keys and types of a value. The first item of a list represents all."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):

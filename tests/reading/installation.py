@@ -1,4 +1,4 @@
-"""Our reader as a client uses it: documents submitted to a whole installation, and their Markdown from its API."""
+"""Our reader as used by a client: documents submitted to a whole installation, and their Markdown from its API."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def read_by_api(cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
 
 
 def read_some(installation: Service, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
-    """Submit documents, and yield what became of each."""
+    """Submit documents, and yield their readings."""
     for case, task_id in [(case, submit(installation, case)) for case in cases]:
         if isinstance(task_id, str):
             yield case, Reading(error=task_id)
@@ -32,7 +32,7 @@ def read_some(installation: Service, cases: Sequence[Case]) -> Iterator[tuple[Ca
 
 
 def submit(installation: Service, case: Case) -> int | str:
-    """Return the number of the new task, or the code of the error with which the document was refused."""
+    """Return the ID of the new task, or the error code of a refusal."""
     answer = installation.send("POST", "/submit", files={"file": (case.name, case.path.read_bytes())})
     if answer.is_server_error or answer.status_code in {401, 403, 429}:
         answer.raise_for_status()

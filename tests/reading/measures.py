@@ -81,7 +81,7 @@ def invoice_values(case: Case, markdown: str) -> Parts:
 
 
 def invoice_rows(case: Case, markdown: str) -> Parts:
-    """Judge whether the name and the amount of each invoice line stand in one row: a table's row, or a line."""
+    """Judge whether the name and the amount of each invoice line are in one row: a table's row, or a line."""
     wanted = (case.json("invoice.json") or {}).get("rows", [])
     rows = [(set(words(row)), numbers(row)) for row in rows_of(markdown)] if wanted else []
     return {
@@ -122,7 +122,7 @@ def headings(case: Case, markdown: str) -> Parts:
 
 
 def tables(case: Case, markdown: str) -> Parts:
-    """Judge each table of the truth by TEDS against the most similar table of the reading that is left."""
+    """Judge each table of the truth by TEDS against the most similar remaining table of the reading."""
     wanted = grids(case.truth("tables.html") or case.truth("truth.md") or "")
     left = [(grid, set(words(grid.text()))) for grid in grids(markdown)] if wanted else []
     found: Parts = {}

@@ -1,7 +1,7 @@
 """Corpora from copies of public repositories: python -m tests.reading.prepare SOURCES CORPORA
 
-SOURCES has a folder for each repository, named as in `SOURCES_OF`. Each becomes a folder of documents with their truth
-beside them, as tests.reading.corpus describes it.
+SOURCES has a folder for each repository, named as in `SOURCES_OF`. Each becomes a folder of documents with their ground
+truth, as tests.reading.corpus describes it.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from tests.reading.corpus import cases
 from tests.reading.einvoices import prepare_einvoices
 
-# Members of gold JSON that describe a value, or classify the document, in words that the document does not have.
+# Members of gold JSON that describe a value, or classify the document, in words that are not in the document.
 DESCRIBING = frozenset({
     "array_index", "comparison_type", "country_code", "currency", "data_period", "desc", "metric_type", "note", "scale",
     "segment_type", "unit",
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def is_pdf(path: Path) -> bool:
-    """Return whether a file is a PDF, and not the pointer of Git LFS that stands for one."""
+    """Return whether a file is a PDF, and not a Git LFS pointer."""
     with path.open("rb") as file:
         return b"%PDF" in file.read(1024)
 
@@ -90,7 +90,7 @@ def prepare_invoice2data(sources: Path, folder: Path) -> None:
 
 
 def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, str | float]]:
-    """Yield the values of JSON that may stand in a document literally, with their pointers."""
+    """Yield the values of JSON that may occur literally in a document, with their pointers."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             if key not in DESCRIBING:
@@ -103,7 +103,7 @@ def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, str | float]]:
 
 # ---- Structure ------------------------------------------------------------------------------------------------------
 def prepare_icdar(sources: Path, folder: Path) -> None:
-    """Tables of the ICDAR 2013 competition, whose structure people have recorded."""
+    """Prepare tables of the ICDAR 2013 competition, whose structure was recorded by hand."""
     for path in sorted((sources / "tabula").rglob("icdar2013-dataset/*/*.pdf")):
         structure = path.with_name(f"{path.stem}-str.xml")
         if structure.exists():
@@ -151,7 +151,7 @@ def places(top: int, bottom: int, left: int, right: int) -> set[tuple[int, int]]
 
 
 def prepare_docling(sources: Path, folder: Path) -> None:
-    """PDFs and images with docling's own reviewed output, and PDFs printed from Office files of known content."""
+    """Prepare PDFs and images with docling's reviewed output, and PDFs printed from Office files of known content."""
     data = sources / "docling/tests/data"
     for path in sorted([*(data / "pdf").rglob("*.pdf"), *(data / "odf/sources").glob("*.pdf")]):
         kind = path.relative_to(data).parts[0]

@@ -1,7 +1,7 @@
-"""Readers of documents, each in a process of its own: python -m tests.reading.readers NAME
+"""Readers of documents, each in a separate process: python -m tests.reading.readers NAME
 
-It reads a path a line, and writes a line of JSON for each: `markdown` and `seconds`, or `error`. Peers run in a venv of
-their own, so this module imports nothing but the standard library and the reader.
+It reads a path a line, and writes a line of JSON for each: `markdown` and `seconds`, or `error`. Peers run in a
+separate venv, so this module imports only the standard library and the reader.
 """
 
 import io
@@ -15,7 +15,7 @@ from typing import Any
 
 Read = Callable[[Path], dict[str, Any]]
 
-KINDS = {".jpeg": "jpg", ".tif": "tiff", ".htm": "html"}  # where they are not the suffix
+KINDS = {".jpeg": "jpg", ".tif": "tiff", ".htm": "html"}  # if they differ from the suffix
 LIMITS = {"pages": 1000, "pixels": 100_000_000, "text": 100_000_000}
 
 
@@ -78,7 +78,7 @@ READERS: dict[str, Callable[[], Read]] = {
 
 def main(name: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of libraries is not part of the answers
+    os.dup2(2, 1)  # output of libraries is not part of the responses
     read = READERS[name]()
     for line in sys.stdin:
         began = time.monotonic()

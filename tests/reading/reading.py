@@ -1,4 +1,4 @@
-"""Readings: what a reader made of a document, and the process that a reader runs in."""
+"""Readings of documents, and the process of a reader."""
 
 import json
 import selectors
@@ -58,7 +58,7 @@ class ReaderProcess:
 
 
 def ask(process: subprocess.Popen[bytes], path: Path) -> dict[str, Any] | None:
-    """Return what a reader made of a document, or None if it crashed or took too long."""
+    """Return the reading of a document, or None if the reader crashed or took too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Files of results: for each corpus and reader, what it read, and its scores."""
+"""Result files: the readings and the scores of each corpus and reader."""
 
 import json
 from collections import defaultdict
@@ -36,7 +36,7 @@ def keep(folder: Path, reader: str, results: Iterable[Result]) -> None:
 
 
 def kept(folder: Path, reader: str, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
-    """Yield what was read of documents, without those that were not."""
+    """Yield the readings of documents, without failed ones."""
 
     @cache
     def readings(corpus: str) -> dict[str, dict[str, Any]]:

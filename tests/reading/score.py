@@ -24,11 +24,11 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, action="append", required=True, help="a folder; may be repeated")
     parser.add_argument("--reader", choices=(API, *READERS), action="append", help="may be repeated; or `local`")
     parser.add_argument("--half", choices=("dev", "held"), help="both if not given")
-    parser.add_argument("--only", default="", help="documents whose name has this")
-    parser.add_argument("--pages", type=int, help="documents of at most so many pages")
-    parser.add_argument("--keep", type=Path, help="a folder for what was read, and its scores, for each corpus")
-    parser.add_argument("--again", action="store_true", help="score what --keep has instead of reading")
-    parser.add_argument("--verbose", action="store_true", help="a line for each document, with what was missed")
+    parser.add_argument("--only", default="", help="only documents whose name contains this")
+    parser.add_argument("--pages", type=int, help="maximum number of pages of a document")
+    parser.add_argument("--keep", type=Path, help="a folder for the readings and scores of each corpus")
+    parser.add_argument("--again", action="store_true", help="score the readings in --keep instead of reading again")
+    parser.add_argument("--verbose", action="store_true", help="a line for each document, with the missed parts")
     options = parser.parse_args()
     wanted = [
         case

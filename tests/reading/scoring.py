@@ -11,8 +11,8 @@ from tests.reading.measures import MEASURES, Parts
 from tests.reading.reading import Reading
 from tests.reading.text import words
 
-SHORTEST = 4  # characters of a word that shows that its page is there
-FEWEST = 5  # such words on a page, to be judged
+SHORTEST = 4  # characters of a word that proves that its page was read
+FEWEST = 5  # such words on a page, if it is to be judged
 BY_DOCUMENT = frozenset({"fields"})
 KEPT = 0.2  # of them, so that the page is not lost
 
@@ -47,7 +47,7 @@ def score(case: Case, reading: Reading) -> Score:
 
 
 def words_of_pages(case: Case) -> list[set[str]]:
-    """Return the words of each page's text layer; other files than PDFs, and damaged ones, are one page without any."""
+    """Return the words of each page's text layer; damaged PDFs and other files count as one page without words."""
     if case.path.suffix != ".pdf":
         return [set()]
     try:
@@ -93,7 +93,7 @@ def shares(scores: Iterable[Score]) -> dict[str, Share]:
 
 
 def best_of(readers: Sequence[Sequence[Score]]) -> list[Score]:
-    """Return for each document the best value of each part of all readers: what these readers could reach together."""
+    """Return for each document the best value of each part of all readers, which is their combined upper bound."""
     made = []
     for same in zip(*readers, strict=True):
         parts = {

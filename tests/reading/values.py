@@ -1,4 +1,4 @@
-"""Numbers and dates, in the forms in which documents print them."""
+"""Numbers and dates in printed notations."""
 
 import datetime as dt
 import re
@@ -9,7 +9,7 @@ from tests.reading.text import compress
 GROUPED = re.compile(r"\d{1,3}(?:[ \u00a0\u202f.,'’]\d{3})+(?:[.,]\d+)?")
 SIMPLE = re.compile(r"\d+(?:[.,]\d+)?")
 SEPARATORS = re.compile(r"[^\d.]")
-SHORT = 4  # characters: a shorter value must be a word of its own
+SHORT = 4  # characters: a shorter value must be a separate word
 MONTHS = {
     "en": "January February March April May June July August September October November December",
     "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
@@ -21,7 +21,7 @@ MONTHS = {
 
 
 def numbers(text: str) -> set[Decimal]:
-    """Return all numbers of a text. An ambiguous one, such as 1.234, is there in both meanings."""
+    """Return all numbers of a text. An ambiguous one, such as 1.234, is returned in both meanings."""
     found: set[Decimal] = set()
     for token in [*GROUPED.findall(text), *SIMPLE.findall(text)]:
         found |= meanings(token)
@@ -69,7 +69,7 @@ def printed_dates(date: dt.date) -> set[str]:
 
 
 class Haystack:
-    """A reading prepared to search it for values."""
+    """A reading prepared for searches for values."""
 
     def __init__(self, text: str) -> None:
         self.compressed = compress(text)

@@ -1,4 +1,4 @@
-"""Documents for tests: those of the demo with their true text, and how far from it a text is."""
+"""Documents for tests: those of the demo with their true text, and the distance between texts."""
 
 import re
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def letters(markdown: str) -> str:
 
 
 def distance(left: Sequence[str], right: Sequence[str]) -> int:
-    """Levenshtein's: how many characters to insert, delete or replace."""
+    """Return the Levenshtein distance: the number of insertions, deletions, and replacements."""
     above = list(range(len(right) + 1))
     for row, one in enumerate(left, start=1):
         here = [row]

@@ -1,4 +1,4 @@
-"""Documents that mean harm, or are broken, made by hand."""
+"""Malicious and broken documents, created by hand."""
 
 import io
 import struct
@@ -9,7 +9,7 @@ from fpdf import FPDF
 
 
 def pdf(*objects: bytes) -> bytes:
-    """Return a PDF of these objects, the catalogue first."""
+    """Return a PDF of these objects, the catalog first."""
     content, places = b"%PDF-1.7\n", []
     for number, body in enumerate(objects, start=1):
         places.append(len(content))
@@ -52,7 +52,7 @@ def printed(*texts: str, password: str = "", owner: str = "") -> bytes:
 
 
 def many_pages(count: int, *lines: str) -> bytes:
-    """Return a PDF that shows the same page so many times."""
+    """Return a PDF that shows the same page a number of times."""
     shown = b"BT /F 8 Tf 9 TL 20 800 Td " + b" ".join(b"(%s) '" % line.encode() for line in lines) + b" ET"
     return pdf(
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -65,7 +65,7 @@ def many_pages(count: int, *lines: str) -> bytes:
 
 
 def form() -> bytes:
-    """A page with a field that is filled in, two boxes of which one is ticked, and a note. It is not hostile."""
+    """Return a page with a filled field, two checkboxes, one of them checked, and a note. It is not hostile."""
     widget = b"<< /Type /Annot /Subtype /Widget /F 4 /Rect [%s] /FT /%s /T (%s) /V %s %s >>"
     field = b"/DA (/F 12 Tf 0 g)"
     return pdf(
@@ -83,7 +83,7 @@ def form() -> bytes:
 
 
 def deflated(unit: bytes, megabytes: int) -> bytes:
-    """Return zlib's stream of a megabyte that is repeated; compressed once, so made in no time."""
+    """Return the zlib stream of a repeated megabyte, which is compressed only once."""
     block = unit * (1_000_000 // len(unit))
     press = zlib.compressobj(9)
     start = press.compress(b" ") + press.flush(zlib.Z_FULL_FLUSH)
@@ -92,12 +92,12 @@ def deflated(unit: bytes, megabytes: int) -> bytes:
 
 
 def content_bomb() -> bytes:
-    """A page whose 1.5 MB of instructions are 1.5 GB."""
+    """Return a page whose 1.5 MB of instructions unpack to 1.5 GB."""
     return page(stream(deflated(b" ", 1500), b"/Filter /FlateDecode"))
 
 
 def image_bomb(side: int) -> bytes:
-    """A page with an image of `side` by `side` pixels."""
+    """Return a page with an image of `side` by `side` pixels."""
     facts = b"/Type /XObject /Subtype /Image /Width %d /Height %d /BitsPerComponent 8" % (side, side)
     image = stream(deflated(b"\0", 10), facts + b" /ColorSpace /DeviceGray /Filter /FlateDecode")
     return page(stream(b"q 595 0 0 842 0 0 cm /I Do Q"), image=image)

@@ -1,4 +1,4 @@
-"""Office documents that mean harm, made by hand."""
+"""Malicious Office documents, created by hand."""
 
 from tests.samples.hostile import zipped
 
@@ -48,7 +48,7 @@ def paragraph(text: bytes) -> bytes:
 
 
 def xlsx(rows: bytes, *, strings: bytes = b"", sheets: int = 1) -> bytes:
-    """Return a workbook whose sheets are all the same part."""
+    """Return a workbook whose sheets all refer to the same part."""
     names = "".join(f'<sheet name="S{n}" sheetId="{n}" r:id="r1"/>' for n in range(1, sheets + 1))
     return zipped(
         ("[Content_Types].xml", b"<Types/>"),

@@ -1,9 +1,9 @@
-"""Makes the documents in `config/dev/demo/documents`, which the demo and the tests read. The results are committed.
+"""Generates the documents in `config/dev/demo/documents`, which the demo and the tests read. The results are committed.
 
 python -m tests.samples.make
 
-Needs Noto Sans CJK (Debian: fonts-noto-cjk). Every name in them is invented. Beside each document lies its true
-text, with a form feed between pages; a scan has the text of the document that it is a scan of.
+Needs Noto Sans CJK (Debian: fonts-noto-cjk). All names in them are invented. Beside each document is its true text,
+with form feeds between pages; a scan has the text of the scanned document.
 """
 
 import io
@@ -119,9 +119,9 @@ NOTICE: list[list[Block]] = [
 ]
 
 
-# ---- On paper -------------------------------------------------------------------------------------------------------
+# ---- Pages ----------------------------------------------------------------------------------------------------------
 class Paper(FPDF):
-    """A4 in one typeface. The same bytes each time."""
+    """A4 pages in one typeface. The bytes are the same in each run."""
 
     def __init__(self, *, chinese: bool = False) -> None:
         super().__init__(format="A4")
@@ -189,9 +189,9 @@ def lines_of(block: Block) -> str:
     return content if isinstance(content, str) else "\n".join("\t".join(row) for row in content)
 
 
-# ---- Through a scanner ----------------------------------------------------------------------------------------------
+# ---- Scans ----------------------------------------------------------------------------------------------------------
 def scanned(document: bytes, *, dpi: int = DPI, seed: int = 17) -> list[Image.Image]:
-    """Return the pages as a middling scanner gives them: a little askew, soft, grey, and with dust."""
+    """Return the pages as from a mediocre scanner: slightly rotated, blurred, gray, and with dust."""
     dice = random.Random(seed)
     with pypdfium2.PdfDocument(document) as pdf:
         sheets = [page.render(scale=dpi / 72, grayscale=True).to_pil() for page in pdf]
@@ -215,7 +215,7 @@ def as_jpeg(sheet: Image.Image, quality: int = 40) -> bytes:
 
 
 def on_pages(sheets: list[Image.Image], *, before: list[list[Block]] | None = None) -> bytes:
-    """Return a PDF of pages with text, if any, and then of nothing but images."""
+    """Return a PDF of pages with text, if any, followed by pages with only images."""
     paper = Paper()
     for blocks in before or []:
         paper.lay(blocks)
@@ -242,7 +242,7 @@ def main() -> None:
     }
     for name, content in files.items():
         (FOLDER / name).write_bytes(content)
-        print(f"{name:24}{len(content):10,} bytes")  # noqa: T201 - it is a program for people
+        print(f"{name:24}{len(content):10,} bytes")  # noqa: T201 - an interactive program
 
 
 if __name__ == "__main__":

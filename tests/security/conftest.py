@@ -1,4 +1,4 @@
-"""One of everything that belongs to alice, and a digest of all rows with an owner."""
+"""One object of every kind that belongs to alice, and a digest of all rows with an owner."""
 
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -33,7 +33,7 @@ from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixt
 from tests.serving import serving, token_of, variables
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}}
-SAYS = {
+RULE_VALUES = {
     "name": "Totals", "description": "", "json_schema": SCHEMA, "system_prompt": "Find the total.",
     "postprocess_mode": "llm", "postprocess_strategy": "",
 }  # fmt: skip
@@ -44,7 +44,7 @@ State = dict[str, list[dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def _patient(settings: LazySettings) -> Iterator[None]:
-    """A walk over all routes is no attack: rates have tests of their own."""
+    """Raise the rate limits, which have separate tests, for requests to all routes."""
     settings.SLUICE = settings.SLUICE.model_copy(
         update=dict.fromkeys(RATES, "100000/min") | {"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]}
     )
@@ -56,8 +56,8 @@ def _patient(settings: LazySettings) -> Iterator[None]:
 
 @pytest.fixture
 def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
-    """Alice's things by the names that paths have for them. A route with another parameter needs its object here."""
-    columns_of(dataset)  # as at its registration
+    """Values of path parameters by name, for objects of alice. A route with another parameter needs its object here."""
+    columns_of(dataset)  # like its registration
     job = make_job(dataset, alice, chunks=2, delivery="manifest")
     execution.drain()
     completion.complete(job.pk)
@@ -71,7 +71,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     storage.put(page_images.key_of(task, 1, 1240), b"drawn", content_type=page_images.MEDIA_TYPE)
     batch, (of_batch,) = make_batch(alice)
     fail(of_batch)
-    rule = editing.create(owner=alice, values=SAYS)
+    rule = editing.create(owner=alice, values=RULE_VALUES)
     sample = Sample.objects.create(rule=rule, task=task, expected={"total": 12.5})
     evaluation = Evaluation.objects.create(rule=rule, number=1, version=1, user=alice, samples=1)
     SampleRun.objects.create(evaluation=evaluation, sample=sample)
@@ -100,7 +100,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
 
 @pytest.fixture
 def state() -> Callable[[], State]:
-    """What there is: every row of every table of ours, and of tokens and users."""
+    """Return a function that returns a digest of all rows of our tables, and of tokens and users."""
 
     def read() -> State:
         ours = [

@@ -1,4 +1,4 @@
-"""Every path that the service answers, found in the URL resolver: a new one is included in the tests automatically."""
+"""Every path of the service, from the URL resolver: the tests include new ones automatically."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 UNSAFE = ("post", "put", "patch", "delete")
 SAFE = ("get", "head")
-FALLBACK = "app/<path:rest>"  # the page of a 404
+FALLBACK = "app/<path:rest>"  # the 404 page
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>[^)]*\)")
 
 
@@ -25,7 +25,7 @@ class Route:
 
     @property
     def methods(self) -> set[str]:
-        """Return the methods that its view takes, of those that there are; a function is taken to take GET and POST."""
+        """Return the HTTP methods that its view accepts; for a function, GET and POST."""
         view = getattr(self.view, "view_class", None) or getattr(self.view, "cls", None)
         if view is None:
             return {"get", "post"}

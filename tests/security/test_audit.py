@@ -1,4 +1,4 @@
-"""`make audit`, against a scripted osv.dev: the real one is out of reach where these tests run."""
+"""`make audit`, against a scripted osv.dev: the tests have no access to the real one."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 ROOT = Path(settings.BASE_DIR)
-# As in https://ossf.github.io/osv-schema/, what the audit reads of it.
+# The fields of https://ossf.github.io/osv-schema/ that the audit reads.
 HOLE = {
     "schema_version": "1.6.0", "id": "PYSEC-0000-1", "summary": "Made up for this test.",
     "affected": [{
@@ -44,7 +44,7 @@ def test_every_locked_package_is_audited(httpserver: HTTPServer) -> None:
     done = audit(httpserver)
     assert done.returncode == 0, done.stderr
     assert "No known vulnerabilities found" in done.stderr
-    # What other systems need is not asked for here: colorama and the like.
+    # Packages for other systems, such as colorama, are not queried here.
     assert {"django", "celery", "psycopg", "pillow"} <= asked
     assert len(locked("requirements.txt") - asked) < 0.1 * len(asked)
 

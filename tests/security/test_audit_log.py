@@ -121,7 +121,7 @@ def test_a_refused_form_is_recorded_as_refused(alice: User) -> None:
 
 
 # ---- Entries --------------------------------------------------------------------------------------------------------
-def test_an_entry_says_who_did_what_from_where(belongings: dict[str, Any], alice: User) -> None:
+def test_an_entry_has_user_action_objects_and_address(belongings: dict[str, Any], alice: User) -> None:
     token, text = tokens.create(alice)
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
@@ -183,8 +183,8 @@ def test_asynchronous_requests_are_recorded(belongings: dict[str, Any], alice: U
 
 
 # ---- Sign-ins and commands ------------------------------------------------------------------------------------------
-def test_sign_ins_are_recorded_without_what_was_typed(alice: User) -> None:
-    """People type passwords into the field for the name."""
+def test_sign_ins_are_recorded_without_the_typed_input(alice: User) -> None:
+    """Users sometimes type passwords into the field for the name."""
     alice.set_password("correct horse")
     alice.save()
     browser = Client()

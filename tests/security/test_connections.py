@@ -29,7 +29,7 @@ SUBMIT, PAGE = "/api/v1/etl/submit", "/app/documents/submit"
 FORM = "multipart/form-data; boundary=b"
 CROWD = 200
 LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-PROMPT = 5.0  # seconds, for everybody else
+PROMPT = 5.0  # seconds, for other clients
 LISTENING = "0A"  # as the kernel writes it
 OPENINGS = {
     "headers": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
@@ -51,7 +51,7 @@ def ask(web: Web, method: str, path: str, body: Any = None, **headers: str) -> t
 
 
 def announce(web: Web, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
-    """Send the headers of a large form, none of its body, and read what comes back all the same."""
+    """Send the headers of a large form without its body, and read the response."""
     peer = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
     peer.putrequest("POST", path)
     for name, value in ({"Content-Type": FORM, "Content-Length": "40000000"} | headers).items():
@@ -64,20 +64,20 @@ def announce(web: Web, path: str, **headers: str) -> tuple[int, bytes, dict[str,
 
 
 def memory(web: Web) -> int:
-    """Return the bytes of memory that the process has taken."""
+    """Return the memory of the process in bytes."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{web.pid}/status").read_text())
     assert found
     return int(found[1]) * 1024
 
 
 def accepted(web: Web) -> int:
-    """Return how many connections of clients the process has taken, and not closed yet."""
+    """Return the number of accepted and open client connections of the process."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ours = [row for row in rows if row[1].endswith(f":{web.port:04X}") and row[3] != LISTENING]
-    return sum(row[9] != "0" for row in ours)  # no inode: not taken yet, or closed
+    return sum(row[9] != "0" for row in ours)  # no inode: not accepted yet, or closed
 
 
-# ---- Strangers with large bodies ------------------------------------------------------------------------------------
+# ---- Unauthenticated large bodies -----------------------------------------------------------------------------------
 @pytest.fixture
 def strangers(alice: User) -> dict[str, dict[str, str]]:
     """Headers that do not authenticate, by reason."""
@@ -99,7 +99,7 @@ def strangers(alice: User) -> dict[str, dict[str, str]]:
 
 
 def test_unauthenticated_uploads_are_not_read(web: Web, strangers: dict[str, dict[str, str]]) -> None:
-    """It would lie on our disk, up to ETL_MAX_FILE_BYTES of each request, before Django asked who it is from."""
+    """Otherwise up to ETL_MAX_FILE_BYTES of each request would be on the disk before Django authenticates it."""
     for why, headers in strangers.items():
         status, body, received = announce(web, SUBMIT, **headers)
         expected = "authentication_failed" if "Bearer" in headers.get("Authorization", "") else "not_authenticated"
@@ -125,7 +125,7 @@ def test_authenticated_uploads_are_read(web: Web, alice: User, token: str) -> No
     sent = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items()), "Content_Type": FORM}
     assert ask(web, "POST", SUBMIT, form, **sent, X_CSRFToken=cookies["csrftoken"])[0] == 202
     assert ask(web, "POST", PAGE, form, **sent, X_CSRFToken=cookies["csrftoken"])[0] == 302
-    assert ask(web, "POST", SUBMIT, form, **sent)[0] == 403  # the CSRF token is still asked for
+    assert ask(web, "POST", SUBMIT, form, **sent)[0] == 403  # the CSRF token is still required
     assert Task.objects.count() == 3
 
 
@@ -141,7 +141,7 @@ def test_uploads_are_not_read_while_the_database_is_unavailable(web: Web, token:
 
 @contextmanager
 def without_database(name: str) -> Iterator[None]:
-    """No client is connected to the database of the tests, or can connect."""
+    """Disconnect all clients from the test database, and let none connect."""
     connection.close()
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as other:
         other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
@@ -157,7 +157,7 @@ def without_database(name: str) -> Iterator[None]:
     "endless", [b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: ", b"GET /livez?", b"GET /livez HTTP/1.1\r\n"]
 )
 def test_endless_headers_are_cut_off(web: Web, endless: bytes) -> None:
-    """uvicorn alone would keep all of it, and copy it again with every piece."""
+    """uvicorn alone would buffer all of it, and copy it again with every piece."""
     piece = b"x" * 16_384 if not endless.endswith(b"1.1\r\n") else b"X-Many: 1\r\n" * 1_500
     sent, before = 0, memory(web)
     with socket.create_connection((LOOPBACK, web.port), timeout=20) as peer:
@@ -168,7 +168,7 @@ def test_endless_headers_are_cut_off(web: Web, endless: bytes) -> None:
                 sent += len(piece)
         except OSError:
             pass
-    assert sent < 20_000_000  # what the kernels keep on the way
+    assert sent < 20_000_000  # the buffers of the kernel
     assert memory(web) - before < 20_000_000
     assert ask(web, "GET", "/livez")[0] == 200
 
@@ -184,7 +184,7 @@ def test_long_headers_within_the_limit_are_read(web: Web) -> None:
 
 
 def test_trailers_are_not_buffered(web: Web, token: str) -> None:
-    """Trailers, which are not read."""
+    """No code reads them, so they must not take memory."""
     head = f"POST /exports/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
     body = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     before = memory(web)
@@ -208,7 +208,7 @@ def test_trailers_are_not_buffered(web: Web, token: str) -> None:
     ],
 )
 def test_ambiguously_framed_requests_are_refused(web: Web, smuggled: bytes) -> None:
-    """Behind a proxy the second reader would answer what the first one never saw."""
+    """Otherwise a proxy and the server could disagree about the requests, which allows request smuggling."""
     answer = raw(web, b"POST /exports HTTP/1.1\r\nHost: localhost\r\n" + smuggled)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -228,7 +228,7 @@ def raw(web: Web, request: bytes) -> bytes:
 
 # ---- Slow clients ---------------------------------------------------------------------------------------------------
 class Crowd:
-    """Many connections that each begin a request, and then send a byte at a time."""
+    """Many connections that each start a request, and then send one byte at a time."""
 
     def __init__(self, web: Web, opening: bytes, count: int, stack: ExitStack) -> None:
         self.peers = [
@@ -279,7 +279,7 @@ SLOW = [
 
 @pytest.mark.slow
 def test_slow_headers_time_out(web: Web) -> None:
-    """Whatever comes meanwhile: nothing, empty lines, a byte now and then, also after a first request."""
+    """With no data, empty lines, or single bytes, also after a first request."""
     began = time.monotonic()
     with ExitStack() as stack:
         peers = [stack.enter_context(socket.create_connection((LOOPBACK, web.port), timeout=0.2)) for _ in SLOW]
@@ -294,7 +294,7 @@ def test_slow_headers_time_out(web: Web) -> None:
 
 
 def is_open(peer: socket.socket, drop: bytes) -> bool:
-    """Send another drop, and look for a moment whether the connection still stands."""
+    """Send another byte, and return whether the connection is still open."""
     try:
         peer.sendall(drop)
         while peer.recv(65_536):

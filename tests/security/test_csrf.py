@@ -1,4 +1,4 @@
-"""Nothing changes by a request that another site made a browser send: on every route that there is."""
+"""CSRF protection of every route."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ def test_session_requests_without_a_csrf_token_change_nothing(
     *,
     has_cookie: bool,
 ) -> None:
-    """What a form on another site can send: the cookies, and no token. The owner herself, and staff in their pages."""
+    """A form on another site can send the cookies, but no token: those of the owner, and of staff for their pages."""
     owner, staff = (browser_of(user, enforce_csrf_checks=True) for user in (alice, sam))
     if has_cookie:
         owner.get("/app/account")
@@ -91,5 +91,5 @@ def test_get_requests_change_nothing(belongings: dict[str, Any], alice: User, st
         if not route.is_staffs and route.path != BY_LINK and "get" in route.methods:
             answer = client.get(route.filled(belongings))
             if answer.streaming:
-                assert list(answer)  # to its end, where it lets go of the object storage
+                assert list(answer)  # read to its end, which releases its connection to the object storage
     assert state() == before

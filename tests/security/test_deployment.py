@@ -1,4 +1,4 @@
-"""What must be true of an installation and of the repository before anybody is let in."""
+"""Deployment checks of an installation, and secrets in the repository."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def test_every_test_named_on_the_page_exists() -> None:
 
 
 def tracked() -> list[Path]:
-    """Return the files of the repository; those that are about to be added too."""
+    """Return the files of the repository, including untracked ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -92,7 +92,7 @@ def test_the_repository_contains_no_secret() -> None:
 
 @pytest.mark.parametrize("kind", SECRETS)
 def test_the_scan_finds_a_planted_secret(kind: str) -> None:
-    """They are put together here, so that this file holds none itself."""
+    """The secrets are concatenated here, so that this file does not contain one."""
     shapes = {
         "an AWS key id": "AKIA" + "ABCDEFGHIJKLMNOP",
         "an AWS secret key": "aws_secret_access_key = " + "a1/+" * 10,

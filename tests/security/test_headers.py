@@ -8,9 +8,9 @@ from django.test import Client
 
 from tests.security.conftest import browser_of
 
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 PASSWORD = "only for tests, 1"
-TOLD = {
+EXPECTED_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -19,7 +19,7 @@ TOLD = {
 ANSWERS = [
     ("/", 302), ("/app/sign-in", 200), ("/app/exports", 200), ("/app/account", 200), ("/app/nowhere", 404),
     ("/api/schema", 200), ("/livez", 200), ("/exports", 200), ("/api/v1/etl/tasks", 200),
-    (f"/exports/{NOBODYS}", 404), (f"/exports/{NOBODYS}/download?token=x", 403), ("/nowhere", 404),
+    (f"/exports/{UNKNOWN_ID}", 404), (f"/exports/{UNKNOWN_ID}/download?token=x", 403), ("/nowhere", 404),
     ("/exports?limit=x", 400), ("/exports?cursor=%00", 400), ("/exports/preview", 405), ("/admin/", 302),
     ("/admin/nowhere", 302),
 ]  # fmt: skip
@@ -29,7 +29,7 @@ ANSWERS = [
 def test_every_response_has_the_security_headers(alice: User, path: str, status: int) -> None:
     answer = browser_of(alice).get(path)
     assert answer.status_code == status
-    strict = TOLD | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
+    strict = EXPECTED_HEADERS | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
     assert {name: answer.headers.get(name) for name in strict} == strict
     assert "default-src 'none'" in answer["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
@@ -40,7 +40,7 @@ def test_every_response_has_the_security_headers(alice: User, path: str, status:
 def test_admin_pages_have_the_security_headers(pages: Client) -> None:
     for path in ("/admin/", "/admin/exports/job/", "/admin/nowhere/"):
         answer = pages.get(path)
-        assert {name: answer.headers.get(name) for name in TOLD} == TOLD, path
+        assert {name: answer.headers.get(name) for name in EXPECTED_HEADERS} == EXPECTED_HEADERS, path
 
 
 def test_refused_cookies_and_hosts_have_the_security_headers(client: Client, transactional_db: None) -> None:
@@ -72,7 +72,7 @@ def test_cookies_are_same_site_and_secure_and_the_session_is_http_only(transacti
 
 
 def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) -> None:
-    """A session ID that was planted before sign-in is not signed in, nor is a copied one after sign-out."""
+    """Neither a session ID from before sign-in nor a copied one after sign-out is signed in."""
     User.objects.create_user("carol", password=PASSWORD)
     client = Client()
     client.cookies["sessionid"] = "a" * 32

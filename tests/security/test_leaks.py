@@ -1,7 +1,7 @@
-"""What people entrusted to us is in no log line, and what opens a door is in no refusal.
+"""No private data in log lines, and no credentials in error responses.
 
-`tests/e2e/test_logs.py` reads the logs of all processes after a run of exports; here are documents, rules, pages and
-accounts, in this process, and the bodies of refusals. Whatever is private holds the word "pearl".
+`tests/e2e/test_logs.py` reads the logs of all processes after a run of exports. This module covers documents, rules,
+pages, and accounts in this process, and the bodies of error responses. All private data contain the word "pearl".
 """
 
 from io import StringIO
@@ -22,11 +22,11 @@ from etl.models import Task
 from exports.models import Webhook
 from tests.integration.conftest import rehearsed  # noqa: F401 - a fixture
 from tests.integration.etl_rehearsal import Change, run
-from tests.security.conftest import SAYS, browser_of
+from tests.security.conftest import RULE_VALUES, browser_of
 from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixture
 
 PASSWORD = "pearl-pearl, 1"
-PEARLS: dict[str, Any] = SAYS | {
+PEARLS: dict[str, Any] = RULE_VALUES | {
     "name": "pearl rule",
     "system_prompt": "Find the pearl.",
     "description": "pearl",
@@ -108,7 +108,7 @@ def test_logs_contain_no_private_data(
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------
 def test_error_responses_do_not_repeat_credentials(belongings: dict[str, Any], api: APIClient, alice: User) -> None:
-    """A body of an error ends up in tickets, logs and screenshots of others."""
+    """Bodies of errors end up in tickets, logs, and screenshots."""
     row, token = AuthToken.objects.create(alice)
     row.delete()
     link = api.post(f"/exports/{belongings['job_id']}/link").json()["signedUrl"]
@@ -120,7 +120,7 @@ def test_error_responses_do_not_repeat_credentials(belongings: dict[str, Any], a
         (PASSWORD, browser_of(alice).post("/app/account/password", {"old_password": PASSWORD, "new_password1": "x"})),
     ]
     for secret, answer in answers:
-        assert answer.status_code in (200, 401, 403), answer.wsgi_request.path  # 200: a form, with what is wrong
+        assert answer.status_code in (200, 401, 403), answer.wsgi_request.path  # 200: a form with its errors
         assert secret not in answer.content.decode(), answer.wsgi_request.path
         assert secret not in str(answer.headers), answer.wsgi_request.path
 

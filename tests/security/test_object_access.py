@@ -1,4 +1,4 @@
-"""Whatever belongs to alice is not there for bob: by every route, every method, with a token and with a session."""
+"""Access of bob to objects of alice: 404 on every route, with every method, with a token and with a session."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -16,16 +16,20 @@ from tests.contract.test_document import document
 from tests.security.conftest import State, browser_of
 from tests.security.routes import OWNED, SAFE, STAFFS, UNSAFE, Route
 
-# Any client that has a link can use it: without its token there is nothing.
+# Any client with a link can use it. Without its token, it is 404.
 BY_LINK = "exports/<uuid:job_id>/download"
 # Datasets belong to no user.
 SHARED = {"exports/datasets/<slug:name>"}
-# They are there for strangers too: signing in and out, and what draws the page of it.
-OPEN_TO_ALL = {"admin/login/", "admin/logout/", "admin/password_change/"}  # the last one leads to the page of all users
+# Without authentication: signing in and out, and the resources of that page.
+OPEN_TO_ALL = {
+    "admin/login/",
+    "admin/logout/",
+    "admin/password_change/",
+}  # the last one redirects to the page of all users
 
 
 def test_every_path_parameter_has_an_object_of_alice(belongings: dict[str, Any]) -> None:
-    """A new route with an id fails here until there is something to ask for."""
+    """A new route with an ID fails here until there is an object for it."""
     assert len(OWNED) > 40
     for route in OWNED:
         assert route.names <= belongings.keys(), f"{route}: give belongings() its object"
@@ -39,7 +43,7 @@ def test_the_walk_covers_every_documented_operation_with_an_id() -> None:
 
 
 def test_owners_reach_their_own_objects(belongings: dict[str, Any], alice: User) -> None:
-    """Without this the others could be asking for what is not there for anybody."""
+    """Without this, the other tests could pass for objects that do not exist at all."""
     for route in OWNED:
         if "get" in route.methods and route.path != BY_LINK:
             asking = browser_of(alice) if route.is_page else client_of(alice)
@@ -73,7 +77,7 @@ def ask(asking: Client | APIClient, method: str, route: Route, belongings: dict[
 def test_pages_require_a_session_and_refuse_tokens(
     belongings: dict[str, Any], alice: User, state: Callable[[], State]
 ) -> None:
-    """So no script with a token can do what only a person should."""
+    """So that no program with a token can use the pages."""
     asking, before = client_of(alice), state()
     for route in (route for route in OWNED if route.is_page):
         for method in route.methods - {"head"}:
@@ -107,7 +111,7 @@ def test_a_link_without_its_token_is_404_for_everyone(belongings: dict[str, Any]
 def test_admin_pages_are_closed_to_other_users(
     belongings: dict[str, Any], bob: User, state: Callable[[], State], dataset: Dataset
 ) -> None:
-    """Also not for a token of the staff's: it is for people."""
+    """Also with a token of staff: the admin requires a session."""
     sam = User.objects.create_user("sam", is_staff=True, is_superuser=True)
     anything = dict.fromkeys({name for route in STAFFS for name in route.names}, dataset.pk)
     strangers = (browser_of(bob), Client(), client_of(sam))

@@ -1,4 +1,4 @@
-"""Names that lead elsewhere: out of a folder, into a header, or to another site."""
+"""Names that would leave a folder, inject a header, or redirect to another site."""
 
 from contextlib import closing
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_static_files_stay_in_their_folder(client: Client, path: str) -> None:
 
 
 def test_rule_files_stay_in_their_folder_and_reveal_no_other_file(tmp_path: Path) -> None:
-    """A link that leads out is the operator's own doing; what it leads to is not quoted when it is no rule."""
+    """A symbolic link to another folder is the operator's choice. Its target is not quoted if it is not a rule."""
     folder, secret = tmp_path / "rules", tmp_path / "secret.yaml"
     folder.mkdir()
     (folder / "inner").mkdir()
@@ -129,7 +129,7 @@ def test_sign_out_and_admin_actions_redirect_only_within_the_site(
 
 @pytest.mark.parametrize("path", ["//evil.example", "//evil.example/..", "/app//evil.example", "/\\evil.example"])
 def test_no_path_redirects_to_another_site(client: Client, transactional_db: None, path: str) -> None:
-    """APPEND_SLASH would make one of `//evil.example`."""
+    """APPEND_SLASH would redirect to `//evil.example`."""
     answer = client.get("/", PATH_INFO=path)
     assert not answer.headers.get("Location", "").startswith(("//", "/\\", "http"))
 

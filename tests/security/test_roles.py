@@ -40,8 +40,8 @@ def row(stranger: Any, operator: Any, auditor: Any, administrator: Any) -> Row:
     return dict(zip(PERSONAS, (stranger, operator, auditor, administrator), strict=True))
 
 
-# What happens to requests about objects of alice.
-OWN = row(ALLOWED, ALLOWED, ALLOWED, ALLOWED)  # about no object of hers
+# The outcomes of requests about objects of alice.
+OWN = row(ALLOWED, ALLOWED, ALLOWED, ALLOWED)  # not about one of her objects
 CREATION = row(ALLOWED, ALLOWED, FORBIDDEN, ALLOWED)
 STATE = row(HIDDEN, ALLOWED, ALLOWED, ALLOWED)
 DATA = row(HIDDEN, FORBIDDEN, ALLOWED, ALLOWED)
@@ -83,7 +83,7 @@ MATRIX: list[tuple[str, Row | None, Row | None]] = [
 
 
 def expected(path: str, method: str, persona: str) -> Any:
-    """Return what a persona gets; None for an operation without an expectation."""
+    """Return the expected outcome for a persona, or None for an operation without an expectation."""
     for pattern, *by_kind in MATRIX:
         if re.fullmatch(pattern, path):
             found: Any = by_kind[method != "get"]
@@ -115,10 +115,10 @@ def test_every_operation_of_the_schema_has_an_expectation() -> None:
 
 @pytest.mark.parametrize("persona", PERSONAS)
 @pytest.mark.slow
-def test_each_role_gets_what_the_matrix_says(
+def test_each_role_has_the_access_in_the_matrix(
     belongings: dict[str, Any], state: Callable[[], State], persona: str
 ) -> None:
-    """C14: what is refused changes nothing."""
+    """C14: refused requests change nothing."""
     api, before = client_of(user_with(persona)), state()
     wanted = {each: expected(*each, persona) for each in operations()}
     refused = [each for each in wanted if wanted[each] in (FORBIDDEN, HIDDEN)]
@@ -167,7 +167,7 @@ def test_operators_see_states_without_data(belongings: dict[str, Any], operator:
 def test_operators_cannot_read_a_document_by_a_rule_of_their_own(
     belongings: dict[str, Any], operator: User, alice: User
 ) -> None:
-    """C14: names of the result's members would spell it out, in the error of a schema that does not fit."""
+    """C14: otherwise the error of a schema that does not match would reveal the members of the result."""
     rule = client_of(operator).post("/api/v1/etl/rules", {"name": "Mine", "postprocess_mode": "skip"}).json()["rule_id"]
     task = Task.objects.get(pk=belongings["task_id"])
     retry = {"from_stage": "postprocess", "rule_id": rule}

@@ -14,7 +14,7 @@ from tests.contract.test_document import document
 from tests.security.conftest import State
 from tests.security.routes import ROUTES, UNSAFE, Route
 
-# Without a token, or by another credential.
+# Without a token, or with another credential.
 OPEN = {"livez", "readyz", "metrics", "api/schema", "api/docs", "exports/<uuid:job_id>/download"}
 READS = {"exports/<uuid:job_id>/link"}  # POST, but only to read data
 
@@ -60,7 +60,7 @@ def test_the_schema_names_the_scopes() -> None:
 
 @pytest.mark.parametrize("scope", ALL)
 @pytest.mark.slow
-def test_a_token_reaches_what_its_scope_permits_and_nothing_else(
+def test_a_token_reaches_only_operations_permitted_by_its_scope(
     belongings: dict[str, Any], alice: User, state: Callable[[], State], scope: str
 ) -> None:
     _, text = tokens.create(alice, limits=[scope])

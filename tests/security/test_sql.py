@@ -1,4 +1,4 @@
-"""Text that would be SQL if anybody put it into a statement: it stays text, wherever it comes in."""
+"""SQL injection: input with SQL syntax stays text everywhere."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def pieces(key: str) -> str:
 
 
 def test_keys_reach_the_function_unchanged(dataset: Dataset, canary: psycopg.Connection, api: APIClient) -> None:
-    """With a pattern that takes everything; backslashes are never in a key, nor are slashes and control characters."""
+    """With a pattern that accepts everything. Keys never contain backslashes, slashes, or control characters."""
     Dataset.objects.update(key_pattern=".+")
     items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if pieces(key)]
     body = {"dataset": "things", "items": items, "format": "jsonl", "delivery": "manifest"}
@@ -78,7 +78,7 @@ def test_query_values_are_compared_as_text(dataset: Dataset, api: APIClient) -> 
 def test_a_dataset_function_is_a_name_and_never_a_statement(
     dataset: Dataset, canary: psycopg.Connection, function: str
 ) -> None:
-    """By the command of operators. Names that there are not, and functions that take something else, are refused."""
+    """With the operator's command. Names that do not exist, and functions with other arguments, are refused."""
     with pytest.raises(CommandError, match=r"does not exist|takes|schema\.name"):
         call_command("register_dataset", "new", "--function", function, "--base-path", "new")
     assert not Dataset.objects.filter(name="new").exists()
@@ -89,7 +89,7 @@ def test_a_dataset_function_is_a_name_and_never_a_statement(
 def test_staff_register_functions_without_running_them(
     dataset: Dataset, canary: psycopg.Connection, pages: Client, api: APIClient, function: str
 ) -> None:
-    """The form saves it with a warning, as the source may be away; its exports fail, and nothing else runs."""
+    """The form saves it with a warning, as the source may be unavailable. Its exports fail, and nothing else runs."""
     answer = pages.post(reverse("admin:exports_dataset_add"), form_of(function=function, key_pattern=".+"))
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     wanted = {"dataset": "new", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}], "format": "csv"}

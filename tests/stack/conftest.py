@@ -45,7 +45,7 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def is_served(path: Path) -> bool:
-    """Return whether a socket has a listener: another stack may have taken a port that was free again."""
+    """Return whether a socket has a listener: another stack may have taken a freed port."""
     with socket.socket(socket.AF_UNIX) as asking:
         return asking.connect_ex(str(path)) == 0
 

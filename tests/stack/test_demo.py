@@ -168,7 +168,7 @@ def test_progress_in_a_log_is_one_plain_line_with_the_total() -> None:
 
 # ---- Parquet --------------------------------------------------------------------------------------------------------
 def parquet_of(folder: Path, select: str = "*") -> Path:
-    """The content of all chunks as a Parquet file."""
+    """Write the content of all chunks to a Parquet file."""
     copied, file = folder / "copied.csv", folder / "all.parquet"
     header = b"k,n,at\n"
     copied.write_bytes(header + b"".join(content_of(each).removeprefix(header) for each in CHUNKS))

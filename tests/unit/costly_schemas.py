@@ -1,7 +1,7 @@
 """Random search for the most expensive JSON Schema of 64 KB: `python -m tests.unit.costly_schemas SEED SECONDS`.
 
-Each schema is checked in a process of its own, so that its memory can be measured. Prints the CPU seconds and the MiB
-of the most expensive ones.
+Each schema is checked in a separate process, so that its memory can be measured. Prints the CPU seconds and the MiB of
+the most expensive ones.
 """
 
 import json

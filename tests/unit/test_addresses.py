@@ -1,4 +1,4 @@
-"""Whose address is believed."""
+"""Client addresses from forwarded headers."""
 
 from ipaddress import ip_address, ip_network
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bodies at the door, through the real ASGI handler."""
+"""Limits of request bodies, with the real ASGI handler."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ KB = 1024
 )
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_each_path_has_a_limit_that_holds_before_the_body_is_read(path: str, most: int, is_declared: bool) -> None:  # noqa: FBT001
-    """B24: also of a body that comes in pieces, without a length."""
+    """B24: also for a body that arrives in pieces, without a length."""
     half = b"x" * (most // 2)
     too_large = {"content_length": str(most + 1)} if is_declared else {}
 
@@ -124,7 +124,7 @@ def met(path: str, *, size: int, **headers: str) -> list[bytes]:
     return [body for _status, _headers, body in asyncio.run(send_two())]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves closing it to Python
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python closes it, not Django
 def test_a_full_disk_is_reported_as_a_problem(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """B12: Django writes larger bodies to TMPDIR before anything else sees the request."""
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10

@@ -1,4 +1,4 @@
-"""The places of citations on the pages. B31."""
+"""The positions of citations on pages. B31."""
 
 from time import process_time
 
@@ -19,7 +19,7 @@ def text_of(*pages: str) -> Index:
 
 
 def lines(*printed: str) -> Lines:
-    """Lines of equal height, whose cells are separated by a tab and begin at x = 0, 100, 200, …"""
+    """Return lines of equal height, whose cells are separated by a tab and begin at x = 0, 100, 200, …"""
     return [
         [cell(text, 100.0 * column, 20.0 * row) for column, text in enumerate(line.split("\t")) if text]
         for row, line in enumerate(printed)

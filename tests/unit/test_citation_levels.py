@@ -29,11 +29,11 @@ SIGNS = {
     "spaces in parentheses": "| Balance | $ (  500.00) |",
     "space before the end": "| Balance | (500.00  ) |",
     "space before a minus at the end": "Balance 500.00 -",
-    # in a cell of its own, as in statements from spreadsheets
+    # in a separate cell, as in statements from spreadsheets
     "minus in a cell": "| Balance | - | 500.00 |",
     "parenthesis in the next cell": "| Balance | $ | (500.00 | ) |",
     "parentheses in cells": "| Balance | ( | 500.00 | ) |",
-    # behind markup
+    # after markup
     "bold digits": "Balance -**500.00**",
     "bold minus": "Balance **-** 500.00",
     "bold digits in parentheses": "Balance (**500.00**)",
@@ -73,7 +73,7 @@ SIGNS = {
     "parentheses in lines of their own": "Balance (\n500.00\n)",
     "closing parenthesis in the next line": "Balance (500.00\n)",
     "minus at the end of a line": "Balance -\n500.00",
-    # as merchants and accountants write them
+    # as merchants and accountants write signs
     "minus and slash": "Saldo -/500.00",
     "commercial minus": "Skonto ./. 500.00",
     "commercial minus before a word": "./. Skonto 500.00",
@@ -291,7 +291,7 @@ CONVENTIONS = {
 
 @pytest.mark.parametrize("text", CONVENTIONS.values(), ids=CONVENTIONS)
 def test_numbers_of_sections_do_not_decide_the_decimal_mark(text: str) -> None:
-    """1.234 EUR of a German document was 1.234 for sure, and 1234 was not found."""
+    """Before, 1.234 EUR of a German document was certainly 1.234, and 1234 was not found."""
     found = citations({"wrong": Decimal("1.234"), "true": 1234}, {}, pages=[text])
     assert found["/wrong"]["match"] not in SURE
     assert found["/true"]["match"] != "not_found"
@@ -464,7 +464,7 @@ def test_a_total_carried_forward_is_not_the_total(name: str, text: str, level: s
 
 
 # ---- Items that share a row -----------------------------------------------------------------------------------------
-def test_one_row_does_not_prove_two_items() -> None:
+def test_two_items_are_not_both_sure_by_one_row() -> None:
     """A model that gives a row twice has both items `exact`, by the same row, without a warning."""
     text = "| sku | amount |\n|---|---|\n" + "".join(f"| A-{n} | {n}.50 |\n" for n in range(10))
     lines = [{"sku": f"A-{n}", "amount": n + 0.5} for n in (*range(10), 0)]

@@ -1,4 +1,4 @@
-"""Citations: whether a value is in the text, and in which of its notations (B31)."""
+"""Citations of values in the text, in any notation (B31)."""
 
 import calendar
 import time
@@ -130,7 +130,7 @@ def test_an_item_of_several_lines_is_one_row() -> None:
     assert [each["match"] for each in found.values()] == ["exact", "normalized"] * 3
 
 
-def test_the_total_behind_many_rows_is_looked_for() -> None:
+def test_the_total_after_many_rows_is_found() -> None:
     rows = [(f"Article {number:04}", 1, "10.00") for number in range(1_000)]
     data = {"lines": [{"article": name, "amount": 10} for name, _, _ in rows], "total": 10_400}
     pages = [*statement(rows, per_page=50), "Total 10,400.00 of all"]
@@ -176,7 +176,7 @@ def test_a_number_of_pages_is_cited_by_a_page_number() -> None:
 
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------
-def test_sums_and_counts_are_told_from_missing_values() -> None:
+def test_sums_and_counts_are_distinguished_from_missing_values() -> None:
     rows = [("Desk", 1, "99.10"), ("Lamp", 2, "31.20"), ("Chair", 3, "189.30")]
     lines = [{"article": name, "amount": Decimal(amount)} for name, _, amount in rows]
     data = {"lines": lines, "total": Decimal("319.60"), "wrong": Decimal("319.61"), "articles": 3, "pages": 7}
@@ -240,7 +240,7 @@ HOSTILE = (
 @pytest.mark.slow
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_texts_are_searched_in_time(part: str) -> None:
-    """In time that grows with the length, not with its square."""
+    """The time is linear in the length, not quadratic."""
     data: Any = {"a": "nowhere", "b": 77, "c": "2024-02-29", "d": part * 20, "e": part}
 
     def seconds(characters: int) -> float:
@@ -364,7 +364,7 @@ def test_an_identifier_that_differs_in_a_capital_is_never_sure(sku: str, how: st
 
 @given(JSON, st.dictionaries(st.sampled_from(["/a", "/b", "/a/0", "/x"]), st.tuples(st.integers(), st.text())), PAGES)
 def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> None:
-    """B20: whatever a model says, what is cited is there."""
+    """B20: for any response of a model, the cited text exists."""
     text = clean(ocr_of("first page", *pages))
     quotes = {pointer: (page, quote) for pointer, (page, quote) in evidence.items() if quote}
     for pointer, each in citations(data, quotes, pages=["first page", *pages]).items():
@@ -382,7 +382,7 @@ def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> Non
     [("last", 250.5, "ambiguous"), ("last", 900.25, "exact"), ("first", 250.5, "exact"), ("", 900.25, "ambiguous")],
 )
 def test_a_label_with_several_amounts_is_not_sure(merge: str, value: float, level: str) -> None:
-    """A piece left out the last closing balance, and the one of the page before was cited as certain."""
+    """Before, a piece omitted the last closing balance, and that of the previous page was cited as certain."""
     pages = ["Closing balance: 250.5\n\nFee 1.00", "Closing balance: 900.25\n\nFee 2.00"]
     schema = {"properties": {"closing_balance": {"type": "number"} | ({"x-merge": merge} if merge else {})}}
     found = citations({"closing_balance": value}, pages=pages, schema=schema)["/closing_balance"]

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, held against what it names."""
+"""CONTRIBUTING.md, compared with the files and targets that it names."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from django.conf import settings
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "CONTRIBUTING.md").read_text()
-# What the first change adds; and what setting up makes.
+# Files that the first change adds, and that `make setup` creates.
 MADE = {
     "tests/integration/test_outline.py",
     "etl/postprocessors/outline.py",
@@ -37,7 +37,7 @@ def test_every_make_target_exists() -> None:
 @pytest.mark.parametrize(
     "name", ["a dataset", "a setting", "an ocr provider", "a post-processor, or a strategy", "an event", "a state"]
 )
-def test_it_has_a_checklist_for(name: str) -> None:
+def test_it_has_a_checklist_for_each_extension(name: str) -> None:
     """C6."""
     section = re.search(rf"^### {name}\b.*?(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL | re.IGNORECASE)
 

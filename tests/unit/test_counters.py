@@ -1,4 +1,4 @@
-"""Which files processes count in: none shares one with a living process, and nothing that was counted is lost. A27."""
+"""The counter files of processes: no two live processes share one, and no count is lost. A27."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(*, forks: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process that has counted one event, and one in each fork of it."""
+    """Start a process that counts one event in itself and in each fork."""
     process = subprocess.Popen(
         [sys.executable, "-c", COUNT, str(forks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -76,7 +76,7 @@ def test_restarted_processes_keep_counts_and_reuse_files(folder: Path) -> None:
 
 
 def test_a_process_does_not_take_the_number_of_a_live_process(folder: Path) -> None:
-    """In containers process ids repeat; what is asked is the lock, so even one process gets two numbers."""
+    """Process IDs repeat across containers, so the lock decides: even one process gets two numbers."""
     first, second = ProcessNumber(folder), ProcessNumber(folder)
 
     assert (first(), second(), first(), second()) == (0, 1, 0, 1)

@@ -1,4 +1,4 @@
-"""The image and the compose file, held against the code: no Docker runs here."""
+"""The image and the compose file, compared with the code, without Docker."""
 
 import importlib
 import os
@@ -52,8 +52,8 @@ OWN = [name for name, service in SERVICES.items() if service["image"].startswith
 WORKERS = [name for name in OWN if " worker " in SERVICES[name]["command"]]
 NAMES = {name.upper() for name in Environment.model_fields}
 FILES = {f"{name}_FILE" for name in Environment.secrets()}
-VARIABLES = NAMES - set(Environment.secrets()) | FILES  # as compose.yaml and .env have them: secrets by file
-# Compose's own business.
+VARIABLES = NAMES - set(Environment.secrets()) | FILES  # as in compose.yaml and .env: secrets in files
+# Used by Compose itself.
 MACHINE = {
     *("HTTP_ADDRESS", "HTTPS_ADDRESS", "FILES_ADDRESS", "NETWORK", "COMPOSE_PROFILES", "SLUICE_VERSION"),
     *(
@@ -67,7 +67,7 @@ MACHINE = {
 }
 # Read by Celery, Python's tempfile and prometheus_client.
 LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
-# Read by OpenTelemetry and sentry_sdk, once a setting of ours has them loaded.
+# Read by OpenTelemetry and sentry_sdk, once one of our settings loads them.
 WATCHING = {
     *("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
     *("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"),
@@ -88,7 +88,7 @@ def words(name: str) -> list[str]:
     command = SERVICES[name]["command"]
     if not isinstance(command, str):
         return command  # type: ignore[no-any-return]
-    while command != (resolved := re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", command)):  # a default may have one inside
+    while command != (resolved := re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", command)):  # a default may contain one
         command = resolved
     return shlex.split(command)
 
@@ -103,7 +103,7 @@ def seconds(duration: str) -> int:
 
 
 def local(name: str, root: Path) -> Process:
-    """Return the process of the local stack that this worker service is in a container."""
+    """Return the local stack's process for a worker service."""
     short = name.removeprefix("worker-")
     return processes.worker(
         short,
@@ -117,7 +117,7 @@ def local(name: str, root: Path) -> Process:
 # ---- Settings ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", OWN)
 def test_it_passes_on_every_setting_and_no_other_variable(name: str) -> None:
-    """A secret by the file that it is in."""
+    """For a secret, the variable of its file."""
     assert set(SERVICES[name]["environment"]) - LIBRARIES == VARIABLES | WATCHING
 
 
@@ -161,7 +161,7 @@ def test_the_example_sets_every_required_variable() -> None:
 
 # ---- Secrets ----------------------------------------------------------------------------------------------------
 SECRETS: dict[str, dict[str, str]] = COMPOSE["secrets"]
-# Those without which it does not run here; the download keys are optional to the code, and had by every new machine.
+# The required ones. The code does not require the download keys, but every new installation has them.
 REQUIRED_SECRETS = {
     name
     for name in Environment.secrets()
@@ -171,13 +171,13 @@ REQUIRED_SECRETS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What docker/secrets.sh makes."""
+    """The folder that docker/secrets.sh creates."""
     subprocess.run(["sh", "docker/secrets.sh", tmp_path / "secrets"], cwd=PROJECT, check=True, capture_output=True)
     return tmp_path / "secrets"
 
 
 def test_each_secret_of_the_settings_is_mounted_where_its_variable_says() -> None:
-    """Those that may be left out have an empty file, and no variable, unless .env names another."""
+    """Optional ones have an empty file and no variable, unless .env names another file."""
     for name in Environment.secrets():
         place, file = name.lower(), SECRETS[name.lower()]["file"]
         for service in OWN:
@@ -255,7 +255,7 @@ def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
     web = list(processes.web(port=8000, root=tmp_path, environment={}).command)
     beat = list(processes.beat(root=tmp_path, environment={}).command)
     web[web.index("--host") + 1] = "0.0.0.0"  # noqa: S104  the container's; only its published port is reached
-    web[web.index("--timeout-graceful-shutdown") + 1] = "20"  # there, no user waits at a terminal
+    web[web.index("--timeout-graceful-shutdown") + 1] = "20"  # there, no user waits in front of a terminal
     beat[-1] = "/tmp/schedule"  # noqa: S108  the container's
 
     assert words("web")[1 : len(web)] == web[1:]
@@ -281,7 +281,7 @@ def test_every_command_of_compose_exists(name: str) -> None:
 
 
 def test_the_visibility_timeout_exceeds_every_task() -> None:
-    """B9: a stage ends by itself, else by Celery's soft limit, else by the hard one; the broker waits longer."""
+    """B9: a stage ends by itself, or by Celery's soft or hard limit; the broker waits longer."""
     for name in ("etl.ocr", "etl.postprocess"):
         limits = settings.CELERY_TASK_ANNOTATIONS[name]
         assert settings.SLUICE.etl_task_timeout < limits["soft_time_limit"] < limits["time_limit"]
@@ -290,7 +290,7 @@ def test_the_visibility_timeout_exceeds_every_task() -> None:
 
 def test_workers_have_a_sufficient_grace_period() -> None:
     for name in WORKERS:
-        # After the soft shutdown there is still to hand back the rest, and to close the connections.
+        # After the soft shutdown, the worker returns remaining work, and closes its connections.
         assert seconds(SERVICES[name]["stop_grace_period"]) >= settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
     assert seconds(SERVICES["web"]["stop_grace_period"]) > int(option(words("web"), "--timeout-graceful-shutdown"))
 
@@ -311,7 +311,7 @@ def test_the_health_check_of_web_uses_its_port() -> None:
 
     assert url.port == int(option(words("web"), "--port"))
     assert resolve(url.path).func.view_class is health.Ready  # type: ignore[attr-defined]
-    # Django answers 400 to a name that it does not know.
+    # Django responds with 400 to an unknown host name.
     assert url.hostname in SERVICES["web"]["environment"]["ALLOWED_HOSTS"].split(",")
 
 
@@ -320,7 +320,7 @@ def test_the_health_check_of_web_passes_only_while_it_is_ready(
 ) -> None:
     checks = health.readiness.checks
     monkeypatch.setattr(health, "readiness", health.Readiness(checks))
-    wait_until(lambda: passes(run_web_check(live_server)))  # Docker too asks again: each part has 2.5 s
+    wait_until(lambda: passes(run_web_check(live_server)))  # Docker repeats it, too: each part has 2.5 s
     settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr("redis://127.0.0.1:1/0")})
     monkeypatch.setattr(health, "readiness", health.Readiness(checks))
     unready = run_web_check(live_server)
@@ -331,8 +331,9 @@ def test_the_health_check_of_web_passes_only_while_it_is_ready(
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Process]:
-    """A worker on a broker database and a queue of its own: it takes no message of anybody else's. It is told of the
-    broker by a file, as in compose.yaml."""
+    """A worker with a separate broker database and queue, so that it takes no other messages. It reads the broker's URL
+    from a file, as in compose.yaml.
+    """
     broker = tmp_path / "broker"
     broker.write_text(urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path="/5")) + "\n")
     environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(broker)}
@@ -352,7 +353,7 @@ def listen(worker: Process, *, seconds: int = 8) -> subprocess.CompletedProcess[
 
 
 def is_healthy(worker: Process) -> bool:
-    """Return whether the check passes at last: a worker may take a while to start or continue."""
+    """Return whether one of several checks passes: a worker may take a while to start or continue."""
     return any(listen(worker).returncode == 0 for _ in range(5))
 
 
@@ -374,7 +375,7 @@ def test_workers_are_checked_by_their_heartbeat(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
 
     assert check["test"] == ["CMD", "worker-health"]
-    assert seconds(check["timeout"]) > 8  # what it listens for
+    assert seconds(check["timeout"]) > 8  # for the response
 
 
 @pytest.mark.parametrize(("age", "status"), [(0, 0), (900, 1), (-900, 1)])
@@ -414,7 +415,7 @@ def test_the_proxy_uses_existing_services_and_ports() -> None:
 
     assert upstreams == known
     assert upstreams.keys() <= SERVICES.keys()
-    # Those that are asked by a port of the same number.
+    # Those that are reached by the same port number.
     for name in ("prometheus", "grafana", "flower"):
         assert f"127.0.0.1:{known[name]}/" in str(SERVICES[name]["healthcheck"])
     assert "http://127.0.0.1:8081/livez" in SERVICES["proxy"]["healthcheck"]["test"]
@@ -509,7 +510,7 @@ def test_documents_are_on_disk_while_they_are_processed() -> None:
 
 
 def test_etl_settings_reach_the_worker_commands() -> None:
-    """B11: ETL_WORKER_COUNT documents are read at once; ETL_ARQ_QUEUE_NAME begins the names of the queues."""
+    """B11: ETL_WORKER_COUNT documents are read at once; ETL_ARQ_QUEUE_NAME is the prefix of the queues."""
     assert "-c ${ETL_WORKER_COUNT:-3} " in SERVICES["worker-etl-ocr"]["command"]
     name = "${ETL_ARQ_QUEUE_NAME:-${ETL_QUEUE_NAME:-etl}}"
     assert SERVICES["web"]["environment"]["ETL_ARQ_QUEUE_NAME"] == name
@@ -529,7 +530,7 @@ def test_large_upload_parts_are_on_disk(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTING)
 def test_metrics_of_web_cover_all_processes(name: str) -> None:
-    """A27: one folder for all, which our user may write."""
+    """A27: they share one folder, which the container's user may write."""
     folder = SERVICES[name]["environment"][counters.VARIABLE]
     options = COMPOSE["volumes"]["metrics"]["driver_opts"]
 
@@ -597,7 +598,7 @@ def test_the_image_contains_every_app_and_no_development_servers() -> None:
 
     assert {line[1:] for line in lines if line.startswith("!")} == ours | templates | OTHERS
     assert "config/dev" in lines
-    # What comes later wins: the exceptions would let it in again.
+    # Later patterns win: the exceptions would include it again.
     assert lines.index("config/dev") > lines.index("!config")
 
 
@@ -655,7 +656,7 @@ def locked(name: str) -> set[str]:
 
 
 def import_like_the_image(packages: set[str], code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code that finds our own modules and those of these packages."""
+    """Run Python code that can import only our own modules and those of these packages."""
     absent = [
         module
         for module, names in packages_distributions().items()
@@ -683,7 +684,7 @@ def test_ocr_packages_are_in_a_separate_layer() -> None:
     assert with_ocr.returncode == 0, with_ocr.stderr
     assert {"rapidocr", "onnxruntime"} <= locked("requirements-ocr.txt")
     assert not locked("requirements.txt") & locked("requirements-ocr.txt")
-    # Target by target: what each is made from, and that the last adds nothing else.
+    # Each target: its base, and that the last one adds nothing else.
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
     assert list(stages) == ["packages", "ocr", "sluice", "sluice-ocr"]
     assert "FROM sluice AS sluice-ocr\n" in DOCKERFILE

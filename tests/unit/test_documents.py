@@ -63,7 +63,7 @@ OOXML = ("[Content_Types].xml", b"<Types/>")
         (hostile.zipped(("mimetype", b"application/zip")), None),
         (hostile.zipped(("holiday.txt", b"words")), None),
     ],
-    ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else str(value),  # a zip has the time in it
+    ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else str(value),  # a zip contains the time
 )
 def test_bytes_determine_the_kind(head: bytes, kind: DocumentFormat | None) -> None:
     """B12: a type is known by magic bytes."""
@@ -110,7 +110,7 @@ def test_it_accepts_any_bytes(head: bytes) -> None:
         b"<?xml>",
         b" \n",
         b"PK\x03\x04",
-        b"PK\x03\x04" + b"\xff" * 7,  # every entry has a name of 65,535 bytes that are no characters
+        b"PK\x03\x04" + b"\xff" * 7,  # every entry has a name of 65,535 invalid bytes
         b"PK\x03\x04" + b"\xff" * 25,
         b"PK\x03\x04" + b"\xff" * 26,
         b"PK\x03\x04" + bytes(26),
@@ -120,13 +120,13 @@ def test_it_accepts_any_bytes(head: bytes) -> None:
     ],
 )
 def test_hostile_heads_are_classified_in_time(unit: bytes) -> None:
-    """B12: requests and the sweep sniff heads that strangers wrote."""
+    """B12: requests and the sweep classify untrusted bytes."""
     head = (unit * (HEAD_BYTES // len(unit) + 1))[:HEAD_BYTES]
     assert least_of_three(lambda: sniff(head)) < 0.05
 
 
 def least_of_three(call: Callable[[], object]) -> float:
-    """Return the seconds of the processor that a call takes, and not what collecting others' garbage took meanwhile."""
+    """Return the CPU seconds of a call: the least of three, so that garbage of other code does not count."""
 
     def once() -> float:
         used = time.process_time()

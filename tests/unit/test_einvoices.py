@@ -1,4 +1,4 @@
-"""The reading and the rules of e-invoices, without the sandbox (B41)."""
+"""Reading and validation of e-invoices, without the sandbox (B41)."""
 
 import io
 from pathlib import Path
@@ -37,10 +37,10 @@ def broken(xml: str) -> list[str]:
     return [error["code"] for error in message_of(xml)["errors"]]
 
 
-# ---- Files of others ------------------------------------------------------------------------------------------------
+# ---- Third-party files ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("maker", ["factur-x", "xrechnung-testsuite"])
 def test_files_of_others_are_read_exactly(maker: str) -> None:
-    """B41: compared with the XML by another way."""
+    """B41: compared with the XML by an independent parser."""
     score = einvoice_score.score(FOLDER / maker)
     assert score.faults == []
     assert score.exact == score.valid == score.files == 2
@@ -48,7 +48,7 @@ def test_files_of_others_are_read_exactly(maker: str) -> None:
 
 
 def test_the_comparison_finds_a_changed_digit() -> None:
-    """B41: the other way is not blind."""
+    """B41: the independent parser detects differences."""
     path = FOLDER / "factur-x/zugferd-comfort.xml"
     invoice = einvoice_score.read(path)
     assert invoice is not None
@@ -59,7 +59,7 @@ def test_the_comparison_finds_a_changed_digit() -> None:
 
 
 def test_every_invoice_fits_the_schema_of_the_shipped_rule() -> None:
-    """B41: also of the least profile, and without nothing."""
+    """B41: also of the smallest profile."""
     schema = parsing.parse(SHIPPED / "einvoice.yaml", 0, 0)["json_schema"]
     for path in [*FOLDER.rglob("*.xml"), samples.sample("einvoice.xml")]:
         invoice = einvoice_score.read(path)
@@ -128,7 +128,7 @@ def test_profiles_without_lines_are_not_checked_for_lines() -> None:
     assert message_of(minimum.read_text(encoding="utf-8"))["errors"] == []
 
 
-def test_what_the_schema_refuses_is_an_error_and_the_data_is_read() -> None:
+def test_data_that_violates_the_schema_is_read_with_an_error() -> None:
     """B41"""
     message = message_of(XML.replace("<ram:TypeCode>380", "<ram:Kind/><ram:TypeCode>380"))
     assert [error["code"] for error in message["errors"]] == ["schema"]

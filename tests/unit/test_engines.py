@@ -1,4 +1,4 @@
-"""docs/engines.md against the code, and the engines' settings without connections."""
+"""docs/engines.md compared with the code, and the engines' settings without connections."""
 
 from pathlib import Path
 from ssl import CERT_NONE, CERT_REQUIRED
@@ -22,7 +22,7 @@ def test_the_page_lists_what_is_declared_in_rabbitmq() -> None:
 
 @pytest.mark.parametrize(("url", "kind"), [("amqps://u:p@rabbit//", "topic"), ("redis://amqp/0", "direct")])
 def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
-    """A topic exchange loses messages in a Redis that was emptied; a direct one brings no countdown in RabbitMQ."""
+    """A topic exchange loses messages when Redis was emptied, and a direct one supports no countdown in RabbitMQ."""
     queue = broker.queue("exports", url=url)
     assert queue.exchange.type == kind
     assert (queue.queue_arguments or {})["x-queue-type"] == "quorum"

@@ -14,7 +14,7 @@ from config import env
 from config.env import Environment
 
 PROJECT = Path(__file__).parents[2]
-SECRET = "hunter2"  # in every bad value that a message could quote
+SECRET = "hunter2"  # in every invalid value that a message could quote
 KEY = "0123456789abcdef" * 2
 REQUIRED = {
     "SECRET_KEY": KEY,
@@ -25,7 +25,7 @@ REQUIRED = {
     "S3_ACCESS_KEY_ID": "id",
     "S3_SECRET_ACCESS_KEY": "secret",
 }
-# As the contract has them.
+# The documented defaults.
 DEFAULTS = {
     "EXPORT_LINK_TTL_SECONDS": 600,
     "EXPORT_DELIVERY_TTL_SECONDS": 86400,
@@ -126,7 +126,9 @@ Read = Callable[..., Environment]
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """Read the settings from an environment of what is required and these; the cached ones of the tests stay."""
+    """Read the settings from an environment with the required variables and these, without changing the cached
+    settings.
+    """
 
     def read(**variables: str | None) -> Environment:
         for name in list(os.environ):
@@ -244,7 +246,7 @@ def test_an_empty_folder_is_not_the_working_directory(read: Read) -> None:
     assert read(ETL_CACHE_DIR="/var/cache/sluice").etl_cache_dir == Path("/var/cache/sluice")
 
 
-# An empty address of the object storage is refused: it would be that of AWS.
+# An empty address of the object storage is refused: it would mean AWS.
 NOT_EMPTY = {"s3_endpoint_url", "s3_public_endpoint_url"}
 LEFT_OUT = sorted(
     name.upper() for name, field in Environment.model_fields.items() if field.default is None and name not in NOT_EMPTY
@@ -253,7 +255,7 @@ LEFT_OUT = sorted(
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_optional_variables_may_be_empty(read: Read, name: str) -> None:
-    """Compose hands on `NAME=` for what its operator leaves out."""
+    """Compose passes `NAME=` for variables that the operator omits."""
     assert getattr(read(**{name: ""}), name.lower()) is None
 
 
@@ -267,7 +269,7 @@ def test_it_reports_inconsistent_variables_beside_invalid_ones(read: Read) -> No
     found = problems(
         read,
         DEBUG="hunter2",
-        ALLOWED_HOSTS="",  # whether it is needed is unknown
+        ALLOWED_HOSTS="",  # whether it is required is unknown
         DATABASE_URL="hunter2",
         REDIS_URL="unix:///run/valkey.sock",
         S3_DOWNLOAD_ACCESS_KEY_ID="hunter2",
@@ -430,7 +432,7 @@ def test_the_final_newline_is_not_part_of_the_secret(read: Read, tmp_path: Path,
 
 @pytest.mark.parametrize("between", [",", "\n", "\r\n", ",\n"])
 def test_a_file_may_have_one_key_per_line(read: Read, tmp_path: Path, between: str) -> None:
-    """As one key they would verify nothing, without any error."""
+    """Read as one key, they would verify nothing, without an error."""
     file = tmp_path / "keys"
     file.write_text(f"one-old-key{between}another\n", newline="")
 

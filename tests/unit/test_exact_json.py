@@ -1,4 +1,4 @@
-"""Numbers keep their digits through JSON, and count as their exact values."""
+"""JSON with exact numbers, which keep their digits."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ LITERALS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-
 
 
 @given(st.recursive(LITERALS, lambda inner: st.lists(inner, max_size=4).map(lambda each: f"[{','.join(each)}]")))
-def test_what_is_read_is_written(text: str) -> None:
+def test_json_is_written_exactly_as_it_was_read(text: str) -> None:
     assert exact_json.dumps(exact_json.loads(text)).decode() == text
 
 

@@ -40,7 +40,7 @@ GROUPED = (
 
 
 def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
-    """Without its number, the rarest words of an item are those of its group."""
+    """The rarest words of an item without its number are those of its group."""
     excerpts = Excerpts(GROUPED, first_page=1)
     unit = excerpts.find({"region": "North", "branch": "Branch 8", "amount": 16.25}, [])
     assert unit is not None
@@ -48,7 +48,7 @@ def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
 
 
 def test_rows_of_other_groups_of_a_table_are_shown_without_its_head() -> None:
-    """Each change of the group repeated the head, which was half of a request."""
+    """Before, each change of the group repeated the head, which was half of a request."""
     excerpts = Excerpts(GROUPED, first_page=1)
     shown = Shown()
     shown.add(excerpts, [unit for sku in ("x11", "x12", "x17") if (unit := excerpts.find({"article": sku}, []))])
@@ -68,7 +68,7 @@ def test_an_excerpt_has_its_page_and_the_head_of_its_table() -> None:
 
 
 def test_a_row_that_the_document_repeats_is_found_by_all_of_its_words() -> None:
-    """Each word of the row is frequent, so no word showed its place, and the whole text was sent again."""
+    """Before, since each word of the row is frequent, it was not located, and the whole text was sent again."""
     rows = "".join(
         f"| B1 | Hinge | 7.00 |\n| B2 | Hinge | 7.00 |\n| C{number} | Hinge | 9.00 |\n" for number in range(5)
     )

@@ -1,4 +1,4 @@
-"""The bench of extraction: its reader reads what it is shown, and its score finds each fault."""
+"""The extraction benchmark: its reader reads the given text, and its score finds each fault."""
 
 import json
 from copy import deepcopy
@@ -16,7 +16,7 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 
 def shown(document: Document) -> str:
-    """Return the text as a model gets it."""
+    """Return the text as sent to a model."""
     pages = document.text.split("\f")
     return "\n\n".join(f"<!-- page: {number} -->\n\n{page}" for number, page in enumerate(pages, 1))
 
@@ -34,7 +34,7 @@ def document() -> Document:
 # ---- Documents and reader -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("pages", [1, 3])
-def test_a_reader_that_sees_all_reads_all(family: Family, pages: int) -> None:
+def test_a_reader_of_the_whole_document_finds_every_value(family: Family, pages: int) -> None:
     made = families.document(family, seed=5, pages=pages)
 
     found = reading.read(shown(made), made.schema)
@@ -62,7 +62,7 @@ def test_a_reader_of_half_an_item_returns_half_an_item() -> None:
 
 
 def test_a_reader_uses_what_is_for_reading_only_to_understand_the_rest(document: Document) -> None:
-    """The head of a table, and the ends of items: none of it is returned as an item of its own."""
+    """The head of a table, and the ends of items: neither is returned as a separate item."""
     second = shown(document).partition("<!-- page: 2 -->")[2]
     head = "\n".join(line for line in shown(document).splitlines()[:12] if "Article" in line or "---" in line)
     text = f"<!-- page: 2 -->\n[a table goes on; its head, for reading only:]\n{head}\n{second}"
@@ -94,7 +94,7 @@ def evidence_of(answer: Any, index: int) -> list[Any]:
     return [value for pointer, value in answer["evidence"].items() if pointer.startswith(f"/{ROWS}/{index}/")]
 
 
-def test_a_sloppy_reader_corrects_what_is_complained_about(document: Document) -> None:
+def test_a_sloppy_reader_corrects_reported_errors(document: Document) -> None:
     first = json.loads(reader.extract(asked(document, mode="sloppy-10", run="many")))["data"][ROWS]
     wrong = [index for index, row in enumerate(first) if row != document.rows[index].values]
     assert wrong
@@ -220,7 +220,7 @@ def test_a_citation_in_another_row_is_astray(document: Document) -> None:
 
 
 def test_a_citation_that_fits_several_rows_is_astray(document: Document) -> None:
-    """A price that many rows have shows none of them."""
+    """A price of several rows does not identify one of them."""
     prices = [row.values["unit_price"] for row in document.rows if row.pages == {1}]
     index = next(index for index, price in enumerate(prices) if prices.count(price) > 1)
 

@@ -1,4 +1,4 @@
-"""The headings and groups that rows belong to, also if these are in the text before a piece or an excerpt."""
+"""The headings and groups of rows, also if they are in the text before a piece or an excerpt."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_it_finds_the_headings_of_a_place() -> None:
 
 
 def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
-    """A correction is a request with the wrong rows alone, so it lacked the name of their account."""
+    """Before, a correction, which has only the wrong rows, lacked the name of their account."""
     rows = "".join(f"| x{number} | {number} | {number}.00 |\n" for number in range(9))
     excerpts = Excerpts(f"## Account 7\n\n{HEAD}| North | | |\n{rows}", first_page=1)
     unit = excerpts.find({"region": "x8", "amount": 8}, [])

@@ -58,7 +58,7 @@ def test_only_values_that_differ_are_changes(before: str, after: str, expected: 
 
 
 def test_another_notation_of_a_number_is_a_change() -> None:
-    """B37: digits are kept, so they count."""
+    """B37: digits are significant."""
     assert [pointer for pointer, *_ in changes('{"a": 12.5, "b": 1}', '{"a": 12.50, "b": 1.0}')] == ["/a", "/b"]
 
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of users: what is refused, and where; and that nothing of it is fetched, or takes long. B17, B24."""
+"""JSON Schemas of users: refusals with pointers, no requests, and bounded time. B17, B24."""
 
 import json
 import subprocess
@@ -47,8 +47,8 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @pytest.fixture
-def knocked() -> Iterator[tuple[str, list[str]]]:
-    """A server, and the paths that it was asked for."""
+def recording_server() -> Iterator[tuple[str, list[str]]]:
+    """A server, and the requested paths."""
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -134,9 +134,9 @@ def test_errors_have_a_code_and_a_pointer(schema: Any, expected: list[tuple[str,
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("target", ["/a", "a.json", "file:///etc/hostname", "HTTP", "urn:x:y", ""])
-def test_external_references_are_refused(keyword: str, target: str, knocked: tuple[str, list[str]]) -> None:
-    """B24: wherever they are, and nothing is asked for."""
-    url, paths = knocked
+def test_external_references_are_refused(keyword: str, target: str, recording_server: tuple[str, list[str]]) -> None:
+    """B24: at any location, and nothing is requested."""
+    url, paths = recording_server
     reference = {keyword: url if target == "HTTP" else target}
     schema = {"$id": f"{url}/base", "properties": {"default": reference}, "x-more": [reference], "items": [reference]}
     assert {pointer for pointer, code in found(schema) if code == "remote_reference"} == {
@@ -147,9 +147,9 @@ def test_external_references_are_refused(keyword: str, target: str, knocked: tup
     assert paths == []
 
 
-def test_no_reference_is_fetched(knocked: tuple[str, list[str]], tmp_path: Path) -> None:
-    """B24: neither by a schema that was checked, nor by one that was not."""
-    url, paths = knocked
+def test_no_reference_is_fetched(recording_server: tuple[str, list[str]], tmp_path: Path) -> None:
+    """B24: neither for a checked schema nor for an unchecked one."""
+    url, paths = recording_server
     (tmp_path / "any.json").write_text("{}")
     for schema in (
         {"$ref": f"{url}/a"},
@@ -189,11 +189,11 @@ def test_it_reports_at_most_a_hundred_errors() -> None:
     assert len(check({"properties": {f"p{number}": 5 for number in range(500)}})) == 100
 
 
-# ---- Hostile ones ---------------------------------------------------------------------------------------------------
+# ---- Hostile schemas ------------------------------------------------------------------------------------------------
 
 
 def doubling(times: int, *, where: str) -> dict[str, Any]:
-    """Each definition leads to the next one twice: 2**times ways from the first to the last."""
+    """Return a schema whose definitions each refer to the next one twice: 2**times paths from first to last."""
     parts: dict[str, Any] = {f"d{times}": {"type": "string"}}
     for number in range(times):
         onward = {"$ref": f"#/$defs/d{number + 1}"}
@@ -285,7 +285,7 @@ def test_any_json_can_be_checked_and_accepted_schemas_can_be_applied(schema: Any
 
 @pytest.mark.slow
 def test_the_most_expensive_schemas_cost_two_seconds_and_50_mib_at_most() -> None:
-    """B24: known ones, and those that a random search finds."""
+    """B24: known ones, and those from a random search."""
     command = [sys.executable, "-m", "tests.unit.costly_schemas", "3", "60"]
     found = json.loads(subprocess.check_output(command))
     assert found["seconds"] < 2, found["slowest"]
@@ -294,7 +294,7 @@ def test_the_most_expensive_schemas_cost_two_seconds_and_50_mib_at_most() -> Non
 
 
 def test_an_anchor_is_the_name_of_one_part() -> None:
-    """B24: a validator takes one of several, and which one is not defined."""
+    """B24: of several, which one a validator uses is undefined."""
     part = {"$anchor": "a", "$dynamicAnchor": "a", "type": "string"}
     assert found({"$ref": "#a", "$defs": {"x": part}}) == []
     assert found({"$ref": "#a", "$defs": {"x": part, "y": {"$anchor": "a"}}}) == [
@@ -313,7 +313,7 @@ def test_a_valid_instance_has_no_errors() -> None:
 
 
 def test_errors_have_a_pointer_and_the_expected_value() -> None:
-    """B17: and do not quote what is in the document."""
+    """B17: they do not quote the document."""
     wrong = {"date": "30.02.2024", "lines": [{"amount": 1}, {"amount": "secret"}], "seller": {}, "extra": "secret"}
     assert sorted(errors(INVOICE, wrong)) == [
         ("", "Must not have the members 'extra'."),
@@ -414,7 +414,7 @@ def test_extension_keywords_are_accepted(schema: dict[str, Any]) -> None:
     ],
 )
 def test_wrong_uses_of_extension_keywords_are_refused(schema: dict[str, Any], pointer: str) -> None:
-    """B42: they had no effect, and their user never knew."""
+    """B42: before, they silently had no effect."""
     [error] = json_schema.check(member(**schema))
     assert (error.pointer, error.code) == (f"/json_schema/properties/x/{pointer}", "invalid_extension")
     assert json_schema.errors(member(**schema), {}) == []  # a rule that was saved before still applies
@@ -429,7 +429,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", ["einvoice", "invoice", "receipt", "contract-summary"])
 def test_shipped_rules_have_only_known_keywords(name: str) -> None:
-    """A comma in a description without quotes made a keyword of its second half."""
+    """Before, a comma in an unquoted description turned its second half into a keyword."""
     schema = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())["json_schema"]
     assert json_schema.check(schema) == []
     for part in Parts(schema).parts.values():
@@ -437,7 +437,7 @@ def test_shipped_rules_have_only_known_keywords(name: str) -> None:
 
 
 def test_a_line_of_an_invoice_needs_no_description() -> None:
-    """The rule's prompt orders null for what the document does not say, and its schema refused that."""
+    """Before, the rule's prompt required null for missing values, and its schema refused it."""
     schema = yaml.safe_load((SHIPPED / "invoice.yaml").read_text())["json_schema"]
     line = dict.fromkeys(schema["properties"]["lines"]["items"]["required"])
     invoice = dict.fromkeys(schema["required"]) | {"lines": [line], "taxes": []}

@@ -25,5 +25,5 @@ def test_it_finds_a_key_that_matches(pattern: str, example: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"(?=.*Q)[A-Z]+", r"(a)\1", "[^\\x00-\U0010ffff]"])
-def test_it_gives_none_rather_than_a_wrong_one(pattern: str) -> None:
+def test_it_returns_no_example_rather_than_a_wrong_one(pattern: str) -> None:
     assert key_patterns.example_of(pattern) == ""

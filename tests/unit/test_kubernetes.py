@@ -1,4 +1,4 @@
-"""The manifests as they are written, held against the code: what needs neither kubectl nor a cluster."""
+"""The manifest files, compared with the code, without kubectl or a cluster."""
 
 import copy
 import os
@@ -43,7 +43,7 @@ def settings_of(*places: str) -> dict[str, str]:
 
 
 def words(command: list[str]) -> list[str]:
-    """Return a command with its options written out as one word each, as the manifests have them."""
+    """Return a command with each option as one word, as in the manifests."""
     written: list[str] = []
     for word in command:
         if written and re.fullmatch(r"-[A-Za-z]|--[a-z-]+", written[-1]) and not word.startswith("-"):
@@ -56,7 +56,7 @@ def words(command: list[str]) -> list[str]:
 
 
 def command_of(name: str) -> list[str]:
-    """Return the command of a Deployment, with the settings of its base put in as Kubernetes does."""
+    """Return the command of a Deployment, with the settings of its base substituted as by Kubernetes."""
     (container,) = DEPLOYMENTS[name]["spec"]["template"]["spec"]["containers"]
     known = settings_of("base")
     return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], word) for word in container["command"]]
@@ -182,7 +182,7 @@ SIDECAR = "docker/kubernetes/base/shared/worker.yaml: Deployment workers"
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Iterator[Process]:
-    """The container `metrics`, beside a folder that processes count in."""
+    """The container `metrics`, with the folder of the processes' counters."""
     (port,) = free(1)
     (tmp_path / "metrics").mkdir()
     process = Process(
@@ -204,11 +204,11 @@ def scrape(counted: Process) -> str:
 
 def test_the_metrics_container_sums_over_all_processes_of_the_pod(counted: Process, tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
-    assert scrape(counted) == ""  # nothing of its own
+    assert scrape(counted) == ""  # no metrics of its own
     for amount in ("2", "3"):
         environment = {**os.environ, counters.VARIABLE: str(folder)}
         subprocess.run([sys.executable, "-c", COUNT, amount], env=environment, cwd=manifests.PROJECT, check=True)
-    (folder / "counter_7.db").touch()  # made this moment
+    (folder / "counter_7.db").touch()  # created just now
     files = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     scraped = scrape(counted)
 

@@ -1,4 +1,4 @@
-"""Markdown from words and their places (B13)."""
+"""Markdown from words and their positions (B13)."""
 
 from random import Random
 from time import process_time
@@ -14,13 +14,13 @@ SIZE = 10.0
 
 
 def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
-    """Return the text of a page as Markdown, without a picture of the page."""
+    """Return the text of a page as Markdown, without an image of the page."""
     text = "\n\n".join(block.text for block in analyze(boxes, Sheet(body=body, width=width)))
     return hyphens.resolve(text, hyphens.words(text))
 
 
 def words(text: str, x: float, y: float, *, size: float = SIZE, bold: bool = False) -> list[Box]:
-    """A line of text, as a box for each word."""
+    """Return the boxes of the words of a line of text."""
     boxes = []
     for word in text.split():
         width = len(word) * size / 2
@@ -84,7 +84,7 @@ def test_rows_with_common_columns_are_a_table() -> None:
 
 
 def test_a_line_that_continues_a_cell_may_begin_before_it() -> None:
-    """Centered cells: before, the page could not be read."""
+    """Before, a page with centered cells could not be read."""
     boxes = [
         *row(50, (50, "Item"), (250, "Count"), (350, "Price")),
         *row(70, (60, "Brackets"), (260, "12"), (350, "3.15")),
@@ -183,13 +183,13 @@ def test_cells_of_several_lines_do_not_tear_a_table() -> None:
 
 
 def test_narrow_blocks_at_a_gutter_are_read() -> None:
-    """Cutting at a gutter with all blocks on one side of it never ended."""
+    """Before, splitting at a gutter with all blocks on one side of it did not terminate."""
     blocks = [box(10, 10, 11, 20), box(10.5, 15, 11, 30), box(12, 12, 12.5, 40)]
     assert sorted(map(id, reading_order(blocks))) == sorted(map(id, blocks))
 
 
 def test_thousands_of_scattered_words_take_seconds() -> None:
-    """B12: 5,000 words on a page of 20 KB took minutes."""
+    """B12: before, 5,000 words on a page of 20 KB took minutes."""
     random = Random(2)
     places = [(random.randrange(600), random.randrange(800)) for _ in range(5_000)]
     words = [box(x, y, x + 0.5, y + 1, text=f"w{index}.") for index, (x, y) in enumerate(places)]
@@ -234,7 +234,7 @@ def test_prices_and_discounts_below_an_item_are_parts_of_it() -> None:
 
 
 def test_the_largest_gap_between_items_ends_the_first() -> None:
-    """Notes further down, near the next item, may be of either."""
+    """Notes further down, near the next item, may belong to either."""
     note = lines("Packages: 1", x=110, y=95)
     boxes = [*item(50, "Sugar", "2031", "extra"), *note, *item(112, "Flour", "2032", "fine")]
     text = to_markdown(boxes).splitlines()

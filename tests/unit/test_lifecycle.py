@@ -1,4 +1,4 @@
-"""`docs/lifecycle.md`, held against the states and the statements of the code."""
+"""`docs/lifecycle.md`, compared with the states and the statements of the code."""
 
 import ast
 import re
@@ -29,9 +29,7 @@ STATEMENTS = {
     for module in (found.name for found in walk_packages(package.__path__, f"{package.__name__}.") if not found.ispkg)
     if ".migrations." not in module
     for name, value in vars(import_module(module)).items()
-    if name.isupper()
-    and isinstance(value, str)
-    and not isinstance(value, PreparedStatement)  # those are put together of others
+    if name.isupper() and isinstance(value, str) and not isinstance(value, PreparedStatement)  # those consist of others
 }
 
 
@@ -57,7 +55,9 @@ class Part:
         ]
 
     def writes(self, statement: str) -> set[str]:
-        """Return the states that a statement sets in rows of this table. A bound one must be compared beside it."""
+        """Return the states that a statement sets in rows of this table. The clause must compare a bound one with each
+        state.
+        """
         clauses = re.findall(
             rf"\bUPDATE {self.table}\b.*?\bSET\b(.*?)\b(?:FROM|WHERE|RETURNING)\b", STATEMENTS[statement], re.DOTALL
         )
@@ -100,7 +100,7 @@ def test_the_table_matches_the_diagram(part: Part) -> None:
     ("part", "row"), [pytest.param(part, row, id=row.statement) for part in PARTS for row in part.rows]
 )
 def test_statements_write_the_states_of_their_rows(part: Part, row: Row) -> None:
-    # What a statement may also leave as it was is no arrow.
+    # A statement that may leave the state unchanged has no arrow for that.
     assert part.writes(row.statement) - row.before == row.after
 
 
@@ -153,7 +153,7 @@ def test_the_task_table_matches_the_diagram() -> None:
 
 
 def test_run_state_transitions_are_those_of_the_table() -> None:
-    """B3, B4. What a move may also leave as it was is no arrow."""
+    """B3, B4. A transition that may leave the state unchanged has no arrow for that."""
     arrows = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
 
     assert arrows == {
@@ -163,7 +163,7 @@ def test_run_state_transitions_are_those_of_the_table() -> None:
 
 
 def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
-    """B3: only a person's retry does, in the row and with a greater generation."""
+    """B3: only a user's retry does, in the row and with a greater generation."""
     rank = re.search(r"RANK = \{(.*?)\}", (PACKAGE.parent / "etl" / "runstate" / "script.lua").read_text())
     assert rank
     order = {name: int(number) for name, number in re.findall(r"(\w+) = (\d)", rank[1])}
@@ -175,7 +175,7 @@ def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
 
 
 def moves_task(node: ast.AST) -> bool:
-    """Return whether it sets `task.status`, alone or with others, or updates rows."""
+    """Return whether a node sets `task.status`, alone or with other attributes, or updates rows."""
     targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
     named = [part.value for part in targets if isinstance(part, ast.Attribute) and part.attr == "status"]
     return any(isinstance(value, ast.Name) and value.id == "task" for value in named) or (

@@ -1,4 +1,4 @@
-"""What is in the lines of the log, and what never is."""
+"""Contents of log lines, and data that they must not contain."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ log = structlog.get_logger("exports.tests")
 
 
 def configure(*, level: str, style: str) -> StringIO:
-    """Put the configuration in force and return what its handler writes to."""
+    """Apply the configuration, and return the stream of its handler."""
     logging.config.dictConfig(logs.configuration(level=level, style=style))
     stream = StringIO()
     handler().setStream(stream)
@@ -56,7 +56,7 @@ def _own_logging() -> Iterator[None]:
 
 @pytest.fixture
 def lines(_own_logging: None) -> Lines:
-    """Give the lines that were logged since the last call."""
+    """Return a function that returns the lines logged since its last call."""
     stream = configure(level="INFO", style="json")
 
     def read() -> list[dict[str, Any]]:
@@ -283,7 +283,7 @@ def test_uncaught_exceptions_are_logged_without_messages(lines: Lines, monkeypat
     assert "hunter2" not in json.dumps(shown)
 
 
-UNTOLD = """
+FAILING = """
 import sys, threading, warnings
 import config.settings
 from django.conf import settings
@@ -308,7 +308,7 @@ Broken()
 @pytest.mark.slow
 def test_every_process_logs_warnings_and_uncaught_exceptions() -> None:
     """A28."""
-    done = subprocess.run([sys.executable, "-c", UNTOLD], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", FAILING], check=True, capture_output=True, text=True)
 
     assert [json.loads(line)["action"] for line in done.stderr.splitlines()] == [
         "warning", "thread_failed", "unraisable_error"

@@ -1,4 +1,4 @@
-"""Merging what pieces gave, by the schema and by no model (B16)."""
+"""Merging of results of pieces by the schema, without a model (B16)."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ def merged(*data: Any, schema: dict[str, Any] | None = None) -> Merged:
 
 
 def of(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
-    """Merge one member."""
+    """Return the merged value of one member."""
     return merged(
         *({"x": each} for each in data), schema={"type": "object", "properties": {"x": kind}}, **options
     ).data.get("x")
@@ -75,7 +75,7 @@ def test_merging_is_deterministic(pieces: list[Any]) -> None:
 def test_merging_is_idempotent_except_for_lists(piece: Any) -> None:
     once, twice = merged(piece), merged(piece, piece)
     assert without_lists(twice.data) == without_lists(once.data)
-    # The only conflicts are those of the piece itself: between items with one key.
+    # The only conflicts are within the piece: between items with the same key.
     assert [each.pointer for each in twice.conflicts] == [each.pointer for each in once.conflicts]
     assert merged(once.data).data == once.data
 
@@ -185,7 +185,7 @@ FIRM = {"type": "object", "properties": {"firm": {"type": "object"}}}
 
 
 def test_an_object_comes_from_one_place() -> None:
-    """B42: it had the name of one firm and the tax id of another, without a warning."""
+    """B42: before, it had the name of one company and the tax ID of another, without a warning."""
     found = merged({"firm": {"name": "ACME", "tax": None}}, {"firm": {"name": "Beta", "tax": "DE1"}}, schema=FIRM)
     assert found.data["firm"] == {"name": "Beta", "tax": "DE1"}
     assert conflicts(found) == [("/firm", [0, 1])]
@@ -224,8 +224,9 @@ def test_a_schema_may_refuse_different_values() -> None:
 
 
 def test_items_without_a_key_stay_as_they_are() -> None:
-    """Each was validated in its piece. Members that only one alternative allows to be null were dropped, and then the
-    item did not fit any more."""
+    """Each was validated in its piece. Before, members that only one alternative allows to be null were dropped, which
+    made the item invalid.
+    """
     goods = {"properties": {"sku": {"type": "string"}, "amount": {"type": "number"}}, "required": ["sku"]}
     hours = {"properties": {"sku": {"type": "string"}, "amount": {"type": ["number", "null"]}}, "required": ["amount"]}
     schema = {"properties": {"rows": {"type": "array", "items": {"anyOf": [goods, hours]}}}}

@@ -1,4 +1,4 @@
-"""Required values that no piece gave: which ones are looked for, where, and what is taken of the reply."""
+"""Requests for required values that are missing from all pieces."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def pieces_of(*pages: str, size: int = 3_000) -> list[Piece]:
         ({"seller": {}}, ["/total", "/seller/tax_id"]),
         ({"total": 0, "seller": {"tax_id": ""}}, []),
         ({"total": 1}, ["/seller"]),
-        ({"total": 1, "seller": {"tax_id": "7"}, "rows": [{}]}, []),  # items are corrected, not looked for
+        ({"total": 1, "seller": {"tax_id": "7"}, "rows": [{}]}, []),  # items are corrected, not searched for
         ([], []),
     ],
 )
@@ -59,8 +59,8 @@ def test_it_shows_a_short_document_whole() -> None:
     assert edges([piece], 500) == piece.shown
 
 
-def test_it_takes_only_what_was_wanted() -> None:
-    """Rows that the reply adds need not fit: nothing of them is used."""
+def test_it_takes_only_the_requested_values() -> None:
+    """Additional rows in the reply may be invalid, since they are not used."""
     reply = {"data": {"total": 12.5, "note": 7, "rows": [{}]}, "evidence": {"/total": {"page": 1, "quote": "12.50"}}}
     answer = read(["/total", "/seller/tax_id"], json.dumps(reply), QUESTION)
     assert answer.data == {"total": 12.5}
@@ -73,5 +73,5 @@ def test_it_refuses_a_reply_without_a_usable_value(text: str) -> None:
         read(["/total"], text, QUESTION)
 
 
-def test_a_value_that_is_not_there_is_no_error() -> None:
+def test_a_value_missing_from_the_document_is_no_error() -> None:
     assert read(["/total"], '{"data": {"total": null}}', QUESTION).data == {}

@@ -71,7 +71,7 @@ def test_redirects_are_not_followed() -> None:
 
 
 def test_the_ssrf_guard_blocks_names_with_a_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A25: every address must be permitted, since any of them may be connected to."""
+    """A25: every address must be permitted, since a connection may use any of them."""
     real = socket.getaddrinfo
 
     def both(host: Any, port: Any, *args: Any, **options: Any) -> Any:

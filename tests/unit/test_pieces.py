@@ -1,4 +1,4 @@
-"""Cutting a long text where a reader would (B16)."""
+"""Splitting of long text at natural boundaries (B16)."""
 
 import re
 from itertools import pairwise
@@ -132,7 +132,7 @@ def test_the_number_of_pieces_is_known_in_advance() -> None:
 
 
 def test_large_texts_are_split_in_time() -> None:
-    """Nothing in it looks at a text again and again: quadratic steps would take minutes here."""
+    """Quadratic steps would take minutes here."""
     for page in (
         "<tr>" * 100_000,
         "|" * 400_000,
@@ -188,7 +188,7 @@ FORMS = [named, plain_lines, indented, numbered, bulleted]
 @pytest.mark.parametrize("per_page", [10_000, 23])
 @pytest.mark.parametrize("size", [700, 2_000, 8_000])
 def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size: int) -> None:
-    """B42: rows of three lines without empty lines came out as halves at the borders of pieces."""
+    """B42: before, rows of three lines without empty lines were split at the borders of pieces."""
     items = [item_of(number) for number in range(1, 501)]
     texts = ["\n".join(items[at]) for at in range(500)]
     pages = [
@@ -214,7 +214,7 @@ def test_items_over_the_end_of_a_page_are_not_split() -> None:
         assert sum(all(line in piece.text for line in named(number)) for piece in pieces) == 1, number
 
 
-def test_lines_of_both_sides_are_shown_where_an_item_may_go_on() -> None:
+def test_lines_from_both_sides_are_shown_where_an_item_may_be_split() -> None:
     sentences = [f"Sentence {WORDS[n % 7]} number-{n:03d} of the text." for n in range(90)]
     pieces = pieces_of(" ".join(sentences), size=800)
 
@@ -230,7 +230,7 @@ def test_lines_of_both_sides_are_shown_where_an_item_may_go_on() -> None:
     assert (pieces[0].before, pieces[-1].after) == ("", "")
 
 
-def test_nothing_more_is_shown_at_borders_that_are_sure() -> None:
+def test_no_extra_lines_are_shown_at_certain_borders() -> None:
     page = "\n\n".join(f"## Part {number}\n\n{'word ' * 20}" for number in range(8))
     for pieces in (pieces_of(page), pieces_of(f"Intro.\n\n{TABLE}")):
         assert len(pieces) > 3
@@ -239,7 +239,7 @@ def test_nothing_more_is_shown_at_borders_that_are_sure() -> None:
 
 # ---- Tables over pages ----------------------------------------------------------------------------------------------
 def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
-    """A reader that takes the names of columns from the head above a row, and drops rows without one."""
+    """Return the rows, with column names from the head above each row, without rows that have no head."""
     found = []
     for piece in pieces:
         head: list[str] = []
@@ -255,7 +255,9 @@ def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("size", [600, 1_500, 3_000])
 def test_the_head_of_a_table_goes_with_every_piece_over_pages(size: int) -> None:
-    """B42: the search for the head ended at the page marker, so six of seven pieces had rows without names."""
+    """B42: before, the search for the head ended at the page marker, so six of seven pieces had rows without column
+    names.
+    """
     rows = [f"| A-{number} | {number} | {number}.50 |" for number in range(240)]
     head = ["| article | quantity | amount |", "|---|---|---|"]
     pages = [

@@ -1,4 +1,4 @@
-"""Plans and paths, without any server."""
+"""Plans and paths, without a server."""
 
 from datetime import date
 
@@ -41,7 +41,7 @@ def test_two_files_share_a_path_only_if_nothing_differs(first: tuple[Pair, Shape
 
 
 def meaning(pair: Pair, shape: Shape) -> tuple[object, ...]:
-    """What a file's bytes depend on: the dialect counts for CSV alone."""
+    """Return the values that a file's bytes depend on: the dialect counts only for CSV."""
     return pair, shape.format, shape.compression, shape.dialect if shape.format == "csv" else None
 
 

@@ -1,4 +1,4 @@
-"""Scores of readings: each measure finds what is missing, torn, or out of order."""
+"""Scores of readings: each measure finds missing, split, or misplaced parts."""
 
 import json
 from pathlib import Path
@@ -261,7 +261,7 @@ def test_variants_of_a_document_are_in_one_half(tmp_path: Path) -> None:
     assert {Case(tmp_path / f"{name}.pdf").half for name in range(20)} == {"dev", "held"}
 
 
-def test_what_was_read_can_be_scored_again(document: Case, tmp_path: Path) -> None:
+def test_stored_readings_can_be_scored_again(document: Case, tmp_path: Path) -> None:
     reading = Reading(markdown="text", warnings=["hidden_text 1"], seconds=1.5)
     keep(tmp_path / "results", "local", [Result(document, reading, score(document, reading))])
 

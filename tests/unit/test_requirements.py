@@ -1,4 +1,4 @@
-"""`docs/requirements.md` against the files and the tests that it names."""
+"""`docs/requirements.md`, compared with the files and the tests that it names."""
 
 import ast
 import re

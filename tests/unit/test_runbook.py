@@ -1,4 +1,4 @@
-"""The runbook's headings, which alerts, dashboards and the doctor lead to."""
+"""The runbook's headings, which alerts, dashboards, and the doctor link to."""
 
 import re
 from pathlib import Path

@@ -17,7 +17,7 @@ def body() -> Block:
 
 
 def marked(*pages: list[Block]) -> list[list[str]]:
-    """Return the texts that are left out of each page."""
+    """Return the omitted texts of each page."""
     heads = RunningHeads()
     for blocks in pages:
         heads.add(blocks, HEIGHT)

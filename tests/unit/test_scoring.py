@@ -24,7 +24,7 @@ def accuracy(expected: Any, found: Any) -> float:
 
 
 def shuffled(value: Any, chance: random.Random) -> Any:
-    """The same value with the items of its lists, and the members of its objects, in another order."""
+    """Return the value with the items of its lists and the members of its objects in another order."""
     if isinstance(value, list):
         items = [shuffled(item, chance) for item in value]
         return chance.sample(items, len(items))
@@ -39,7 +39,7 @@ def fields(expected: Any, found: Any) -> dict[str, tuple[Any, int]]:
 
 
 @given(values)
-def test_a_value_is_entirely_like_itself(value: Any) -> None:
+def test_a_value_equals_itself_with_the_full_score(value: Any) -> None:
     """B38."""
     result = scoring.score(value, value)
     assert result.total.accuracy == 1
@@ -111,7 +111,9 @@ def test_similar_text_has_its_similarity() -> None:
 
 
 def test_items_are_paired_so_that_the_score_is_greatest() -> None:
-    """B38: the first one found is like both, and pairing it with the first one expected would cost the second."""
+    """B38: the first item is similar to both, and pairing it with the first expected one would leave none for the
+    second.
+    """
     expected = [{"name": "a", "sum": 1, "tax": 2}, {"name": "a", "sum": 1, "tax": 9}]
     found = [{"name": "a", "sum": 1, "tax": 3}, {"name": "a", "sum": 7, "tax": 2}]
     result = scoring.score({"lines": expected}, {"lines": found})

@@ -1,4 +1,4 @@
-"""Schemas that servers enforce: nothing that fits a rule's schema becomes impossible (B15)."""
+"""Strict schemas, which servers enforce: they exclude no value that is valid under the rule's schema (B15)."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def objects(draw: st.DrawFn, levels: int) -> tuple[dict[str, Any], st.SearchStra
 
 
 def filled(schema: dict[str, Any], value: Any) -> Any:
-    """Return a value as a strict response has it: with null for each member that is missing."""
+    """Return a value as in a strict response: with null for each missing member."""
     for each in schema.get("anyOf", [schema]):
         made = value
         if isinstance(value, dict) and "properties" in each and value.keys() <= each["properties"].keys():
@@ -71,14 +71,14 @@ def filled(schema: dict[str, Any], value: Any) -> Any:
 
 
 def spellings(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all schemas in a schema."""
+    """Return all subschemas of a schema."""
     items = [schema["items"]] if "items" in schema else []
     inside = [*schema.get("anyOf", []), *schema.get("properties", {}).values(), *items]
     return [schema, *(each for one in inside for each in spellings(one))]
 
 
 @given(st.data())
-def test_what_fits_the_rule_is_possible_and_comes_back(data: st.DataObject) -> None:
+def test_every_valid_value_has_a_strict_response_that_is_read_as_that_value(data: st.DataObject) -> None:
     """B15: each value that fits the rule's schema has a strict response, which is read as that value."""
     schema, values = data.draw(cases())
     value = data.draw(values)
@@ -93,7 +93,7 @@ def test_what_fits_the_rule_is_possible_and_comes_back(data: st.DataObject) -> N
 
 
 def without_empty(value: Any) -> Any:
-    """A member that may be null says as much when it is missing."""
+    """Return a value without null members: a missing member means the same."""
     if isinstance(value, dict):
         return {name: without_empty(each) for name, each in value.items() if each is not None}
     return [without_empty(each) for each in value] if isinstance(value, list) else value
@@ -134,7 +134,7 @@ def test_it_uses_only_what_servers_enforce(case: tuple[dict[str, Any], Any]) -> 
     ],
 )
 def test_schemas_that_allow_more_are_refused(schema: dict[str, Any]) -> None:
-    """B15: a closed form of these would make values impossible."""
+    """B15: a closed form of these would exclude valid values."""
     assert strict(schema) is None
 
 

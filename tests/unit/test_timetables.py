@@ -1,4 +1,4 @@
-"""Planned times of cron expressions: clocks that change, expressions that are refused. A33."""
+"""Planned times of cron expressions: clock changes and refused expressions. A33."""
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import takewhile
@@ -12,7 +12,7 @@ SPRING, AUTUMN = date(2027, 3, 28), date(2027, 10, 31)  # the clocks change at 0
 
 
 def times(cron: str, day: date, *, zone: str = BERLIN) -> list[str]:
-    """The planned times of a local day, in UTC."""
+    """Return the planned times of a local day, in UTC."""
     timetable = Timetable.read(cron, zone)
     start = datetime(day.year, day.month, day.day, tzinfo=timetable.zone).astimezone(UTC)
     found = takewhile(lambda at: timetable.local_date(at) == day, timetable.after(start - timedelta(seconds=1)))
@@ -45,7 +45,7 @@ def test_it_runs_each_hour_of_a_day_with_a_change(day: date) -> None:
 
 @pytest.mark.parametrize("zone", [BERLIN, "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 1-3 * * *", "15 1,2 * * 0", "0 0 L * *"])
-def test_times_grow_strictly_from_wherever_they_are_asked_for(zone: str, cron: str) -> None:
+def test_times_grow_strictly_from_any_start(zone: str, cron: str) -> None:
     """A33: asking after each time gives the same times as asking once, so none is lost or planned twice."""
     timetable = Timetable.read(cron, zone)
     start, end = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
@@ -59,7 +59,7 @@ def test_times_grow_strictly_from_wherever_they_are_asked_for(zone: str, cron: s
 
 @pytest.mark.parametrize("count", [1, 10])
 @pytest.mark.parametrize("cron", ["* * * * *", "30 2 * * *", "0 0 1 * *", "0 0 29 2 *"])
-def test_it_finds_the_newest_times_however_long_the_pause(cron: str, count: int) -> None:
+def test_it_finds_the_newest_times_after_a_pause_of_any_length(cron: str, count: int) -> None:
     """A33."""
     timetable = Timetable.read(cron, BERLIN)
     since = timetable.next(datetime(2027, 3, 20, tzinfo=UTC))
@@ -74,7 +74,7 @@ def test_it_finds_the_newest_times_however_long_the_pause(cron: str, count: int)
     ["", "* * * *", "0 * * * * *", "@daily", "60 * * * *", "0 0 30 2 *", "0 0 * * 1#6", "a b c d e", "* * * * *\n",
      "*/0 * * * *", "5-1 * * * *", "* * * * ²", "1" * 101],
 )  # fmt: skip
-def test_it_refuses_expressions(cron: str) -> None:
+def test_it_refuses_invalid_expressions(cron: str) -> None:
     """A33."""
     with pytest.raises(InvalidTimetable) as refused:
         Timetable.read(cron, "UTC")
@@ -82,7 +82,7 @@ def test_it_refuses_expressions(cron: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["", "Mars/Base", "../../etc/passwd", "europe/berlin", "localtime", "+02:00"])
-def test_it_refuses_time_zones(zone: str) -> None:
+def test_it_refuses_unknown_time_zones(zone: str) -> None:
     """A33."""
     with pytest.raises(InvalidTimetable) as refused:
         Timetable.read("0 6 * * *", zone)

@@ -1,4 +1,4 @@
-"""How long peers ask us to wait: Retry-After of webhooks' receivers, of OCR providers and of models (A25, B14, B18)."""
+"""Retry-After of webhook receivers, OCR providers, and models (A25, B14, B18)."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

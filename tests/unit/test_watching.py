@@ -1,4 +1,4 @@
-"""Libraries that a process imports, and the settings of traces and error reports."""
+"""Tracing and error reports: nothing is loaded unless they are configured, and invalid settings are refused."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ worker_process_init.send(sender=None)
 @pytest.mark.parametrize(
     ("variables", "loaded"),
     [
-        # Variables of a cluster where every container has them are not ours.
+        # These are variables that a cluster sets in every container.
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SERVICE_NAME": "x"}, set()),
         pytest.param({"TRACING": "true"}, set(TRACES), marks=pytest.mark.slow),
         pytest.param({"SENTRY_DSN": "http://0123@127.0.0.1:9/7"}, {"sentry_sdk"}, marks=pytest.mark.slow),
@@ -68,7 +68,7 @@ def test_an_empty_dsn_disables_error_reports(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_a_worker_loads_no_pages_no_admin_and_no_sign_in() -> None:
-    """A fork of a worker takes 123 MB before its first task, and 141 MB with them."""
+    """A fork of a worker takes 123 MB before its first task, and 141 MB with both."""
     names = (
         "config.urls", "unfold.admin", "rest_framework.views", "exports.admin.", "exports.pages.", "pyarrow", "authlib",
         "fido2",

@@ -1,9 +1,9 @@
-"""Bars of extraction from long documents, by `make extract-bench`: rows, citations, losses, and cost.
+"""Bounds of extraction from long documents, by `make extract-bench`: rows, citations, losses, and cost.
 
 python -m tests.bench.extraction [--seed 1] [--quick] [--only FAMILY …]
 
 Documents with a known truth go through a whole installation, whose model server is a scripted reader of four kinds.
-Exits with 1 if a bar is missed. Afterward, .local/bench/extraction.json has every figure, and what was missed.
+Exits with 1 if a bound is missed. Afterward, .local/bench/extraction.json has every figure, and what was missed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A request to a model, understood from its messages alone."""
+"""A request to a model, parsed from its messages alone."""
 
 import hashlib
 import json
@@ -18,10 +18,11 @@ POINTERS = re.compile(r"/[A-Za-z0-9_~/-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """`kind`: extract, notes, combine, repair (values without their document), or choose (between values of pieces).
-    `run` and `mode`: from the rule's instructions. `is_again`: rows are read again because an earlier answer about them
-    was wrong. `previous`: the last answer that is shown, in a corrective retry, or
-    its wrong parts if `is_part`; `complaints`: of each retry."""
+    """The parts of a request. `kind`: extract, notes, combine, repair (values without their document), or choose
+    (between values of pieces). `run` and `mode`: from the rule's instructions. `is_again`: rows are read again because
+    an earlier answer about them was wrong. `previous`: in a corrective retry, the last answer, or its wrong parts if
+    `is_part`. `complaints`: the pointers that each retry names.
+    """
 
     kind: str
     mode: str
@@ -44,12 +45,12 @@ class Asked:
 
 
 def instruction(*, mode: str, run: str) -> str:
-    """Return the rule's own instructions: which reader is asked, and for what its tokens are counted."""
+    """Return the rule's own instructions: the mode of the reader, and the run that its tokens are counted for."""
     return f"[reader: {mode}; document: {run}]"
 
 
 def read(request: Request) -> Asked:
-    """Raise LookupError if the request has not the form that the reader knows."""
+    """Parse a request. Raises LookupError if it does not have the expected form."""
     whole = "\n\n".join(message["content"] for message in request.messages)
     reader, marked = READER.search(whole), MARKED.search(whole)
     if reader is None or marked is None:

@@ -1,4 +1,4 @@
-"""A synthetic document with its truth: the values, and the page and line of each."""
+"""A synthetic document with its ground truth: the values, and the page and line of each."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Document:
-    """`scalars` by JSON Pointer; `shown`: the places of each, of which any may be cited."""
+    """`scalars` by JSON Pointer; `shown`: the places of each, any of which may be cited."""
 
     family: str
     filename: str

@@ -1,4 +1,4 @@
-"""Thirteen families of documents, each made from a seed with its truth."""
+"""Thirteen families of documents, each generated from a seed with its ground truth."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -81,7 +81,7 @@ INDENT = "    "
 
 
 def document(family: Family, *, seed: int, pages: int | None = None) -> Document:
-    """Return the document of a family with so many pages."""
+    """Return the document of a family with a number of pages."""
     return Writer(family, seed=seed, pages=pages or family.pages).write()
 
 
@@ -204,7 +204,7 @@ class Writer:
             self.item()
 
     def breaks(self, page: int) -> bool:
-        """Return whether the last item of a page goes on on the next one."""
+        """Return whether the last item of a page continues on the next one."""
         return self.family.is_broken and page < self.wanted
 
     def item_lines(self) -> int:

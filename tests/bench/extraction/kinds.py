@@ -1,7 +1,7 @@
 """The four kinds of documents: the columns as printed, the schema of a result, and invented items.
 
-The schema orders the members otherwise than the columns are printed, so that a reader without the table's head mistakes
-one number for another.
+The order of the members in the schema differs from that of the printed columns, so that a reader without the table's
+head mistakes one number for another.
 """
 
 import datetime as dt
@@ -28,8 +28,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`columns`: the members in the order of print; `groups`: those that are printed in rows of their own, above the
-    items, from the outermost; `running`: the member whose sum is carried forward."""
+    """`columns`: the members in the order of print; `groups`: those that are printed in separate rows above the items,
+    outermost first; `running`: the member whose sum is carried forward.
+    """
 
     columns: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ def stock_item(dice: Random, language: Language, number: int) -> Item:
 
 
 def branch_stock(dice: Random, language: Language, number: int) -> Item:
-    """An item of a site, which changes every 26 items, in a region, which changes every 78."""
+    """Return an item of a site, which changes every 26 items, in a region, which changes every 78."""
     stock = stock_item(dice, language, number)
     site = number // 26
     groups = {"region": ("North", "East", "South", "West")[site // 3 % 4], "site": f"Branch {101 + 7 * site}"}

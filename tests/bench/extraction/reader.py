@@ -1,9 +1,9 @@
-"""A scripted language model, over real HTTP. It answers from nothing but the request, as well as its mode allows.
+"""A scripted language model, over real HTTP. It answers from the request alone, as well as its mode allows.
 
-`perfect` reads everything that is shown. `sloppy-2` and `sloppy-10` do so with a defect in 2 or 10 % of the items:
-a required member is missing or null, a number is a string or has two digits swapped, or the quote is mangled. Asked
-again, they correct what the complaints name, and may fail again. `forgetful` is `sloppy-2` until it is asked to repair
-something: then it returns the first items alone.
+`perfect` reads everything that is shown. `sloppy-2` and `sloppy-10` do so with a defect in 2 or 10 % of the items: a
+required member is missing or null, a number is a string or has two digits swapped, or the quote is mangled. When asked
+again, they correct the named values, and may fail again. `forgetful` is `sloppy-2` until it is asked to repair
+something: then it returns only the first items.
 """
 
 import json
@@ -29,7 +29,7 @@ REMEMBERED = 10  # items of a forgetful repair
 
 @dataclass(slots=True)
 class Account:
-    """What the requests for one document cost."""
+    """The cost of the requests for one document."""
 
     prompt_tokens: int = 0
     calls: int = 0
@@ -104,13 +104,13 @@ def correct_part(found: Reading, wanted: Asked, rate: float) -> str:
 
 
 def nearest(item: dict[str, Any], rows: list[Item], position: int) -> int:
-    """Return the index of the row that an item is most alike, not before a position."""
+    """Return the index of the row most similar to an item, at or after a position."""
     nearby = range(min(position, len(rows) - 1), len(rows))
     return max(nearby, key=lambda at: sum(item.get(name) == value.value for name, value in rows[at].items()))
 
 
 def choose(wanted: Asked) -> str:
-    """Return the value of the last page, as the schemas of the bench say."""
+    """Return the value of the last page, as the schemas of the benchmark require."""
     data: dict[str, Any] = {}
     for pointer, candidates in asked.candidates(wanted.data):
         *above, name = pointer.strip("/").split("/")
@@ -122,7 +122,7 @@ def choose(wanted: Asked) -> str:
 
 
 def notes(wanted: Asked) -> str:
-    """Return the lines that say something, each page after its number."""
+    """Return the lines with content, each page after its number."""
     lines = [
         f"[page {marker[1]}]" if (marker := reading.MARKER.search(line)) else line
         for line in wanted.data.splitlines()
@@ -149,7 +149,7 @@ def combine(wanted: Asked) -> str:
 
 
 def repair(wanted: Asked) -> str:
-    """Correct values without their document: what is missing cannot be added."""
+    """Correct values without their document: missing ones cannot be added."""
     values, end = json.JSONDecoder().raw_decode(wanted.data, wanted.data.index("{"))
     for pointer in asked.POINTERS.findall(wanted.data[end:]):
         correct(values, pointer.strip("/").split("/"))
@@ -185,7 +185,9 @@ def limit(wanted: Asked, count: int) -> int:
 
 
 def rows_shown(previous: str) -> int:
-    """Count the items in an answer that is shown again: "change nothing else" is asked, and it may be cut off."""
+    """Count the items in an answer that is shown again: the request says "change nothing else", and the answer may be
+    cut off.
+    """
     decoder, position, count = json.JSONDecoder(), previous.find("[", previous.find(f'"{ROWS}"')), 0
     while position > 0 and (position := previous.find("{", position)) > 0:
         try:
@@ -199,7 +201,7 @@ def rows_shown(previous: str) -> int:
 
 
 def written(found: Reading, schema: Schema) -> str:
-    """Return the answer in the requested form. What allows null and was not found is null."""
+    """Return the answer in the requested form. Values that were not found are null where null is allowed."""
     data: dict[str, Any] = {}
     evidence: dict[str, Any] = {}
     for pointer, _ in reading.scalars_of(schema):
@@ -232,7 +234,7 @@ def spoiled(row: Item, index: int, wanted: Asked, rate: float) -> Item:
     if dice.random() >= rate:
         return row
     members = reading.members_of(wanted.schema)
-    # A schema for a piece may allow null everywhere. Then nothing shows what is required.
+    # A schema for a piece may allow null everywhere. Then nothing shows which members are required.
     required = [name for name in row if not takes_null(members[name])] or list(row)
     numbers = [name for name in required if isinstance(row[name].value, int | float)]
     if not numbers:
@@ -255,7 +257,7 @@ def spoiled_scalars(found: Reading, wanted: Asked, rate: float) -> dict[str, Fou
 
 
 def dice_of(wanted: Asked, pointer: str) -> Random:
-    """Return the chance of a value: the same for each request, until a complaint names it."""
+    """Return the random generator of a value: the same for each request, until a complaint names the value."""
     named = [any(f"{each}/".startswith(f"{pointer}/") for each in complaint) for complaint in wanted.complaints]
     times = len(named) if wanted.is_part else sum(named)
     return Random(f"{wanted.key} {pointer} {times}")

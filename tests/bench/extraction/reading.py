@@ -1,7 +1,7 @@
-"""Reading of a text as a careful clerk reads it: from nothing but the text that is shown and the schema.
+"""Reading of a text as by a careful clerk: from the shown text and the schema alone.
 
 A table is read by its head. Without one, the reader takes the columns for the members in the order of the schema, as
-models do, and mistakes one number for another. Lines of an item whose beginning is not shown make an item of their own.
+models do, and mistakes one number for another. Lines of an item whose beginning is not shown become a separate item.
 """
 
 import re
@@ -26,7 +26,7 @@ UNDERLINE = re.compile(r"^[|\s:-]+$")  # below the head of a table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A value, and where it was read."""
+    """A value, and the place where it was read."""
 
     value: Any
     page: int
@@ -85,7 +85,7 @@ class Reader:
         self.item: Item | None = None  # of several lines, to which more may be added
         self.row: Item | None = None  # of a table, to which a second line may be added
         self.quoted: list[str] = []  # its lines so far
-        self.is_context = False  # for reading only: what begins there is not returned
+        self.is_context = False  # context lines: items that begin there are not returned
         self.is_head_next = False
         self.groups: Item = {}  # the values that the groups of a table give to its rows
 
@@ -140,7 +140,7 @@ class Reader:
         self.row = self.added(self.groups | {name: value for name, value in item.items() if value})
 
     def group(self, cells: list[str]) -> bool:
-        """Return whether a row is a group, after noting it. Of inner groups nothing is known then."""
+        """Record a row if it is a group, and return whether it is. The values of inner groups are reset."""
         label, _, text = cells[0].partition(": ")
         name = languages.MEMBERS.get(label.casefold(), "")
         if any(cells[1:]) or name not in self.members:
@@ -151,7 +151,7 @@ class Reader:
         return True
 
     def added(self, item: Item) -> Item:
-        """Return an item, after adding it to the result, unless it begins in what is for reading only."""
+        """Return an item, after adding it to the result, unless it begins in the context lines."""
         if not self.is_context:
             self.found.rows.append(item)
         return item

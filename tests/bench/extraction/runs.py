@@ -1,4 +1,4 @@
-"""Which documents are read in which way, and their way through an installation."""
+"""Cases of the benchmark, and their runs through an installation."""
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def cases(names: Sequence[str], *, seed: int) -> Iterator[Case]:
 
 
 def run(installation: Service, wanted: Sequence[Case], ledger: Ledger) -> list[Outcome]:
-    """Submit all documents, and return what became of each."""
+    """Submit all documents, and return their outcomes."""
     tasks = []
     for case in wanted:
         own = asked.instruction(mode=case.mode, run=case.name)

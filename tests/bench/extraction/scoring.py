@@ -1,4 +1,4 @@
-"""Comparison of a result with the truth: rows, single values, citations, and losses that no warning names."""
+"""Comparison of a result with the ground truth: rows, single values, citations, and losses that no warning names."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.bench.extraction.documents import ROWS, Document, Place, Row
 
-SURE = ("exact", "normalized")  # levels that a value that differs must never have
+SURE = ("exact", "normalized")  # levels that a wrong value must never have
 # Warnings about something other than a loss. A repair that has as many items as before has lost none.
 NO_LOSS = (
     *("repaired", "merge_conflict", "sum_differs", "citation_unverified", "citations_incomplete", "value_not_in_text"),

@@ -67,7 +67,7 @@ class Service:
 
 @contextmanager
 def running(settings: Mapping[str, str]) -> Iterator[Service]:
-    """Start servers, web, and workers in a folder of their own, and stop them at the end."""
+    """Start servers, web, and workers in a separate folder, and stop them at the end."""
     home = Path(".local/bench")
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def running(settings: Mapping[str, str]) -> Iterator[Service]:
 
 
 def model(url: str) -> dict[str, str]:
-    """Return the settings that lead to a model server."""
+    """Return the settings for a model server."""
     return {"ETL_LLM_BASE_URL": url, "ETL_LLM_MODEL": MODEL, "NO_PROXY": "127.0.0.1"}
 
 

@@ -1,4 +1,4 @@
-"""The bars, and a table of all documents."""
+"""The bounds, and a table of all documents."""
 
 from collections.abc import Sequence
 from dataclasses import fields

@@ -1,6 +1,4 @@
-"""Sluice's settings with an additional endpoint and a pool for the source, like a service without exports would
-have.
-"""
+"""Sluice's settings with an additional endpoint and a pool for the source, as in a service without exports."""
 
 from config import settings as shipped
 from config.platform.db.base import pool_of

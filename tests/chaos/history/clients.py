@@ -27,7 +27,7 @@ MAX_STREAMS = 3  # of a client, at once
 
 @dataclass
 class Account:
-    """A user, and what its clients know. `token`: label and secret; the label is recorded."""
+    """A user, and the state that its clients have seen. `token`: label and secret; the label is recorded."""
 
     name: str
     token: tuple[str, str]
@@ -211,7 +211,7 @@ class Client:
             self.streams.append(thread)
 
     def follow(self, job: str, cuts: list[int]) -> None:
-        """Read a stream to its end. Leave it after so many events, if not 0, and resume it after the last one."""
+        """Read a stream to its end. Disconnect after each of these numbers of events, except 0, and resume."""
         after = None
         for cut in cuts:
             line = self.read_stream(job, after, cut)

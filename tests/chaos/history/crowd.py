@@ -47,7 +47,7 @@ class Crowd:
         return self.site.web.url
 
     def subscribe(self, client: Client, stack: ExitStack) -> None:
-        """Create a webhook whose receiver records what it gets, and refuses the first attempt of some deliveries."""
+        """Create a webhook whose receiver records its requests, and refuses the first attempt of some deliveries."""
         inbox = stack.enter_context(receiver())
         self.site.receivers.append(inbox)
         hook = client.ask("hook", "POST", "/exports/webhooks", request={"url": inbox.url, "events": EVENTS})["body"]
@@ -71,7 +71,7 @@ class Crowd:
             thread.start()
 
     def stop(self) -> None:
-        """Let all clients finish what they do, and accept in the invariants what they did."""
+        """Let all clients finish their current actions, and accept those actions in the invariants."""
         self.over.set()
         self.operator.thread.join()
         for client in self.clients:

@@ -51,7 +51,7 @@ def ends_early(history: History, line: Line) -> Found:
 
 
 def contradictions(streams: list[Line]) -> Found:
-    """Two streams of a job have the same events between the ids that both cover."""
+    """Check that two streams of a job have the same events between the ids that both cover."""
     known: dict[int, tuple[str, ...]] = {}
     spans = []
     for line in streams:

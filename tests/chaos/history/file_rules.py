@@ -127,7 +127,7 @@ def a_job_has_the_schema_of_its_time(history: History) -> Found:
 
 @rule
 def fresh_files_are_fresh(history: History) -> Found:
-    """Files of a job that reuses none were read after its request, except older ones after a failure of the source."""
+    """Files of a job with `reuse: never` were read after its request, except snapshots after a source failure."""
     ticks = history.of("tick")
     for line, facts, _ in files(history):
         accepted = history.submissions.get(line["job"])

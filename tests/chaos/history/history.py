@@ -1,4 +1,4 @@
-"""The lines of a record as the rules look them up, and the rules' violations.
+"""A record, indexed for the rules, and the violations of the rules.
 
 A happened before B only if A ended before B began. A request without an answer, or with status 5xx, may have been
 carried out.
@@ -56,7 +56,7 @@ class Absence(NamedTuple):
 
 
 class History:
-    """The lines of a record, sorted by their beginnings, and what the rules look up in them."""
+    """The lines of a record, sorted by their start, with indexes for the rules."""
 
     def __init__(self, lines: list[Line]) -> None:
         self.lines = lines

@@ -36,7 +36,7 @@ class Operator:
         connection.close()
 
     def until_done(self, act: Callable[[], Any], what: str, **facts: Any) -> Line:
-        """Repeat an action until the database carries it out, and record it."""
+        """Repeat an action until the database executes it, and record it."""
         began = time.monotonic()
         while True:
             try:

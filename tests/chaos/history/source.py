@@ -1,7 +1,8 @@
-"""Versioned datasets with considerate and with rude functions, and the bytes that the considerate ones must return.
+"""Versioned datasets whose functions leave the session clean or dirty, and the expected bytes of the clean ones.
 
-Each call reads the version of the source once, so all rows of a file carry the same one. A clean row also shows what an
-earlier call may have left in its session. Each schema version has a function and columns of its own.
+Each call reads the version of the source once, so all rows of a file carry the same one. A row of a clean function also
+shows session state that an earlier call may have left behind. Each schema version has a function and columns of its
+own.
 """
 
 import time

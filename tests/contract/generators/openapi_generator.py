@@ -1,4 +1,4 @@
-"""What every generated client must do, with that of openapi-generator for Python."""
+"""The scenario for every generated client, with the Python client of openapi-generator."""
 
 import hashlib
 import os
