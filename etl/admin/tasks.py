@@ -40,7 +40,7 @@ from etl.models import ReviewEvent, Task
 from etl.runstate import whole_metadata
 
 PERCENT = 100
-MOST_EVENTS = 50  # of the history of a result's review
+MAX_EVENTS = 50  # of the history of a result's review
 BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"), "answer")})
 
@@ -275,7 +275,7 @@ class TaskAdmin(StaffActionAdmin):
     @admin.display(description="history")
     def history(self, task: Task) -> SafeString:
         """Return who changed what, without values, which are contents of the document."""
-        events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MOST_EVENTS]
+        events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MAX_EVENTS]
         return below_each_other(
             [
                 (ago_and_exactly(each.created_at), f"{each.get_kind_display()} by {each.user}: {each.pointer or 'all'}")

@@ -51,7 +51,7 @@ from rules.api import rates
 from rules.library import catalog
 
 POLL_SECONDS = 2
-MOST_SECONDS = 60  # that a request may wait for a change
+MAX_SECONDS = 60  # that a request may wait for a change
 
 
 class NoSuchTask(NotFound):
@@ -192,7 +192,7 @@ class TaskView(TaskAPIView):
         responses={200: openapi.SINGLE_TASK, **problems(BadInput, NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
-        seconds = read_seconds(request, "wait", most=MOST_SECONDS)
+        seconds = read_seconds(request, "wait", most=MAX_SECONDS)
         state = seen(request, task_id)
         if seconds and not state.has_ended:
             credential = credential_of(request, owner_id=state.user_id, model=Task)

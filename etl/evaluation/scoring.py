@@ -30,8 +30,8 @@ LEAST_SIMILARITY = Fraction(8, 10)
 ANY = "*"
 # Pairs of items that are compared for the best assignment. With more, each expected item takes the best one that is
 # left; with still more, the sorted items are paired in order. A list of 1,000 items against 1,000 takes seconds.
-MOST_OPTIMAL = 10_000
-MOST_COMPARED = 1_000_000
+MAX_OPTIMAL = 10_000
+MAX_COMPARED = 1_000_000
 DIGITS = re.compile(r"\d+")
 ABSENT: Any = object()
 Credit = int | Fraction
@@ -192,10 +192,10 @@ def rest(items: list[tuple[str, int]], equal: Counter[str]) -> Iterator[int]:
 
 def assigned(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
     size = len(left) * len(right)
-    if size > MOST_COMPARED:
+    if size > MAX_COMPARED:
         yield from zip_longest(left, right, fillvalue=ABSENT)
         return
-    choose = optimal if size <= MOST_OPTIMAL else best_first
+    choose = optimal if size <= MAX_OPTIMAL else best_first
     partners = choose(len(left), len(right), lambda i, j: weight(left[i], right[j]))
     for number, item in enumerate(left):
         yield item, right[partners[number]] if number in partners else ABSENT

@@ -22,7 +22,7 @@ from etl.pages.tree import Sources, resolve
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 
-MOST_FIELDS = 300  # of a form, besides those of added rows
+MAX_FIELDS = 300  # of a form, besides those of added rows
 ROWS = 25  # of a long list, at a time
 NEW_ROWS = 50  # that a form may add
 NEW_LEVELS = 3  # of objects that do not exist yet, which a schema may nest without an end
@@ -100,7 +100,7 @@ class EditForm:
     ) -> None:
         self.data, self.sources, self.at, self.posted, self.add = data, sources, at, posted, add
         # Fields of added rows do not count: the same parts must be in the form when it is sent.
-        self.left, self.count, self.counts = MOST_FIELDS, 0, True
+        self.left, self.count, self.counts = MAX_FIELDS, 0, True
         self.errors: list[str] = []  # that belong to no field
         part = resolve(data, at)
         self.first = first if isinstance(part, list) and first < len(part) else 0

@@ -23,7 +23,7 @@ from etl.pipeline import review
 from etl.runstate import RunState
 from rules.library import catalog
 
-MOST_UNSAVED = 20  # values that a faster person's change has kept from being saved
+MAX_UNSAVED = 20  # values that a faster person's change has kept from being saved
 
 
 class EditPage(TaskPage):
@@ -100,7 +100,7 @@ class EditPage(TaskPage):
         row = self.row()
         differences = pairs((row.current_result or {})["data"], form.entered)
         entered = [pair for pair in differences if pair.is_change and pair.after is not ABSENT]
-        unsaved = [(pair.pointer, text_of(pair.after)) for pair in entered[:MOST_UNSAVED]]
+        unsaved = [(pair.pointer, text_of(pair.after)) for pair in entered[:MAX_UNSAVED]]
         return self.shown(row, self.form(row), status=review.Stale.status, unsaved=unsaved, is_stale=True)
 
     def row(self) -> Task:

@@ -23,8 +23,8 @@ from rules.library import access
 from rules.models import Rule
 from rules.pages.base import RulesPage
 
-MOST_SHOWN = 5  # errors of the expected data
-MOST_EXPECTED = 4_000  # characters of a sample's expected data
+MAX_SHOWN = 5  # errors of the expected data
+MAX_EXPECTED = 4_000  # characters of a sample's expected data
 
 
 class OwnRulePage(RulesPage):
@@ -63,7 +63,7 @@ class EvaluationsPage(OwnRulePage):
     def around(self, rule: Rule) -> dict[str, Any]:
         rows = Sample.objects.filter(rule=rule).select_related("task")
         short = rows.defer("expected", "task__result", "task__last_result").annotate(
-            shown=Left(Cast("expected", TextField()), MOST_EXPECTED)
+            shown=Left(Cast("expected", TextField()), MAX_EXPECTED)
         )
         newest = list(Evaluation.objects.filter(rule=rule).order_by("-id").values_list("number", flat=True)[:2])
         a, b = (whole_number(self.request.GET.get(name, "")) for name in ("a", "b"))
@@ -110,7 +110,7 @@ def refusal(problem: Problem) -> dict[str, Any]:
     if not isinstance(problem, BadInput):
         return {"refused": [problem_text(problem)]}
     of_task = [each.detail for each in problem.errors if each.pointer == "/task_id"]
-    of_data = [placed(each) for each in problem.errors[:MOST_SHOWN] if each.pointer != "/task_id"]
+    of_data = [placed(each) for each in problem.errors[:MAX_SHOWN] if each.pointer != "/task_id"]
     return {"refused_task": of_task, "refused_data": of_data}
 
 

@@ -24,7 +24,7 @@ from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
 from rules.library.choices import rules_for
 
-MOST_EVENTS = 50  # of the history of reviews
+MAX_EVENTS = 50  # of the history of reviews
 WORDS = {"corrected": "Corrected", "approved": "Approved", "approval_removed": "Approval removed"}
 EMPTY = "(empty)"
 PANES = ("markdown", "json")  # that htmx fetches alone
@@ -118,13 +118,13 @@ def sample_of(state: RunState, mode: str, user: User) -> str | None:
 
 def review_of(state: RunState) -> dict[str, Any]:
     """Return the last correction of the result, and the newest events of all results."""
-    events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MOST_EVENTS + 1])
+    events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MAX_EVENTS + 1])
     own = [event for event in events if event.run == state.run and event.kind == ReviewEvent.Kind.CORRECTED]
     return {
         "tag": review.tag(state),
         "corrected": own[0] if own and state.review.corrections else None,
-        "events": [shown(event, state) for event in events[:MOST_EVENTS]],
-        "is_cut": len(events) > MOST_EVENTS,
+        "events": [shown(event, state) for event in events[:MAX_EVENTS]],
+        "is_cut": len(events) > MAX_EVENTS,
     }
 
 

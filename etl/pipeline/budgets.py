@@ -33,7 +33,7 @@ from rules.models import Rule
 
 log = structlog.get_logger(__name__)
 
-MOST_RULES = 100
+MAX_RULES = 100
 STATE = """
 SELECT coalesce(a.daily_tokens, %(user_limit)s::bigint) AS user_limit, coalesce(u.tokens, 0) AS user_used,
        coalesce(r.daily_tokens, %(rule_limit)s::bigint) AS rule_limit, coalesce(t.tokens, 0) AS rule_used
@@ -99,7 +99,7 @@ def of_rules(user: User) -> dict[int, TokenState]:
         has_budget |= Q(pk__in=used)
     rules = Rule.objects.listed().filter(Q(owner=user) | Q(owner=None), has_budget)
     return {
-        rule_id: state(user.pk, rule_id) for rule_id in rules.order_by("pk").values_list("pk", flat=True)[:MOST_RULES]
+        rule_id: state(user.pk, rule_id) for rule_id in rules.order_by("pk").values_list("pk", flat=True)[:MAX_RULES]
     }
 
 

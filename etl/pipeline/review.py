@@ -35,7 +35,7 @@ from rules.schema.subschemas import MAX_LEVELS
 log = structlog.get_logger(__name__)
 
 # A correction of more values is one event with the whole data.
-MOST_EVENTS = 1_000
+MAX_EVENTS = 1_000
 Kind = ReviewEvent.Kind
 
 
@@ -180,7 +180,7 @@ def record(row: Task, user: User, review: Review, changes: list[dict[str, Any]],
 
 def events_of(changes: list[Pair], before: Any, after: Any) -> list[dict[str, Any]]:
     """Return the pointer and the values of each change."""
-    if len(changes) > MOST_EVENTS:
+    if len(changes) > MAX_EVENTS:
         return [{"pointer": "", "change": {"before": before, "after": after}}]
     return [
         {

@@ -11,7 +11,7 @@ from exports.core.states import Source
 from exports.models import Job
 from exports.source import database
 
-MOST = 400  # chunks that are read
+MAX_CHUNKS = 400  # chunks that are read
 LANES = 20
 WIDTH, LEAST = 1000, 2  # of the chart and of its narrowest bar, in SVG units
 
@@ -62,7 +62,7 @@ class WorkerChart:
 
 def chart_of(job: Job) -> WorkerChart | None:
     """Return the chart, or None before the first call."""
-    step = max(1, -(-job.total // MOST))
+    step = max(1, -(-job.total // MAX_CHUNKS))
     now = clock.now()
     rows = sql.rows(CHUNKS, job=job.pk, total=job.total, step=step)
     if not rows:

@@ -127,7 +127,7 @@ MORE = """
         SELECT count(*) AS chunks FROM (
             SELECT FROM exports_chunk c
             WHERE c.job_id = wanted.job_id AND c.status = 'pending' AND NOT c.reusable
-            LIMIT least(wanted.size * wanted.workers, %(most_counted)s)
+            LIMIT least(wanted.size * wanted.workers, %(max_counted)s)
         ) counted
     ) waiting
 ), more AS MATERIALIZED (
@@ -136,7 +136,7 @@ MORE = """
         WHERE c.job_id = (SELECT job_id FROM wanted) AND c.status = 'pending' AND NOT c.reusable AND c.attempts = 0
           AND c.id <> (SELECT chunk_id FROM wanted)
         ORDER BY c.seq LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED
-    ) next LIMIT %(most)s
+    ) next LIMIT %(max_chunks)s
 )
 """
 
@@ -220,7 +220,7 @@ def claim(*, backend: str) -> Claim | None:
 
 
 MAX_BATCH = 32  # chunks of a batch
-MOST_COUNTED = 1024  # waiting chunks that a claim looks at to find its share
+MAX_COUNTED = 1024  # waiting chunks that a claim looks at to find its share
 
 
 def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
@@ -234,8 +234,8 @@ def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
         sizes=orjson.dumps(sizes).decode(),
-        most=MAX_BATCH,
-        most_counted=MOST_COUNTED,
+        max_chunks=MAX_BATCH,
+        max_counted=MAX_COUNTED,
     )
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 

@@ -24,7 +24,7 @@ from rules.schema.json_schema import PLACE
 SCHEMA = "json_schema"
 # The checkbox, and what a browser sends for it.
 COMPLETE, CHECKED = "require_complete", "on"
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 UNREADABLE = "The table was not applied, because the schema's text is not valid JSON. Fix the text first."
 NEW_SCHEMA = {
     "type": "object",
@@ -198,7 +198,7 @@ class RuleForm(forms.Form):
         return whole_number(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
-        shown = errors[:MOST_SHOWN]
+        shown = errors[:MAX_SHOWN]
         seek = finder(self.typed(SCHEMA), [error.pointer.removeprefix(PLACE) for error in shown])
         for error in shown:
             field = field_of(error.pointer)

@@ -22,7 +22,7 @@ MALFORMED = "malformed"
 STEP = "  "
 # Longer texts are refused without parsing: indentation never makes the largest schema this long, and finding the
 # positions of all values in some megabytes takes a minute.
-MOST_TYPED = 8 * SAVED.size
+MAX_TYPED = 8 * SAVED.size
 LONGEST_LIST = 80  # characters of a list on one line
 Span = tuple[int, int]
 Tokens = Iterator[re.Match[str]]
@@ -102,7 +102,7 @@ def read(text: str) -> Any:
 
 
 def is_too_long(text: str) -> bool:
-    return len(text) > MOST_TYPED
+    return len(text) > MAX_TYPED
 
 
 def broken_at(text: str) -> Place | None:
