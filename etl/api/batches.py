@@ -91,7 +91,7 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
 
 
 def check_number(count: int, pointer: str) -> None:
-    if count > acceptance.most_in_batch():
+    if count > acceptance.max_in_batch():
         raise archive.too_many(count, pointer=pointer)
 
 

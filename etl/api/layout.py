@@ -92,7 +92,9 @@ class PageImageView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int, page: int) -> HttpResponseBase:
-        width = read_number(request, "width", least=MIN_WIDTH, most=MAX_WIDTH, default=DEFAULT_WIDTH, unit="pixels")
+        width = read_number(
+            request, "width", minimum=MIN_WIDTH, maximum=MAX_WIDTH, default=DEFAULT_WIDTH, unit="pixels"
+        )
         state = seen(request, task_id)
         check_page(state, page)
         lookup.record_reading(state, user=user_of(request), what="Over the API: opened images of pages.")

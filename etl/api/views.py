@@ -192,7 +192,7 @@ class TaskView(TaskAPIView):
         responses={200: openapi.SINGLE_TASK, **problems(BadInput, NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
-        seconds = read_seconds(request, "wait", most=MAX_SECONDS)
+        seconds = read_seconds(request, "wait", maximum=MAX_SECONDS)
         state = seen(request, task_id)
         if seconds and not state.has_ended:
             credential = credential_of(request, owner_id=state.user_id, model=Task)

@@ -130,7 +130,7 @@ class SampleEvaluation:
             log.warning("usage_not_recorded", error=logs.describe(error), **self.context.usage.as_dict())
 
     def attempt(self) -> float:
-        if self.run.attempts > runstate.most_attempts(Stage.POSTPROCESS):  # the last one killed its worker
+        if self.run.attempts > runstate.max_attempts(Stage.POSTPROCESS):  # the last one killed its worker
             return self.fail(StageLost(code=STAGES[Stage.POSTPROCESS].code))
         try:
             with self.heartbeat:
@@ -160,7 +160,7 @@ class SampleEvaluation:
         if isinstance(error, ArtifactMissing) and not self.run.sample.task.has_ended:
             queue.put_back(self.run, self.usage(), delay=NOT_READ_SECONDS, counts=False)
             return NOT_READ_SECONDS
-        if error.transient and self.run.attempts < runstate.most_attempts(Stage.POSTPROCESS):
+        if error.transient and self.run.attempts < runstate.max_attempts(Stage.POSTPROCESS):
             delay = execution.delay_after(self.run.attempts, error)
             queue.put_back(self.run, self.usage(), delay=delay)
             log.warning("sample_retrying", code=error.code, attempt=self.run.attempts, delay=round(delay, 1))

@@ -74,7 +74,7 @@ def review() -> None:
 
     No message wakes a worker that would notice them. Raises Unavailable and Django's errors.
     """
-    for task_ids in runstate.scan_open(size=BATCH, most=REVIEW_BATCHES):
+    for task_ids in runstate.scan_open(size=BATCH, max_batches=REVIEW_BATCHES):
         statuses = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "status"))
         for task_id in task_ids:
             if statuses.get(task_id) in ENDED:

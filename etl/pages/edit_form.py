@@ -222,7 +222,7 @@ class EditForm:
         """Return the number of rows in the form, with those that were added."""
         if self.posted is None:
             return shown
-        number = whole_number(self.posted.get(f"n{pointer}", ""), most=shown + NEW_ROWS)
+        number = whole_number(self.posted.get(f"n{pointer}", ""), maximum=shown + NEW_ROWS)
         number = shown if number is None else max(number, shown)
         return min(number + (self.add == pointer), shown + NEW_ROWS)
 

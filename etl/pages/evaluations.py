@@ -71,7 +71,7 @@ class EvaluationsPage(OwnRulePage):
             b, a = (newest * 2)[:2] if newest else (0, 0)
         return {
             "samples": list(short.order_by("-id")),
-            "most_samples": samples.MAX_SAMPLES,
+            "max_samples": samples.MAX_SAMPLES,
             "a": a,
             "b": b,
             "compared": evaluations.compare(rule.pk, a, b) if a and b else None,

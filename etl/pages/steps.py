@@ -161,5 +161,5 @@ def facts_of_extracting(state: RunState) -> list[tuple[str, str]]:
 
 
 def attempts(state: RunState, stage: Stage) -> tuple[str, str]:
-    number, most = state.attempts[stage], runstate.most_attempts(stage)
-    return "Attempt", f"{number} of {max(number, most)}" if number else ""
+    number, max_attempts = state.attempts[stage], runstate.max_attempts(stage)
+    return "Attempt", f"{number} of {max(number, max_attempts)}" if number else ""

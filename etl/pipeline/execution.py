@@ -236,7 +236,7 @@ class StageRun:
         try:
             is_refused = isinstance(error, StorageRefused)
             waits = is_refused and self.refused_for < settings.SLUICE.export_storage_patience_seconds
-            has_attempts = may_wait or has_advanced or attempt < runstate.most_attempts(self.state.phase)
+            has_attempts = may_wait or has_advanced or attempt < runstate.max_attempts(self.state.phase)
             if waits or (error.transient and has_attempts):
                 delay = delay_after(attempt, error, refused_for=self.refused_for if waits else 0)
                 self.wait(error, delay, refused=is_refused, counts=may_wait or not (waits or has_advanced))

@@ -134,11 +134,11 @@ def expired_uploads(*, kept: timedelta) -> QuerySet[Upload]:
 
 def charge_tests(user_id: int, count: int = 1) -> None:
     """Charge tests of a rule with a model: one, or one for each sample of an evaluation. Raises QuotaExceeded."""
-    most = settings.SLUICE.etl_daily_rule_tests
-    if not Usage.objects.charge(user_id, "tests", most=most, count=count):
+    limit = settings.SLUICE.etl_daily_rule_tests
+    if not Usage.objects.charge(user_id, "tests", limit=limit, count=count):
         if count == 1:
-            refuse(f"You have tested rules with the language model {most:,} times today")
-        rest = left(most, state(user_id).tests)
+            refuse(f"You have tested rules with the language model {limit:,} times today")
+        rest = left(limit, state(user_id).tests)
         refuse(
-            f"This needs {count:,} tests of rules with the language model, and {rest:,} of today's {most:,} are left"
+            f"This needs {count:,} tests of rules with the language model, and {rest:,} of today's {limit:,} are left"
         )

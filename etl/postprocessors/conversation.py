@@ -244,7 +244,7 @@ class Model:
         key = self.key(question, rounds)
         reply = self.recall(key, question)
         if reply is None:
-            with self.context.budget.call(self.most_tokens(question, rounds), context=self.context):
+            with self.context.budget.call(self.max_tokens(question, rounds), context=self.context):
                 reply = self.pay(question, rounds, key)
         try:
             return check_complete(reply)
@@ -263,7 +263,7 @@ class Model:
         self.count(reply, question, cached=False)
         return reply
 
-    def most_tokens(self, question: Question, rounds: list[Round]) -> int:
+    def max_tokens(self, question: Question, rounds: list[Round]) -> int:
         """Return the most tokens that a call can cost: a token has a byte or more, and an image one for so many
         pixels."""
         texts = [question.data, question.task, question.about, question.part, self.rule.system_prompt]

@@ -52,7 +52,7 @@ def corrected(model: Model, drafts: list[Draft], *, context: StageContext) -> li
         ]
         given = parallel.run(
             [partial(send, model, *request) for request in requests],
-            most=settings.SLUICE.etl_postprocess_parallel,
+            concurrency=settings.SLUICE.etl_postprocess_parallel,
             context=context,
             on_done=lambda _: None,
         )

@@ -221,8 +221,8 @@ def merged_items(
     given = got if isinstance(got, list) else []
     if is_wrong or len(given) > len(items):
         kept = {exact_key(item) for at, item in enumerate(items) if at not in bad}
-        least = len({exact_key(item) for item in items}) if is_wrong else len(items)
-        if len(given) < least or not kept <= {exact_key(item) for item in given}:
+        minimum = len({exact_key(item) for item in items}) if is_wrong else len(items)
+        if len(given) < minimum or not kept <= {exact_key(item) for item in given}:
             raise ItemsLost(f"{pointer or 'The list'} had {len(items)} items, and now lacks some of them.")
         return given, {at: at for at in range(len(given))}
     if len(given) not in (len(items), len(bad)):

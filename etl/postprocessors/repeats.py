@@ -90,8 +90,8 @@ def warn_of_shared_rows(data: Any, schema: Schema, content: str, *, context: Sta
 def count_of(wanted: set[str], rows: list[set[str]]) -> int:
     """Return the number of the rows that have the most of these words."""
     counts = Counter(len(wanted & row) for row in rows)
-    most = max(counts, default=0)
-    return counts[most] if most >= MIN_WORDS else 0
+    maximum = max(counts, default=0)
+    return counts[maximum] if maximum >= MIN_WORDS else 0
 
 
 def rows_of(content: str) -> list[set[str]]:

@@ -98,8 +98,8 @@ def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
         return False
     wide = len(WIDE.findall(prompt))
     words = len(WORD.findall(WIDE.sub(" ", prompt)))
-    least = MIN_TOKENS_PER_WORD * words + MIN_TOKENS_PER_WIDE * wide
-    return words + wide >= MIN_WORDS and reply.usage.prompt_tokens < least
+    minimum = MIN_TOKENS_PER_WORD * words + MIN_TOKENS_PER_WIDE * wide
+    return words + wide >= MIN_WORDS and reply.usage.prompt_tokens < minimum
 
 
 def is_empty(reply: ModelReply, *, is_notes: bool) -> bool:

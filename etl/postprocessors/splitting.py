@@ -93,20 +93,22 @@ def pages_named(first: int, last: int) -> str:
     return f"page {first}" if first == last else f"pages {first} to {last}"
 
 
-def pages_listed(numbers: list[int], *, most: int = 20) -> str:
-    shown = ", ".join(map(str, numbers[:most])) + (f", and {len(numbers) - most} more" if len(numbers) > most else "")
+def pages_listed(numbers: list[int], *, max_pieces: int = 20) -> str:
+    shown = ", ".join(map(str, numbers[:max_pieces])) + (
+        f", and {len(numbers) - max_pieces} more" if len(numbers) > max_pieces else ""
+    )
     return f"page {shown}" if len(numbers) == 1 else f"pages {shown}"
 
 
-def split(text: DocumentText, *, size: int, most: int) -> list[Piece]:
-    """Return pieces of at most `size` characters. Raises DocumentTooLong if there are more than `most`."""
+def split(text: DocumentText, *, size: int, max_pieces: int) -> list[Piece]:
+    """Return pieces of at most `size` characters. Raises DocumentTooLong if there are more than `max_pieces`."""
     pieces: list[Piece] = []
     above = TextAbove(text.content)
     start = Border(0)
     for end in borders(text, size=size):
         if text.content[start.place : end.place].strip():
-            if len(pieces) == most:
-                raise DocumentTooLong(f"The document is longer than {most} pieces of {size} characters.")
+            if len(pieces) == max_pieces:
+                raise DocumentTooLong(f"The document is longer than {max_pieces} pieces of {size} characters.")
             pieces.append(build_piece(text, start, end, above, size=size, number=len(pieces) + 1))
         start = end
     return pieces

@@ -34,7 +34,7 @@ class Question:
     """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
     shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
     response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
-    task, also when a user retries it. `least`: the number of items that lists must have, by pointer. `part` and
+    task, also when a user retries it. `min_items`: the number of items that lists must have, by pointer. `part` and
     `complaints`: of an earlier response, the parts to correct, and the reasons. `images`: of the pages, shown after the
     data."""
 
@@ -49,7 +49,7 @@ class Question:
     is_lasting: bool = False
     reasks: int = REASKS
     pages: tuple[int, int] | None = None  # of the data, for warnings
-    least: dict[str, int] = field(default_factory=dict)
+    min_items: dict[str, int] = field(default_factory=dict)
     part: str = ""
     complaints: tuple[str, ...] = ()
     images: tuple[PageImage, ...] = ()
@@ -127,11 +127,11 @@ def as_meant(reading: ParsedResponse, question: Question) -> list[ParsedResponse
 
 def require_items(response: ParsedResponse, question: Question) -> ParsedResponse:
     """Return the response. Raises InvalidReply if it has fewer items than what it was made from."""
-    counts = {pointer: repair.count_at(response.data, pointer) for pointer in question.least}
+    counts = {pointer: repair.count_at(response.data, pointer) for pointer in question.min_items}
     lost = [
-        (pointer, f"Must have at least {least} items, as in the notes, and has {counts[pointer]}.")
-        for pointer, least in question.least.items()
-        if counts[pointer] < least
+        (pointer, f"Must have at least {min_items} items, as in the notes, and has {counts[pointer]}.")
+        for pointer, min_items in question.min_items.items()
+        if counts[pointer] < min_items
     ]
     if lost:
         raise InvalidReply([f"{pointer}: {words}" for pointer, words in lost], lost)

@@ -137,18 +137,18 @@ def log_unreadable(task_id: int, reason: str) -> None:
     log.error("run_state_unreadable", etl_task_id=task_id, reason=reason)
 
 
-def scan_open(*, size: int, most: int) -> Iterator[list[int]]:
+def scan_open(*, size: int, max_batches: int) -> Iterator[list[int]]:
     """Yield the ids of tasks with an open run-state, in batches. Raises Unavailable.
 
-    `most`: the number of batches, of about `size` keys each. The log reports when there are more.
+    `max_batches`: the number of batches, of about `size` keys each. The log reports when there are more.
     """
     pages = scan_all(size=size)
-    for task_ids in islice(pages, most):
+    for task_ids in islice(pages, max_batches):
         with translate_errors():
             open_ones = open_among(task_ids)
         yield open_ones
     if next(pages, None) is not None:
-        log.warning("run_states_scan_incomplete", keys=size * most)
+        log.warning("run_states_scan_incomplete", keys=size * max_batches)
 
 
 def scan_all(*, size: int) -> Iterator[list[int]]:

@@ -182,12 +182,12 @@ def start(
         take=secrets.token_hex(16),
         lease=settings.SLUICE.etl_lease_seconds,
         attempts=f"attempts_{stage}",
-        most=most_attempts(stage),
+        max_attempts=max_attempts(stage),
         set={"job_id": job_id} if job_id else None,
     )
 
 
-def most_attempts(stage: Stage) -> int:
+def max_attempts(stage: Stage) -> int:
     """Return the maximum number of runs of a stage, including the first."""
     env = settings.SLUICE
     return int(env.etl_ocr_max_attempts if stage == Stage.OCR else env.etl_postprocess_max_attempts)

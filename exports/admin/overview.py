@@ -97,10 +97,10 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
     )
 
 
-def scale_of(most: int) -> tuple[int, str]:
+def scale_of(maximum: int) -> tuple[int, str]:
     """Return the divisor and unit for an axis of bytes, with the units of `size`."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
-        if most >= 1000**power:
+        if maximum >= 1000**power:
             return 1000**power, unit
     return 1, "bytes"
 

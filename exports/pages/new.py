@@ -42,7 +42,7 @@ class NewExportPage(ExportsPage):
             chosen=form.chosen(),
             recent_keys=form.recent_keys(),
             quota=quota_left(self.user.pk),
-            most=settings.SLUICE.export_max_chunks_per_job,
+            limit=settings.SLUICE.export_max_chunks_per_job,
             **context,
         )
 

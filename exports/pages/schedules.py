@@ -45,7 +45,7 @@ class ScheduleListPage(ExportsPage):
                 }
                 for each in schedules
             ],
-            most=editing.MAX_PER_USER,
+            limit=editing.MAX_PER_USER,
             is_full=len(schedules) >= editing.MAX_PER_USER,
             **context,
         )

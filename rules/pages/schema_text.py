@@ -43,12 +43,12 @@ class SchemaSize:
 
     size: int
     levels: int
-    most_size: int = SAVED.size
-    most_levels: int = SAVED.depth
+    max_size: int = SAVED.size
+    max_levels: int = SAVED.depth
 
     @property
     def is_within(self) -> bool:
-        return self.size <= self.most_size and self.levels <= self.most_levels
+        return self.size <= self.max_size and self.levels <= self.max_levels
 
 
 def write(schema: Any) -> str:
@@ -117,7 +117,7 @@ def broken_at(text: str) -> Place | None:
 
 
 def schema_size(schema: Any) -> SchemaSize:
-    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, most=SAVED.depth))
+    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, max_levels=SAVED.depth))
 
 
 def place(text: str, span: Span) -> Place:

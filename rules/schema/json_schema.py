@@ -275,9 +275,11 @@ def draft_of(schema: dict[str, Any]) -> str | None:
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-def levels_of(value: Any, *, most: int) -> int:
-    """Return the number of nested levels of objects and lists, or `most` + 1 if there are more."""
-    return next((levels for levels in range(most + 1) if not exact_json.nested_deeper(value, levels)), most + 1)
+def levels_of(value: Any, *, max_levels: int) -> int:
+    """Return the number of nested levels of objects and lists, or `max_levels` + 1 if there are more."""
+    return next(
+        (levels for levels in range(max_levels + 1) if not exact_json.nested_deeper(value, levels)), max_levels + 1
+    )
 
 
 def size_of(value: Any) -> int:

@@ -111,9 +111,9 @@ def check_room(source: SourceConnection) -> Finding:
     """All slots may need a connection at the same time."""
     needed = settings.SLUICE.export_db_slots + SPARE
     limit = source.role["connections"]
-    most = int(str(scalar(source.connection, "SHOW max_connections")))
-    if 0 <= limit < needed or most < needed:
-        allowed = limit if 0 <= limit < most else most
+    max_connections = int(str(scalar(source.connection, "SHOW max_connections")))
+    if 0 <= limit < needed or max_connections < needed:
+        allowed = limit if 0 <= limit < max_connections else max_connections
         return warning(
             f"{allowed} connections are allowed and up to {needed} are needed: chunks without a connection wait.",
             f"Run ALTER ROLE … CONNECTION LIMIT {needed}, raise max_connections, or lower EXPORT_DB_SLOTS.",

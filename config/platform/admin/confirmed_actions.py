@@ -228,7 +228,7 @@ class StaffActionAdmin(ReadOnly):
             "others": [(why, self.count(len(left)), self.named(left)) for why, left in question.others.items()],
             "named": self.named(question.fitting),
             "unlisted": max(len(question.fitting) - MAX_LISTED, 0),
-            "most": MAX_ROWS,
+            "limit": MAX_ROWS,
             "nonce": secrets.token_urlsafe(12),
             "back": back,
             "action": self.url_of(f"do_{action.name}"),

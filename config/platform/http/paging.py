@@ -37,10 +37,10 @@ def one_of(name: str, text: str, *, among: Collection[str]) -> str:
     return text
 
 
-def whole_number(text: str, *, most: int = LARGEST) -> int | None:
-    """Return the number from 0 to `most` in a query, header, or form field, or None if it is invalid."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    return int(text) if is_number and int(text) <= most else None
+def whole_number(text: str, *, maximum: int = LARGEST) -> int | None:
+    """Return the number from 0 to `maximum` in a query, header, or form field, or None if it is invalid."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))
+    return int(text) if is_number and int(text) <= maximum else None
 
 
 def refusal(name: str, detail: str, *, code: str = "invalid") -> ValidationError:

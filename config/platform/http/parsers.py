@@ -52,9 +52,9 @@ def read(stream: IO[Any]) -> bytes:
 
     In production, `config.platform.http.body_limits` has refused such a body already.
     """
-    most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    body: bytes = stream.read(most + 1)
-    if len(body) > most:
+    limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body: bytes = stream.read(limit + 1)
+    if len(body) > limit:
         raise BodyTooLarge
     return body
 

@@ -61,15 +61,15 @@ class Tokens(TypedDict):
 
 
 def create(
-    user: User, *, name: str = "", limits: Sequence[str] = (), days: int = DAYS, most: int | None = MAX_PER_USER
+    user: User, *, name: str = "", limits: Sequence[str] = (), days: int = DAYS, maximum: int | None = MAX_PER_USER
 ) -> tuple[AuthToken, str]:
     """Create a token, and return its row and its text, which is stored nowhere. `limits`: its scopes, or none for all.
 
-    Raises TooManyTokens if the user has `most` tokens.
+    Raises TooManyTokens if the user has `maximum` tokens.
     """
     with transaction.atomic():
         lock_user(user.pk)
-        if most is not None and AuthToken.objects.filter(user=user).count() >= most:
+        if maximum is not None and AuthToken.objects.filter(user=user).count() >= maximum:
             raise TooManyTokens
         token, text = AuthToken.objects.create(user=user, expiry=timedelta(days=days))
         token.details = TokenDetails.objects.create(token=token, name=name, scopes=list(limits))

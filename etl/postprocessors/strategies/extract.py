@@ -82,8 +82,8 @@ def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context
     """Warn about the merge's decisions, without values, because warnings are shown where results are not."""
     for conflict in merged.conflicts[:MAX_CONFLICTS]:
         how = "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
-        if (count := len(conflict.candidates)) > (most := len(conflicts.shown(conflict))):
-            how += f" It was shown the first and the last ones, {most} of {count}."
+        if (count := len(conflict.candidates)) > (used := len(conflicts.shown(conflict))):
+            how += f" It was shown the first and the last ones, {used} of {count}."
         places = conflicts.pages_of(conflict, cut)
         detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {how}"
         context.warn("merge_conflict", detail, page=cut[max(conflict.origins[0], 0)].first_page)

@@ -36,16 +36,16 @@ SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
 
 
 def assemble(
-    found: ParsedResult, *, kind: DocumentFormat, pages: int | None, most: int, context: StageContext
+    found: ParsedResult, *, kind: DocumentFormat, pages: int | None, limit: int, context: StageContext
 ) -> tuple[str, tuple[Page, ...]]:
     """Return the Markdown and its pages. `pages`: the document's number of pages, if known.
 
-    Warns about pages that the server omitted. Raises EmptyDocument if there is no text, and TooManyPages above `most`.
+    Warns about pages that the server omitted. Raises EmptyDocument if there is no text, and TooManyPages above `limit`.
     """
     texts = texts_of(found, context)
     count = max(pages or found.pages, max(texts) + 1)
-    if count > most:
-        raise TooManyPages.of(count, most)
+    if count > limit:
+        raise TooManyPages.of(count, limit)
     if not any(texts.values()):
         raise EmptyDocument
     missing = [] if found.blocks is None else [place for place in range(count) if place not in texts]

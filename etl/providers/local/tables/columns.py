@@ -85,10 +85,10 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
 def aligned_cuts(words: Words) -> list[float]:
     """Return the middles of the gaps that run through the rows with the most cells."""
     rows = group_words(words)
-    most = max((len(row) for row in rows), default=0)
-    if most < MIN_COLUMNS:
+    widest = max((len(row) for row in rows), default=0)
+    if widest < MIN_COLUMNS:
         return []
-    full = [[word for cell in row for word in cell] for row in rows if len(row) > most / 2]
+    full = [[word for cell in row for word in cell] for row in rows if len(row) > widest / 2]
     size = median(word.size for word in words)
     left = min(word.x0 for word in words)
     space = space_width(words)

@@ -142,13 +142,13 @@ def find_items(bases: list[BaseRow]) -> set[int]:
 
     Others have fewer columns and no amount, or are the head.
     """
-    most = max(len(base.columns) for base in bases)
-    items = [index for index, base in enumerate(bases) if len(base.columns) > FULL_ITEM * most and is_item(base)]
+    widest = max(len(base.columns) for base in bases)
+    items = [index for index, base in enumerate(bases) if len(base.columns) > FULL_ITEM * widest and is_item(base)]
     if not items:
         return set()
     amount = max(line.last for line in bases[items[0]].lines)
     parts = all(
-        amount not in number_columns(base) and is_part(base, most, amount)
+        amount not in number_columns(base) and is_part(base, widest, amount)
         if index > items[0]
         else not number_columns(base)
         for index, base in enumerate(bases) if index not in items
@@ -156,9 +156,9 @@ def find_items(bases: list[BaseRow]) -> set[int]:
     return set(items) if parts else set()
 
 
-def is_part(base: BaseRow, most: int, amount: int) -> bool:
+def is_part(base: BaseRow, widest: int, amount: int) -> bool:
     """Return whether a baseline has few columns, or not many and none of amounts, such as a price and its discounts."""
-    return len(base.columns) <= most / 2 or (len(base.columns) <= FULL_ITEM * most and amount not in base.columns)
+    return len(base.columns) <= widest / 2 or (len(base.columns) <= FULL_ITEM * widest and amount not in base.columns)
 
 
 def number_columns(base: BaseRow) -> set[int]:
