@@ -21,7 +21,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import whole_number
 from etl.api import lookup, openapi
-from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.api.views import NoSuchTask, TaskAPIView, visible
 from etl.core import metrics
 from etl.models import Task
 from etl.pipeline import representation
@@ -45,7 +45,7 @@ class TaskEventsView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        state = lookup.open_result(seen(request, task_id), user=user_of(request))
+        state = lookup.open_result(visible(request, task_id), user=user_of(request))
         start = begin(state, request.headers.get("Last-Event-ID", ""))
         credential = credential_of(request, owner_id=state.user_id, model=Task)
         connection.close()

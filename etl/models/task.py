@@ -39,7 +39,7 @@ def new_uuid() -> str:
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
-    def owned_by(self, user: Any) -> Self:
+    def visible_to(self, user: Any) -> Self:
         """Return the tasks that the user may view: their own, or all for staff with the permission to view them."""
         return self if staff.may(user, Task) else self.filter(user=user)
 

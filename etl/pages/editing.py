@@ -105,7 +105,7 @@ class EditPage(TaskPage):
 
     def row(self) -> Task:
         """Return the row of a completed task with data. Raises NotFound, NotPermitted, NotCompleted and NoData."""
-        rows = Task.objects.owned_by(self.user).filter(pk=self.kwargs["task_id"])
+        rows = Task.objects.visible_to(self.user).filter(pk=self.kwargs["task_id"])
         row = require_first(rows, NotFound(UNKNOWN))
         staff.require_change(self.user, row)
         if row.status != Status.COMPLETED:

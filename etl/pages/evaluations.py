@@ -17,7 +17,7 @@ from config.platform.ui.base import Action, Listing, problem_text
 from etl.evaluation import evaluations, samples
 from etl.models import Evaluation, Sample
 from etl.models.evaluation import EvaluationStatus
-from etl.pages.base import owned
+from etl.pages.base import visible
 from rules.api import rates
 from rules.library import access
 from rules.models import Rule
@@ -137,7 +137,7 @@ class AddResult(Action):
     throttle = rates.DocumentThrottle
 
     def act(self, *, task_id: int) -> str:
-        task = samples.owned_task(owned(task_id, user=self.user).pk, user=self.user)
+        task = samples.owned_task(visible(task_id, user=self.user).pk, user=self.user)
         rules = access.changeable(self.user, task.rule_id)
         samples.add(rules, task.rule_id, task, samples.result_of(task))
         return "Added to the samples of its rule. Evaluations expect this result."

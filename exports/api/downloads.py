@@ -20,7 +20,7 @@ from config.platform.http.responses import SECRET
 from config.platform.http.scopes import DATA
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, rates
-from exports.api.views import NoSuchExport, client_of, owned
+from exports.api.views import NoSuchExport, client_of, visible
 from exports.delivery import chunk_files, links, receipts
 from exports.delivery.access import AccessRemoved
 from exports.jobs import schemas
@@ -42,7 +42,7 @@ class LinkView(APIView):
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id, by_staff=False)
+        job = visible(request, job_id, by_staff=False)
         EmptyBody.read(request.data)
         link = receipts.fresh_link(job, client_of(request))
         url = request.build_absolute_uri(links.path_of(link))
@@ -149,5 +149,5 @@ class FileView(APIView):
         },
     )
     def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
-        url = chunk_files.presign(owned(request, job_id, by_staff=False), key=key, effective_date=effective_date)
+        url = chunk_files.presign(visible(request, job_id, by_staff=False), key=key, effective_date=effective_date)
         return HttpResponseRedirect(url, headers=NO_TRACE)

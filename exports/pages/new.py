@@ -51,7 +51,7 @@ class NewExportPage(ExportsPage):
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial() | {name: self.request.GET[name] for name in IN_QUERY if name in self.request.GET}
-        return initial_like(views.owned(api_request(self.request), earlier))
+        return initial_like(views.visible(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         """Apply the rate limit before parsing the form, because parsing a long list is expensive."""

@@ -82,7 +82,7 @@ class ScheduleFormPage(ExportsPage):
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial()
-        return initial_repeating(views.owned(api_request(self.request), earlier))
+        return initial_repeating(views.visible(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         self.count(PreviewThrottle if "check" in request.POST else None)
