@@ -24,7 +24,7 @@ from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs
 from etl import runstate
 from etl.core import metrics
-from etl.core.errors import ArtifactMissing, EtlError, Fenced, StageLost, explain
+from etl.core.errors import ArtifactMissing, EtlError, Fenced, StageLost
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
 from etl.evaluation import dispatch, queue, scoring
@@ -173,7 +173,7 @@ class SampleEvaluation:
         self.finish(
             SampleStatus.FAILED,
             scoring.score(self.run.sample.expected, ABSENT),
-            error=explain(error, stage=Stage.POSTPROCESS) | {"retryable": error.is_operational},
+            error={"code": error.code, "detail": error.detail, "is_operational": error.is_operational},
         )
         return 0
 

@@ -27,7 +27,7 @@ def call_for_each(
     context.progress(0, steps)
     return parallel.run(
         [partial(call, piece) for piece in pieces],
-        max_pieces=settings.SLUICE.etl_postprocess_parallel,
+        concurrency=settings.SLUICE.etl_postprocess_parallel,
         context=context,
         on_done=lambda done: context.progress(done, steps),
     )
