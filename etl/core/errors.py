@@ -13,7 +13,7 @@ class EtlError(Exception):
     transient = False
     # A manual retry may succeed.
     retryable = False
-    # The installation, its settings, or its budgets are the cause. This says nothing about the document or the rule.
+    # The cause is the installation, its settings, or its budgets, and neither the document nor the rule.
     is_operational = False
     detail = "The task failed."
     # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.

@@ -103,7 +103,7 @@ def finish_deletions() -> int:
 
 
 def delete_expired() -> int:
-    """Delete ended tasks that were kept for as long as their client, or else ETL_RETENTION_DAYS, says."""
+    """Delete ended tasks whose retention period, set by the client or ETL_RETENTION_DAYS, is over."""
     tasks = expired()
     for task in tasks:
         with actions.reading_state():
