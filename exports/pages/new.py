@@ -20,7 +20,8 @@ from exports.core.states import JobStatus
 from exports.jobs import submission
 from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left
-from exports.pages.form import FILTERS, ExportForm, fresh_initial, initial_like
+from exports.pages.form import FILTERS, ExportForm
+from exports.pages.form_initial import fresh_initial, initial_like
 
 IN_QUERY = ("dataset", "rule", "batch", "status", "date_from", "date_to")
 NEWEST = 5  # exports that the estimate is based on

@@ -17,7 +17,7 @@ from exports.api import rates, views
 from exports.api.schedules import read_export
 from exports.models import Job, Schedule, ScheduleRun
 from exports.pages.base import ExportsPage, quota_left
-from exports.pages.form import fresh_initial
+from exports.pages.form_initial import fresh_initial
 from exports.pages.new import PreviewThrottle, problems
 from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeating, planned_runs
 from exports.schedules import editing, representation
