@@ -139,7 +139,7 @@ class TaskEventHub(sse.EventHub[int]):
     opened, closed = metrics.STREAMS_OPENED, metrics.STREAMS_CLOSED
 
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
-        """One round trip to Redis, and one query only for tasks that it does not have."""
+        """Read the states, in one round trip to Redis, and one query for the tasks that it does not have."""
         try:
             states = lookup.known(after)
         finally:

@@ -141,7 +141,7 @@ def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def find(rule_id: int, number: int) -> Any:
-    """Raises NoSuchEvaluation."""
+    """Return an evaluation. Raises NoSuchEvaluation."""
     return require_first(of_rule(rule_id).filter(number=number), NoSuchEvaluation)
 
 
@@ -193,7 +193,7 @@ class Comparison:
 
 
 def compare(rule_id: int, a: int, b: int) -> Comparison:
-    """Raises NoSuchEvaluation."""
+    """Compare two evaluations of a rule. Raises NoSuchEvaluation."""
     one, other = find(rule_id, a), find(rule_id, b)
     pointers = sorted({*one.fields, *other.fields})
     fields = [FieldPair(pointer=name, a=one.fields.get(name), b=other.fields.get(name)) for name in pointers]

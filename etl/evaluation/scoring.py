@@ -228,8 +228,8 @@ def optimal(rows: int, columns: int, weigh: Callable[[int, int], float]) -> dict
 
 
 def least_cost(costs: Sequence[Sequence[float]], columns: int) -> dict[int, int]:  # noqa: C901 - one algorithm
-    """Solve the assignment problem by shortest augmenting paths (the Hungarian algorithm). At most as many rows as
-    columns. Row and column 0 are sentinels.
+    """Solve the assignment problem by shortest augmenting paths (the Hungarian algorithm). `costs` has at
+    most as many rows as columns. Row and column 0 are sentinels.
     """
     rows = len(costs)
     of_row, of_column = [0.0] * (rows + 1), [0.0] * (columns + 1)  # potentials

@@ -289,7 +289,7 @@ def text_of(value: Any) -> str:
 
 
 def lines(text: str) -> str:
-    """Browsers send the line breaks of a text as CRLF."""
+    """Normalize line breaks, which browsers send as CRLF."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -71,7 +71,7 @@ class EditPage(TaskPage):
         return redirect(f"{reverse('document', args=[task_id])}#json")
 
     def save(self, row: Task, form: EditForm) -> None:
-        """Raises Stale before DoesNotFit: errors in fields of data that has changed mean nothing."""
+        """Save a correction. Raises Stale before DoesNotFit, because errors in outdated data are meaningless."""
         tag = self.request.POST.get("tag", "")
         review.require_match(tag, review.tag(RunState.of_row(row)))
         if form.has_errors:

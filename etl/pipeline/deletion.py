@@ -85,7 +85,7 @@ def delete_objects(deletion: Deletion) -> None:
 
 
 def remove(deletion: Deletion) -> None:
-    """Raises StorageError."""
+    """Delete the objects of a deleted task. Raises StorageError."""
     keys = [deletion.document_key]
     for prefix in artifacts.folders_of(deletion.pk):
         keys += [item.key for item in storage.list_objects(prefix) if artifacts.OWN_KEY.fullmatch(item.key)]

@@ -47,7 +47,7 @@ def begin(task: Task, *, stage: Stage) -> None:
 
 
 def begin_many(tasks: Mapping[Task, Stage]) -> None:
-    """Do the same for several tasks, in a few round trips, or leave the rest to recovery."""
+    """Create run-states and wake workers for several tasks, in a few round trips, or leave the rest to recovery."""
     try:
         runstate.create_many(tasks)
         with connection() as broker:

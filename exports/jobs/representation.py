@@ -303,5 +303,5 @@ def dataset(dataset: Dataset) -> schemas.Dataset:
 
 
 def dataset_detail(each: Dataset) -> schemas.DatasetDetail:
-    """Raises ColumnsUnknown."""
+    """Represent a dataset with its columns. Raises ColumnsUnknown."""
     return {**dataset(each), "columns": columns_of(each)}

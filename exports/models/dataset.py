@@ -52,13 +52,13 @@ def default_formats() -> list[str]:
 
 class DatasetQuerySet(models.QuerySet["Dataset"]):
     def with_own_path(self) -> "DatasetQuerySet":
-        """Exclude rows from before a path was reserved."""
+        """Exclude datasets whose path became reserved after they were registered."""
         return self.exclude(models.Q(base_path=RESERVED) | models.Q(base_path__startswith=f"{RESERVED}/"))
 
     def granted_to(self, user_id: int) -> "DatasetQuerySet":
-        """Datasets that the user may export: open ones, those granted to a group of the user, all for a superuser.
+        """Return the datasets that a user may export: open ones and those granted to a group, or all for superusers.
 
-        Annotates `granted_patterns`, the key patterns of these grants; None without a limit to some keys.
+        Annotates `granted_patterns`, the key patterns of these grants; None if all keys are allowed.
         """
         grants = Grant.objects.filter(dataset=OuterRef("pk"))
         own = grants.filter(group__user=user_id)
@@ -73,7 +73,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
         )
 
     def in_order(self) -> "DatasetQuerySet":
-        """Registered datasets by their names, and then the built-in ones."""
+        """Order by name, with built-in datasets last."""
         return self.order_by(models.Case(models.When(kind=Kind.FUNCTION, then=0), default=1), "name")
 
     def of_functions(self) -> "DatasetQuerySet":

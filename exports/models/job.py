@@ -50,7 +50,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(Job.matches(text))
 
     def ready_to_complete(self) -> "JobQuerySet":
-        """Jobs whose chunks are all done, without a receipt yet."""
+        """Return the jobs whose chunks are all done, without a receipt yet."""
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":

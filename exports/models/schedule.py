@@ -14,7 +14,7 @@ MAX_REASON = 300  # characters
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def due(self, now: datetime) -> "ScheduleQuerySet":
-        """Schedules that the scheduler should look at, the most overdue first."""
+        """Return the schedules to check, the most overdue first."""
         return self.filter(check_at__lte=now).order_by("check_at")
 
 
@@ -93,7 +93,7 @@ class Schedule(models.Model):
         self.enabled, self.disabled_reason, self.next_run_at, self.check_at = True, "", at, at
 
     def disable(self, reason: str) -> None:
-        """Pause. Does not save."""
+        """Disable the schedule. Does not save."""
         self.enabled, self.next_run_at, self.check_at = False, None, None
         self.disabled_reason = reason[:MAX_REASON]
 

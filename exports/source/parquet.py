@@ -183,7 +183,8 @@ HEX = "\\x"
 
 
 def after(prefix: str, text: str) -> str:
-    """Raises ValueError without the prefix: `bytea_output = escape`, which a function can set, may look like hex."""
+    """Remove the prefix. Raises ValueError without it: `bytea_output = escape`, which a function can set, may look like
+    hex."""
     if not text.startswith(prefix):
         raise ValueError(prefix)
     return text.removeprefix(prefix)

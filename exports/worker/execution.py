@@ -139,7 +139,7 @@ def stop_without_servers() -> Iterator[None]:
 
 
 def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
-    """Bring one claimed chunk to an outcome, and record it under the fencing token, or leave that to the batch.
+    """Process one claimed chunk, and record its outcome under the fencing token, or leave that to the batch.
 
     This yields when another chunk may call the source, while the file of this one is uploaded.
     """

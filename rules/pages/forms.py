@@ -180,7 +180,7 @@ class RuleForm(forms.Form):
             self.flaws.append(self.table.flaw)
         return None if self.flaws else values
 
-    def forgive_missing_name(self) -> None:
+    def hide_missing_name(self) -> None:
         """Do not report the empty name of a new rule before the user saves it."""
         left = [flaw for flaw in self.flaws if flaw.field != "name" or self.typed("name")]
         self.lacks_name, self.flaws = len(left) < len(self.flaws), left

@@ -124,7 +124,7 @@ def check_identity_provider(env: Environment) -> Finding:
 
 
 def check_webhooks(env: Environment) -> Finding:
-    """Users choose the URLs of webhooks, so EXPORT_WEBHOOK_ALLOW_CIDRS decides which internal servers they reach."""
+    """Check EXPORT_WEBHOOK_ALLOW_CIDRS, the internal servers that users can reach through URLs of webhooks."""
     allowed = env.export_webhook_allow_cidrs
     if within(METADATA_SERVICE, allowed):
         return failure(

@@ -86,7 +86,7 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
 
 def role(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: `is_read_only` is true for auditors."""
+    """Add `is_read_only` to the context, which is true for auditors."""
     return {"is_read_only": partial(roles.is_auditor, getattr(request, "user", AnonymousUser()))}
 
 

@@ -47,7 +47,7 @@ class Protocol(ABC):
     can_cancel: ClassVar[bool] = False
 
     def __init__(self, client: MinerUClient, *, tier: str = "") -> None:
-        """`tier`: the quality to request, by the server's name or ours; "" for the best."""
+        """Create a protocol. `tier`: the requested quality, by the server's name or ours; "" for the best."""
         self.client = client
         self.tier = tier
 

@@ -207,7 +207,7 @@ def retry_after(status: int, what: str, *, required: bool = False) -> OpenApiPar
 
 
 def idempotency_key(description: str) -> OpenApiParameter:
-    """`description`: the lifetime of a key, and the definition of a repeated request."""
+    """Return the header. `description`: the lifetime of a key, and the definition of a repeated request."""
     return OpenApiParameter(
         "Idempotency-Key",
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
