@@ -169,7 +169,7 @@ WITH mine AS MATERIALIZED (
 )
 
 
-# All chunks are locked before the first part locks the job. The parts then see what the chunks are.
+# All chunks are locked before the first part locks the job, so that their statuses do not change between the parts.
 LOCK_ACTIVE = """
 SELECT count(*) FROM (
     SELECT FROM exports_chunk
@@ -216,7 +216,7 @@ def try_to_cancel(job: Job) -> int | None:
 
 
 def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
-    """Submit the request of a job again, as `submission.submit` does. Also raise NotReplayable."""
+    """Submit the request of a job again, as `submission.submit` does. Also raises NotReplayable."""
     return submission.submit(lambda: request_of(job, caller.user_id), caller)
 
 
@@ -254,5 +254,5 @@ def request_of(job: Job, user_id: int) -> submission.ExportRequest:
 
 
 def has_columns(dataset: Dataset, names: list[str]) -> bool:
-    """Return whether the dataset has these columns, as far as they are known: the call fails otherwise."""
+    """Return whether the dataset has these columns. True if its columns are unknown: the call may then fail."""
     return dataset.columns is None or {column["name"] for column in dataset.columns} >= set(names)
