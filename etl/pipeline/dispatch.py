@@ -102,8 +102,10 @@ def signature(name: str, task_id: int) -> Signature:
 
 
 def draw(*, task_id: int, page: int, width: int, pixels: int = 0) -> None:
-    """Ask a worker for the image of a page: for people in this width, or for models with at most so many pixels. If the
-    message is lost, the next request sends it again."""
+    """Request the image of a page from a worker. `width`: of an image for people; `pixels`: the maximum of one for
+    models.
+
+    If the message is lost, the next request sends it again."""
     facts = {"task_id": task_id, "page": page, "width": width, "pixels": pixels}
     message = current_app.signature(DRAW, kwargs=facts, immutable=True)
     try:

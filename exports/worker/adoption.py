@@ -67,8 +67,8 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
 # ---- During a completion --------------------------------------------------------------------------------------------
 
 # Another job replaced a file between the end of the chunk and the bundle. The chunk adopts the newer file, the job's
-# sums change with it, and clients see that as `chunk` and `progress` events. A job that requests fresh files adopts none
-# that was read before the job began: an export that read earlier may be the last to write. The job's row is locked
+# sums change with it, and clients see that as `chunk` and `progress` events. A job that requests fresh files adopts
+# none that was read before the job began: an export that read earlier may be the last to write. The job's row is locked
 # first, which only the holder of the completion may do. It cannot deadlock with the end of a chunk, as all are done.
 ADOPT = (
     """

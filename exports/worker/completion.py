@@ -272,8 +272,8 @@ def fail_exhausted() -> None:
 
 # The object is missing, unreferenced, or of another dataset or schema version, so the chunk is exported again. In the
 # last case, the chunk gets a path of its schema version: jobs of two versions would otherwise replace each other's
-# files forever. This is the only transition from done to pending, and happens only before the job has ended. A reused chunk
-# was refunded at its end, and must not be refunded again.
+# files forever. This is the only transition from done to pending, and happens only before the job has ended. A reused
+# chunk was refunded at its end, and must not be refunded again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
@@ -319,7 +319,7 @@ WITH ours AS MATERIALIZED (
 
 
 def export_missing_again(job: Job, token: int) -> int:
-    """Queue the chunks whose files are missing for another export, and return their number.
+    """Queue the chunks whose files are missing for another export. Returns their number.
 
     For EXPORT_STORAGE_PATIENCE_SECONDS this costs no attempt, because another schema version of the dataset may be
     exported to the same paths. Later, the last attempt fails the job.

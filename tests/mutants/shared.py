@@ -240,8 +240,8 @@ MUTANTS = [
     ),
     CONTROL(
         name="do not record a cancel",
-        old="    completion.record(outcome.state)\n\n\ndef why_not",
-        new="\n\ndef why_not",
+        old="    completion.record(outcome.state)\n\n\ndef refusal_detail",
+        new="\n\ndef refusal_detail",
         tests=control("a_pending_task_is_cancelled"),
     ),
     Mutant(
