@@ -1,4 +1,4 @@
-"""Rows of recurring exports: schedules, and what became of each planned time."""
+"""Models of recurring exports: schedules, and the outcomes of their planned times."""
 
 import uuid
 from datetime import datetime, timedelta
@@ -99,7 +99,7 @@ class Schedule(models.Model):
 
 
 class ScheduleRun(models.Model):
-    """The outcome of one planned time, or of a run by hand. Written in the transaction that moves the schedule on."""
+    """The outcome of one planned time, or of a run by hand. Written in the transaction that advances the schedule."""
 
     class Outcome(models.TextChoices):
         STARTED = "started"  # the job has the status from now on

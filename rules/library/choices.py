@@ -13,7 +13,7 @@ Groups = list[tuple[str, list[tuple[str, str]]]]
 def rules_for(user: User) -> tuple[str, Groups]:
     """Return the label of the default rule, or "", and the rules that the user may use, in groups.
 
-    Includes rules that need a language model where none is configured, with a note, for retries after it is.
+    Rules that need a language model are included, with a note if none is configured: a retry may follow once one is.
     """
     rules = (
         catalog.visible_to(user)

@@ -52,9 +52,8 @@ class FormError:
 
 @dataclass(slots=True, kw_only=True)
 class FieldTable:
-    """The table of the schema's fields. `shown` and `typed`: the rows that the browser has; `rows`: those to show.
-
-    They stay as typed while an edit is refused, or the text cannot be read: `is_kept`.
+    """The table of the schema's fields. `shown`: the rows that the page was sent with; `typed`: those that it returned;
+    `rows`: those to show. `is_kept`: they stay as typed, because an edit was refused or the text cannot be read.
     """
 
     shown: list[Row] = field(default_factory=list)
@@ -91,14 +90,14 @@ class FieldTable:
 
     @property
     def is_current(self) -> bool:
-        """Whether the browser has the rows: replacing them would interrupt the user."""
+        """Whether the browser already shows the rows. Replacing them would only interrupt the user."""
         return self.is_kept or fields.same_table(self.rows, self.typed, self.shown)
 
 
 class RuleForm(forms.Form):
     """A rule as typed; the template renders its fields. `since`: the version that the editing started from.
 
-    `table` has the fields of the schema. Edits of the table are in the schema's text from the start.
+    `table` has the fields of the schema. Edits of the table are applied to the schema's text first.
     """
 
     name = forms.CharField(required=False, strip=False)
@@ -207,7 +206,7 @@ class RuleForm(forms.Form):
             found = seek(inside) if field == SCHEMA else None
             self.flaws.append(FormError(field=field, label=label, detail=error.detail, pointer=inside, place=found))
         if self.is_bound:
-            self.is_valid()  # which Django wants before errors are added
+            self.is_valid()  # Django requires this before errors are added
             show_in(self, BadInput(*errors), fields=field_of)
 
 
