@@ -24,7 +24,7 @@ KEY, DATE, MORE = "key", "effectiveDate", "a third column"
 
 
 class PastedLine(NamedTuple):
-    """A line that is not empty: its number, from 1, and its cells."""
+    """A non-empty line: its number, from 1, and its cells."""
 
     number: int
     cells: list[str]

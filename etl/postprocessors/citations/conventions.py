@@ -17,13 +17,14 @@ SPACES = re.compile("[ \u00a0]")
 # Decimals that may as well be a time or a day and month.
 TIME_OR_DAY = re.compile(r"(?:[01]?\d|2[0-4])[.,][0-5]\d|(?:[012]?\d|3[01])[.,](?:0\d|1[012])")
 CENTS = 2
-TOLERATED = 3  # so many sure votes outweigh a weak one against them
+TOLERATED = 3  # sure votes that outweigh one weak vote against them
 POINT, COMMA = ".", ","
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """`decimal`: the decimal mark, `.` or `,`. `spaces`: whether spaces separate groups. None: undecided."""
+    """The notation of numbers. `decimal`: the mark, `.` or `,`. `spaces`: whether spaces separate groups. None:
+    unknown."""
 
     decimal: str | None = None
     spaces: bool | None = None
@@ -41,7 +42,7 @@ class Digits:
     point: Decimal | None = None
     comma: Decimal | None = None
     vote: str = ""
-    weight: int = 0  # 2 if nothing but an amount has this form, else 1
+    weight: int = 0  # 2 if only an amount can have this form, else 1
     groups: str = ""
     soft: bool = False
     has_separator: bool = False

@@ -98,7 +98,7 @@ def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context
 def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model, context: StageContext) -> Any:
     """Return the merged data without items that do not fit the schema, corrected by the model if the rest does not.
 
-    Raises SchemaInvalid, also without asking when a required value was not found: a model could only invent it.
+    Raises SchemaInvalid. If only required values are missing, the model is not asked: it could only invent them.
     """
     schema = rule.json_schema or {}
     guide = Guide.of(schema)

@@ -1,11 +1,11 @@
 """Markdown with pages, built from a server's result.
 
 A server's own Markdown has no page boundaries, so the text is built from the blocks of each page. Headers and footers,
-which MinerU omits from its Markdown, are kept: letters have their sender there, and invoices their number. If the
-blocks do not have all text of the server's Markdown, that Markdown is one page: text matters more than page numbers.
+which MinerU omits from its Markdown, are kept, because they contain senders of letters and numbers of invoices. If the
+blocks lack text of the server's Markdown, that Markdown becomes a single page: text matters more than page numbers.
 
-Images are not kept, so links to them lead nowhere and are left out; their captions, and what a model saw in them, stay.
-HTML tables stay as they are: Markdown has none that span cells.
+Images are not kept, so links to them are removed. Their captions, and descriptions by a model, stay. HTML tables stay
+as they are, because tables in Markdown have no spanning cells.
 """
 
 import re
