@@ -32,7 +32,7 @@ class TaskEventsView(TaskAPIView):
     """`GET /tasks/{id}/events`: a response that lasts until the task has ended."""
 
     audited = CHANGES
-    http_method_names = ("get",)  # Django would make a HEAD of it
+    http_method_names = ("get",)  # without this, Django would add HEAD
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(

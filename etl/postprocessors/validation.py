@@ -1,4 +1,4 @@
-"""Validation of a model's replies, and the words for what does not fit."""
+"""Validation of a model's replies, and messages about mismatches."""
 
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -31,12 +31,12 @@ class PageImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
-    shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
-    response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
-    task, also when a user retries it. `min_items`: the number of items that lists must have, by pointer. `part` and
-    `complaints`: of an earlier response, the parts to correct, and the reasons. `images`: of the pages, shown after the
-    data."""
+    """A question to a model. `label`: of the call, in its task. `task` and `about`: the instruction, and a description
+    of the data. `schema`: shown to the model; `checked`: the schema that validates the response, with fewer
+    descriptions. `is_notes`: the response is text, and the schema only selects what is relevant. `is_lasting`: a valid
+    response is kept for the whole task, also when a user retries it. `min_items`: the number of items that lists must
+    have, by pointer. `part` and `complaints`: of an earlier response, the parts to correct, and the reasons. `images`:
+    of the pages, shown after the data."""
 
     label: str
     task: str
@@ -126,7 +126,7 @@ def as_meant(reading: ParsedResponse, question: Question) -> list[ParsedResponse
 
 
 def require_items(response: ParsedResponse, question: Question) -> ParsedResponse:
-    """Return the response. Raises InvalidReply if it has fewer items than what it was made from."""
+    """Return the response. Raises InvalidReply if it has fewer items than the question requires."""
     counts = {pointer: repair.count_at(response.data, pointer) for pointer in question.min_items}
     lost = [
         (pointer, f"Must have at least {min_items} items, as in the notes, and has {counts[pointer]}.")

@@ -58,7 +58,7 @@ class LinkRefused(Problem):
     headers = NO_TRACE
     detail = "This link cannot be used."
 
-    WHY = {
+    DETAILS = {
         "link_invalid": "The link is invalid or was changed.",
         "link_expired": "The link has expired. The owner can create a new one until the delivery expires; then, export"
         " again: existing files are reused.",
@@ -70,7 +70,7 @@ class LinkRefused(Problem):
     }
 
     def __init__(self, refusal: links.LinkUnusable) -> None:
-        super().__init__(self.WHY.get(refusal.outcome))
+        super().__init__(self.DETAILS.get(refusal.outcome))
         self.code = refusal.outcome
 
 
@@ -90,7 +90,7 @@ class DownloadView(APIView):
             **openapi.THE_FILE,
             204: OpenApiResponse(description="The request was a prefetch, which does not use up the link."),
             302: OpenApiResponse(description="Redirect to the object."),
-            (403, CONTENT_TYPE): ProblemResponses(LinkRefused.WHY),
+            (403, CONTENT_TYPE): ProblemResponses(LinkRefused.DETAILS),
             **problems(NotFound, throttling.RateLimited),
         },
     )
