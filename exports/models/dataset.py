@@ -25,7 +25,7 @@ class Format(models.TextChoices):
 
 
 class Kind(models.TextChoices):
-    """Where the rows come from: a function of the source database, or this service's own documents."""
+    """The origin of the rows: a function of the source database, or this service's own documents."""
 
     FUNCTION = "function"
     DOCUMENTS = "documents"
@@ -86,7 +86,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
                 name=each.name,
                 kind=each.name,
                 function="",
-                base_path=f"_{each.name}",  # no other dataset's path begins so
+                base_path=f"_{each.name}",  # no other dataset's path begins with an underscore
                 formats=list(each.formats),
                 columns=list(each.columns),
                 statement_timeout=MAX_TIMEOUT,
@@ -183,7 +183,7 @@ class Dataset(models.Model):
         return list(filter(self.key_check(), filter(None, map(key_patterns.example_of, patterns))))
 
     def grant_check(self) -> Callable[[str], bool]:
-        """Return a function that returns whether the user that `granted_to` was asked for may export a key."""
+        """Return a function that returns whether the user of `granted_to` may export a key."""
         if self.granted_patterns is None:
             return lambda _key: True
         granted = [re.compile(pattern).fullmatch for pattern in self.granted_patterns]

@@ -116,7 +116,7 @@ class Upload:
         return self._commit(conflict.etag)
 
     def content(self, maximum: int) -> bytes | None:
-        """Return the bytes of an object of at most so many. Call it before the end of the context."""
+        """Return the bytes of an object of at most `maximum`. Call it before the end of the context."""
         return bytes(self._last) if self._multipart is None and self._used <= maximum else None
 
     def abort(self) -> None:
