@@ -1,4 +1,4 @@
-"""Ledger of model calls. It outlives retries, which start the usage of a task again."""
+"""Ledger of model calls. It outlives retries, which reset the usage of a task."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Protocol, Self
@@ -30,7 +30,7 @@ class Run(Protocol):
 
 class ModelUsageQuerySet(models.QuerySet["ModelUsage"]):
     def record_run(self, run: Run) -> None:
-        """Record what a run of a task cost, once."""
+        """Record the usage of a run of a task, once."""
         spent = run.metadata["postprocess"]["usage"]
         if spent.get("calls"):
             facts = {"user_id": run.user_id, "rule_id": run.rule_id, **{name: spent[name] for name in COUNTS}}

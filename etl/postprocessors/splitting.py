@@ -3,7 +3,7 @@
 Each character is in exactly one piece, in order; pieces of white space are dropped. A row of a table or an item of
 several lines is split only if it is longer than a piece. Page markers and headings stay with the text after them.
 
-A model is shown more than the piece, all of it marked as for reading only: the headings that it is under, the head of a
+A model is also shown context, marked as for reading only: the headings that it is under, the head of a
 table that continues with the current group, and, where the cut may be inside an item, a few lines of both sides. An
 item belongs to the piece in which it begins.
 """
@@ -43,9 +43,9 @@ PIECE_ENDS = "[this piece ends here; for reading only, the beginning of the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """`text` is `content[start:end]`. `headings`: those that it is under. `lead`: the head and groups that its first
-    table lacks, or ""; `lead_at`: where its rows begin in `text`. `before`, `after`: lines around the piece, where an
-    item may go on there, or ""."""
+    """A piece of a text. `text` is `content[start:end]`. `headings`: those that it is under. `lead`: the head and
+    groups that its first table lacks, or ""; `lead_at`: where its rows begin in `text`. `before`, `after`: lines around
+    the piece, if an item may continue there, or ""."""
 
     number: int
     start: int
