@@ -1,6 +1,6 @@
 """Chunks and slots of lost workers: take back expired leases, and end the calls that may still run.
 
-Each function with a statement of its own is that one statement, as in `exports.worker.transitions`.
+Each function that has its own statement runs only that one, as in `exports.worker.transitions`.
 """
 
 from typing import NamedTuple

@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A value in the text: `content[start:end]`, and how certain it is (see `citing`)."""
+    """A value in the text: `content[start:end]`. `match`: its level of certainty (see `levels`)."""
 
     start: int
     end: int

@@ -252,7 +252,7 @@ def is_content(cell: str) -> bool:
 
 
 def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | None:
-    """Return the span of a number before `CR`, debit, and the like."""
+    """Return the span of a number before `CR`, debit, and similar words."""
     for text, low, high in words_after(plain, end):
         is_side = text.rstrip(".").casefold() in SIDES or (is_amount and text in SHORT_SIDES)
         if is_side and "\n" not in plain[end:low]:

@@ -1,7 +1,8 @@
 """Rows of the document for the items of a list.
 
 A value such as an amount occurs in many rows. The row of its item is the one with the item's other values. If several
-rows have all of them, the order of the items decides, or nothing does: no row is better than a wrong one.
+rows have all of them, the order of the items decides. If that does not either, the item has no row, which is better
+than a wrong one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -86,7 +87,7 @@ def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
 
 
 def quoted_rows(claim: Claim, index: Index) -> set[int]:
-    """Return the rows where the model's quote holds the value."""
+    """Return the rows where the model's quote contains the value."""
     places = [place for quote in claim.quotes[:MAX_CANDIDATES] for place in claim.places_in(quote)[:1]]
     return {index.row_of(place.start) for place in places} or {
         index.row_of(quote[0]) for quote in claim.quotes[:MAX_CANDIDATES] if claim.is_choice
