@@ -96,7 +96,7 @@ def check_number(count: int, pointer: str) -> None:
 
 
 def identity_of(wanted: BatchInput) -> dict[str, Any]:
-    """Return what a repeated request must have in common with the first one."""
+    """Return the values that a repeated request must share with the first one."""
     files = [{"name": file.name, **uploads.SentFile(file).identity()} for file in wanted.files]
     part = {} if wanted.prefix is None else {"prefix": wanted.prefix}
     return {**wanted.options, "files": files, "file_keys": wanted.file_keys, **part}

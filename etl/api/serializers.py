@@ -168,7 +168,7 @@ class SubmitInput:
         self.keep_days: int | None = fields.get("keep_days")
 
     def identity(self) -> dict[str, Any]:
-        """Return what a repeated request must have in common with the first one, besides its document."""
+        """Return the values that a repeated request must share with the first one, besides its document."""
         return {"rule_id": self.rule_id} | ({"keep_days": self.keep_days} if self.keep_days else {})
 
 

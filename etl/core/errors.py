@@ -45,7 +45,7 @@ class BadDocument(EtlError):
 
     @classmethod
     def of(cls, found: int, limit: int) -> Self:
-        """Return the error with what was found, and the limit."""
+        """Return the error with the number found and the limit."""
         error = cls(cls.counted.format(found=found, limit=limit))
         error.found, error.limit = found, limit
         return error

@@ -78,7 +78,7 @@ class Budget(Protocol):
     """A budget of tokens. A call in the block is counted before it ends."""
 
     def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
-        """Make a call that costs at most so many tokens. Raises TokenBudgetExceeded."""
+        """Surround a call that costs at most `tokens`. Raises TokenBudgetExceeded."""
         ...
 
 

@@ -165,7 +165,7 @@ class FieldPair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePair(Pair):
-    """`misses_a`, `misses_b`: the values that differ from what is expected."""
+    """A sample in two evaluations. `misses_a`, `misses_b`: the values that differ from the expected ones."""
 
     sample: Sample
     misses_a: list[dict[str, Any]]

@@ -61,8 +61,8 @@ def run_next(user_id: int) -> None:
 
 @dataclass(slots=True)
 class Ledger:
-    """The record of what one attempt cost. It is written with each renewal of the lease, so that a killed worker loses
-    seconds of it, and stays when the sample is deleted."""
+    """The record of the usage of one attempt. It is written with each renewal of the lease, so that a killed worker
+    loses seconds of it, and stays when the sample is deleted."""
 
     run: SampleRun
     pk: int | None = None
@@ -168,7 +168,7 @@ class SampleEvaluation:
         return self.fail(error)
 
     def fail(self, error: EtlError) -> float:
-        """End a sample without data: nothing of what is expected was found, or the rule was not measured."""
+        """End a sample without data: no expected value was found, or the rule was not measured."""
         log.warning("sample_failed", code=error.code, attempt=self.run.attempts)
         self.finish(
             SampleStatus.FAILED,

@@ -1,6 +1,6 @@
 """ZIP archives of documents, with bounds. Nothing is extracted to the file system, and names are only displayed.
 
-Declared sizes are not trusted: what is decompressed is at most what an entry declares, and its checksum must match.
+Declared sizes are not trusted: an entry is decompressed up to its declared size, and its checksum must match.
 """
 
 import re

@@ -12,7 +12,7 @@ from etl.ingest.acceptance import storing
 from etl.ingest.uploads import StoredFile
 from etl.pipeline.artifacts import inbox_of
 
-OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # stores differ in what they make of such keys
+OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # stores interpret such keys differently
 
 
 class InboxFile(StoredFile):

@@ -59,7 +59,7 @@ class ModelUsage(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="model_usage", db_index=False)
     rule_id = models.BigIntegerField(help_text="0 for a rule that was tested before it was saved")
-    # No foreign key: what was paid stays when a task is deleted.
+    # No foreign key: the usage stays when a task is deleted.
     task_id = models.BigIntegerField(null=True, blank=True, help_text="Empty for the test of a rule")
     run = models.PositiveIntegerField(default=0)
     calls = models.BigIntegerField()

@@ -55,7 +55,7 @@ class EditPage(TaskPage):
         return response
 
     def post(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
-        """Save, add a row to a list, or show what is wrong."""
+        """Save, add a row to a list, or show the errors."""
         self.count()
         row = self.row()
         form = self.form(row, posted=True)
@@ -96,7 +96,7 @@ class EditPage(TaskPage):
         return self.render_to_response(self.get_context_data(row=row, form=form, **context), status=status)
 
     def stale(self, form: EditForm) -> HttpResponse:
-        """Show the data of now, and what was entered that it does not have."""
+        """Show the current data, and the entered values that it does not have."""
         row = self.row()
         differences = pairs((row.current_result or {})["data"], form.entered)
         entered = [pair for pair in differences if pair.is_change and pair.after is not ABSENT]

@@ -13,7 +13,7 @@ from etl.pipeline import artifacts, page_images, representation
 from etl.runstate import RunState
 
 PAGES = 20  # per response
-MAX_TEXT = 300  # characters of a block that are looked for in the text
+MAX_TEXT = 300  # characters of a block that are searched for in the text
 
 
 class ImagesFragment(TaskPage):

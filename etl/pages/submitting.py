@@ -47,7 +47,7 @@ class FormReceived(DocumentsPage):
             return response
 
     def submitted(self) -> HttpResponse:
-        """Create what the form describes. Raises the Problems of the submission."""
+        """Create the task or batch of the form. Raises the Problems of the submission."""
         raise NotImplementedError
 
 

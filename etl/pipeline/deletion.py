@@ -1,4 +1,4 @@
-"""Deletion of tasks: the row, the document, and everything that was made of it.
+"""Deletion of tasks: the row, the document, and all objects derived from it.
 
 The row goes first, and leaves a Deletion, so that no crash leaves an object that nothing names. The audit log, the
 usage of quotas, and the ledger of model calls stay.
@@ -94,7 +94,7 @@ def remove(deletion: Deletion) -> None:
 
 # ---- Periodic -------------------------------------------------------------------------------------------------------
 def finish_deletions() -> int:
-    """Delete what a deletion has left, or was written after it. Raises StorageError."""
+    """Delete objects that a deletion has left, or that were written after it. Raises StorageError."""
     old = Deletion.objects.filter(created_at__lt=Now() - GRACE)[:MAX_AT_ONCE]
     for deletion in old:
         remove(deletion)

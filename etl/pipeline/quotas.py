@@ -3,7 +3,7 @@ clock.
 
 A submission is charged in the transaction that creates its task, once: a repeat with the same idempotency key is not
 charged. A retry is charged as a document without bytes, because it stores artifacts and may call a model. An upload URL
-counts like a submission until its document is submitted or deleted: what is uploaded takes storage until then. It is an
+counts like a submission until its document is submitted or deleted: an uploaded file takes storage until then. It is an
 open task only until it expires. Tests of rules that call a model are counted on their own.
 """
 

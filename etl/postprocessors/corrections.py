@@ -71,7 +71,7 @@ def checked(draft: Draft) -> Standing:
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
 def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
-    """Yield the wrong parts of a request: items of several drafts, or what is wrong elsewhere in one of them."""
+    """Yield the wrong parts of a request: items of several drafts, or the other wrong parts of one of them."""
     batch: list[Part] = []
     size = 0
     for draft in (each for each in drafts if each.places):

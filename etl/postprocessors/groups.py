@@ -100,8 +100,8 @@ def is_html_table(content: str, table: Table) -> bool:
 
 
 def open_groups(above: list[Row], following: int) -> list[list[str]]:
-    """Return the groups that go on after these rows, which are in reverse order, from the outermost. `following`: the
-    number of groups that begin there. Groups that follow each other are nested, and replace as many inner ones."""
+    """Return the groups that continue after these rows, which are in reverse order, from the outermost. `following`:
+    the number of groups that begin there. Groups that follow each other are nested, and replace as many inner ones."""
     found: list[list[str]] = []
     run: list[list[str]] = []
     for row in [*above, NO_GROUP]:

@@ -25,7 +25,7 @@ def run(
 ) -> list[T]:
     """Return the results in order. Raises the error of the first call that failed, and those of `context.check()`.
 
-    The first call runs alone: what it learns of the server, and what the server caches, helps the others. `on_done`
+    The first call runs alone: the others use the server's features that it finds, and the server's cache. `on_done`
     gets the number of calls that are done.
     """
     running = Running(calls, concurrency=concurrency, context=context)

@@ -1,4 +1,4 @@
-"""Rejections by model servers: what an error response means.
+"""Rejections by model servers: the meaning of an error response.
 
 Servers express it as a status, a code, or a sentence. A sentence may repeat the request, and with it words of the
 document, so a sentence counts only if the request does not contain it itself.

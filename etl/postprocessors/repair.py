@@ -16,7 +16,7 @@ from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 from rules.schema import json_schema
 
-MAX_ERRORS = 100  # that are looked for at once
+MAX_ERRORS = 100  # that are searched for at once
 SLICE = 50  # items
 NOT_ALLOWED = "Must not have the members "
 WORD = re.compile(r"[^\W_]+")

@@ -32,7 +32,7 @@ CUTS = (
 )
 # A marker or a heading extends to the first character after it.
 WHOLE = re.compile(rf"^{PAGE_MARKER}\s*(?:{HEADING}\s*)?|^{HEADING}\s*", re.MULTILINE)
-AHEAD = 2_000  # characters after a piece in which items are looked for
+AHEAD = 2_000  # characters after a piece in which items are searched for
 MAX_CONTEXT = 500  # characters of each side
 TABLE_GOES_ON = "[a table goes on; its head, for reading only:]"
 UNDER_HEADINGS = "[the headings above, for reading only:]"

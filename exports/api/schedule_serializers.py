@@ -1,4 +1,4 @@
-"""Serializers that validate the fields of schedules. `exports.schedules` validates what they mean together."""
+"""Serializers that validate the fields of schedules. `exports.schedules` validates their combination."""
 
 from typing import Any
 

@@ -57,7 +57,7 @@ class SourceCancelled(SourceError):
 
 class SourceConflict(SourceError):
     """The source database ended the call in favor of replication or of another transaction. Replication usually
-    continues for a while, so that attempts in quick succession meet the same conflict."""
+    continues for a while, so that attempts in quick succession have the same conflict."""
 
     backoff_factor = 8
 

@@ -36,7 +36,8 @@ def reap() -> list[str]:
 
 
 def sweep() -> list[str]:
-    """Delete what the reaper missed, orphans, unreferenced files, abandoned uploads and old events. Runs hourly."""
+    """Delete objects that the reaper missed, orphans, unreferenced files, abandoned uploads and old events. Runs
+    hourly."""
     return run_steps(
         storage_cleanup.delete_overdue,
         storage_cleanup.delete_orphans,

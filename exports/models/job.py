@@ -147,7 +147,7 @@ class Job(models.Model):
     created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    # For the estimate of what is left: the pace counts from the last retry.
+    # For the estimate of the remaining time: the pace counts from the last retry.
     resumed_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last retry.")
     resumed_ended = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Chunks that had ended at the last retry."

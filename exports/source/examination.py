@@ -1,4 +1,4 @@
-"""Examination of a function that staff register as a dataset, with words for what is wrong with it."""
+"""Examination of a function that staff register as a dataset, with descriptions of its faults."""
 
 from typing import NamedTuple
 

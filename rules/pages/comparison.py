@@ -64,8 +64,8 @@ def compared(old: str, new: str) -> Iterator[DiffLine]:
 
 
 def pairs(before: list[str], after: list[str]) -> int:
-    """Return how many pairs of equal lines difflib compares. From 200 lines on, it skips lines that are more than a
-    hundredth of the text, such as the brackets of a schema."""
+    """Return the number of pairs of equal lines that difflib compares. From 200 lines on, it skips lines that are more
+    than a hundredth of the text, such as the brackets of a schema."""
     max_count = len(after) // 100 + 1 if len(after) >= 200 else len(after)  # noqa: PLR2004 - difflib's own number
     counts = {line: number for line, number in Counter(after).items() if number <= max_count}
     return sum(number * counts.get(line, 0) for line, number in Counter(before).items())

@@ -22,7 +22,7 @@ from rules.pages.schema_text import Place, SchemaSize
 from rules.schema.json_schema import PLACE
 
 SCHEMA = "json_schema"
-# The checkbox, and what a browser sends for it.
+# The checkbox, and the value that a browser sends for it.
 COMPLETE, CHECKED = "require_complete", "on"
 MAX_SHOWN = 20
 UNREADABLE = "The table was not applied, because the schema's text is not valid JSON. Fix the text first."

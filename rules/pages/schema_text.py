@@ -30,7 +30,7 @@ Tokens = Iterator[re.Match[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A position in a text. `line` counts from 1; `start` and `end` are what a browser selects."""
+    """A position in a text. `line` counts from 1; `start` and `end`: the selection in a browser."""
 
     line: int
     start: int

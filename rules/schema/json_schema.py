@@ -236,7 +236,7 @@ def compile_errors(schema: dict[str, Any]) -> Iterator[InputError]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compiled schema. `evaluations`: how often one value can be evaluated at most."""
+    """A compiled schema. `evaluations`: the maximum number of evaluations of one value."""
 
     validator: jsonschema_rs.Validator
     evaluations: int

@@ -1,4 +1,4 @@
-"""The workers on the admin's start page: those that are alive, their queues, and what they do.
+"""The workers on the admin's start page: those that are alive, their queues, and their current work.
 
 The part is loaded after the page, because it waits for heartbeats. Without JavaScript, it is a page of its own.
 """

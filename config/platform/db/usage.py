@@ -1,4 +1,4 @@
-"""Base of the models that count what a user has used of a daily quota."""
+"""Base of the models that count a user's usage of a daily quota."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from django.db.models.functions import Now, TruncDate
 
 from config.platform.db import clock
 
-KEPT = timedelta(days=31)  # at least, for staff to look at
+KEPT = timedelta(days=31)  # at least, so that staff can see them
 
 
 class DailyUsageQuerySet(models.QuerySet[Any]):

@@ -97,8 +97,8 @@ def opened() -> None:
 def record_change(**objects: Any) -> None:
     """Write the entry of the current request now, in the transaction of its change: they are committed together.
 
-    `objects`: what the path does not name. A request that changes several in transactions of their own gets an entry
-    for each. After a rollback, the entry is written with the response.
+    `objects`: those that the path does not name. A request that changes several in transactions of their own gets an
+    entry for each. After a rollback, the entry is written with the response.
     """
     entry = current.get()
     if entry is None or entry.is_read or not connection.in_atomic_block:
@@ -158,7 +158,7 @@ def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
 
 
 def declared(match: ResolverMatch) -> Audited:
-    """Return what the view declares. In the admin, pages of objects are data, and lists are not."""
+    """Return the declaration of the view. In the admin, pages of objects are data, and lists are not."""
     if match.url_name in RECORDED_BY_SIGNALS:
         return NOTHING
     if match.app_names == ["admin"]:

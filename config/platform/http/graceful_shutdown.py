@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 has_begun = threading.Event()
-called: list[Callable[[], None]] = []
+callbacks: list[Callable[[], None]] = []
 handlers: list[Any] = []
 
 
 def register(end: Callable[[], None]) -> None:
     """Register a callback for shutdown. It may interrupt the main thread at any point."""
-    if end not in called:
-        called.append(end)
+    if end not in callbacks:
+        callbacks.append(end)
 
 
 def watch() -> None:
@@ -28,7 +28,7 @@ def watch() -> None:
 
     def handle(number: int, where: Any) -> None:
         has_begun.set()
-        for end in called:
+        for end in callbacks:
             end()
         before(number, where)
 

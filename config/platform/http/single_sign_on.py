@@ -299,7 +299,7 @@ def end(identity: Identity, reason: Ended) -> None:
 
 
 def users() -> QuerySet[User]:
-    """Return all users, with what is_current() needs of them."""
+    """Return all users, with the data that is_current() needs."""
     return User.objects.select_related("identity").defer("identity__tokens")
 
 

@@ -92,7 +92,7 @@ def envelope(event_type: str, *, at: datetime, data: Mapping[str, Any]) -> str:
 
 
 def due(*, limit: int) -> int:
-    """Return how many deliveries are due, `limit` at most."""
+    """Return the number of due deliveries, at most `limit`."""
     is_free = Q(lease_until=None) | Q(lease_until__lt=Now())
     is_wanted = (Q(webhook__enabled=True) | Q(type=TEST)) & Q(webhook__user__is_active=True)
     found = Delivery.objects.filter(is_free, is_wanted, status=Delivery.Status.PENDING, available_at__lte=Now())

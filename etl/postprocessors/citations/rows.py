@@ -60,7 +60,7 @@ def best_of(scores: dict[int, float]) -> list[int]:
 
 
 def block_of(scores: dict[int, float], taken: set[int]) -> int | None:
-    """Return the first row of an item of several lines, each with a value that is nowhere else."""
+    """Return the first row of an item of several lines, each with a value that occurs only there."""
     rows = [row for row in best_of(scores) if row not in taken]
     is_block = bool(rows) and rows[-1] - rows[0] <= NEAR and scores[rows[0]] >= 1 - EPSILON
     return rows[0] if is_block else None
@@ -176,7 +176,7 @@ class Rows:
         return found
 
     def is_joined(self, row: int, other: int) -> bool:
-        """Return whether two rows can belong to one item. Those of a table do not go on in the text after it."""
+        """Return whether two rows can belong to one item. Those of a table do not continue in the text after it."""
         return row == other or self.index.has_cells(other) or not self.index.has_cells(row)
 
     def neighbors(self, row: int) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class Sheet:
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A part of a page. `kind`: as the API names it; `text`: Markdown; `lines`: how many lines it has on the page."""
+    """A part of a page. `kind`: as the API names it; `text`: Markdown; `lines`: the number of its lines on the page."""
 
     kind: str
     text: str

@@ -238,7 +238,7 @@ class Reader:
         return f"{shown} ({schema['format']})" if shown and schema.get("format") in SHOWN_FORMATS else shown
 
     def resolved(self, found: Document) -> Document:
-        """Return what a `$ref` refers to, with the description beside it."""
+        """Return the target of a `$ref`, with the description beside it."""
         while "$ref" in found:
             target: Any = self.document
             for part in found["$ref"].removeprefix("#/").split("/"):
