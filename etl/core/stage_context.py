@@ -19,7 +19,7 @@ USAGE_INCOMPLETE = "usage_incomplete"  # the code of a warning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWarning:
-    """Something a person should know about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
+    """A note for people about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
 
     code: str
     detail: str

@@ -55,7 +55,7 @@ class Node:
 
     @property
     def level(self) -> Explanation:
-        """What the citation promises."""
+        """The certainty of the citation."""
         return of_match(self.source["match"] if self.source else NOT_FOUND)
 
 
@@ -64,7 +64,7 @@ KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): 
 
 
 def legend() -> list[dict[str, Any]]:
-    """Return what each level of a citation promises, and how it is marked."""
+    """Return the meaning and the mark of each level of citations."""
     return [
         {
             "match": match,

@@ -37,7 +37,7 @@ MAX_NAMED = 8  # pointers with the same mismatch, in one line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A wrong item of a response, or, without `item`, all that is wrong outside of items."""
+    """A wrong item of a response, or, without `item`, everything wrong outside of items."""
 
     draft: Draft
     item: Item | None
@@ -204,7 +204,7 @@ def send(model: Model, batch: list[Part], question: Question, context: StageCont
 
 
 def read(batch: list[Part], text: str, question: Question) -> ParsedResponse:
-    """Return the corrected parts. Raises InvalidReply if they are not as many as were asked for."""
+    """Return the corrected parts. Raises InvalidReply if their number is wrong."""
     wanted = Counter(part.item[0] for part in batch if part.item)
     for reading in readings_of(text, question, None):
         counts = {pointer: repair.count_at(reading.data, pointer) for pointer in wanted}
