@@ -29,7 +29,7 @@ class Scheduler(beat.Scheduler):
         self.due: dict[str, float] = {}
 
     def tick(self, *_args: Any, **_options: Any) -> float:
-        """Send the tasks that are due. Returns the seconds until the next call."""
+        """Send the tasks that are due. Return the seconds until the next call."""
         for name, entry in self.schedule.items():
             if self.due.get(name, 0) <= time.monotonic():
                 self.due[name] = time.monotonic() + self.send(entry)

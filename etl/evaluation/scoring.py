@@ -26,7 +26,7 @@ from typing import Any
 from config.platform import exact_json
 from config.platform.http.pointers import join
 
-LEAST_SIMILARITY = Fraction(8, 10)
+MIN_SIMILARITY = Fraction(8, 10)
 ANY = "*"
 # Pairs of items that are compared for the best assignment. With more, each expected item takes the best one that is
 # left; with still more, the sorted items are paired in order. A list of 1,000 items against 1,000 takes seconds.
@@ -133,7 +133,7 @@ def text_credit(expected: str, found: str) -> Credit:
     if DIGITS.findall(one) != DIGITS.findall(other):
         return 0
     alike = similarity(one, other)
-    return alike if alike >= LEAST_SIMILARITY else 0
+    return alike if alike >= MIN_SIMILARITY else 0
 
 
 def folded(text: str) -> str:

@@ -245,5 +245,5 @@ class BatchResultsDownload(DocumentsPage):
         asked = api_request(request)
         layout = batch_results.layout_of(asked)
         layout = replace(layout, rows=layout.rows or None)  # an empty field of the form
-        what = "On the web page: downloaded the results."
-        return batch_results.results(batch, layout, asked, user=self.user, what=what)
+        message = "On the web page: downloaded the results."
+        return batch_results.results(batch, layout, asked, user=self.user, message=message)

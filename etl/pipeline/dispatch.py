@@ -32,7 +32,7 @@ SHORT_TIMEOUTS = timeouts(1, connect=1, retries=1)
 RETRY_ONCE = {"max_retries": 1, "interval_start": 0}
 # Workers keep messages with a countdown in memory, and the broker redelivers those that wait too long. Recovery sends
 # the messages of tasks that wait longer than this.
-LONGEST_COUNTDOWN = 60.0
+MAX_COUNTDOWN = 60.0
 
 
 def begin(task: Task, *, stage: Stage) -> None:

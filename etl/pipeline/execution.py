@@ -271,7 +271,7 @@ class StageRun:
         return self.handle_failure(StageLost(code=self.stage.code))
 
     def wait(self, error: EtlError, delay: float, *, refused: bool, counts: bool) -> None:
-        wakes_up = delay <= dispatch.LONGEST_COUNTDOWN
+        wakes_up = delay <= dispatch.MAX_COUNTDOWN
         verdict = self.retry_while_leased(
             lambda move_id: runstate.wait(
                 self.state,

@@ -141,7 +141,7 @@ def repeats(forms: list[str], index: int, period: int) -> bool:
 
 
 def matches(forms: list[str], pattern: list[str], begin: int) -> list[int]:
-    """Return where the pattern occurs, without overlap. The last occurrence may be cut off."""
+    """Return the indexes at which the pattern occurs, without overlap. The last occurrence may be cut off."""
     found: list[int] = []
     index = begin
     while index < len(forms):

@@ -2,7 +2,7 @@
 
 Wrong items that are rows of the text are requested as if they were new: their rows and the reasons are enough. If the
 reply cannot be used, they are shown with their values. The wrong items of several pieces share a request, because each
-request repeats the instructions. A correction with fewer items than it was asked for is a failure of that call. A part
+request repeats the instructions. A correction with fewer items than requested is a failure of that call. A part
 that cannot be found in its text is corrected in the first conversation, with the whole text (`Model.draft`).
 """
 
@@ -128,8 +128,8 @@ def read_again(question: Question, batch: list[Part]) -> Question:
     reasons = []
     for part in batch:
         pointer, at = item_of(part)
-        where, words = part.draft.standing.mismatches.items[pointer, at]
-        reasons.append(f"{where[len(join(pointer, at)) :] or 'an item'}: {words}")
+        path, words = part.draft.standing.mismatches.items[pointer, at]
+        reasons.append(f"{path[len(join(pointer, at)) :] or 'an item'}: {words}")
     pointer = item_of(batch[0])[0]
     return replace(
         question,
@@ -169,9 +169,9 @@ def gathered(batch: list[Part]) -> Standing:
     data = None
     for part in batch:
         pointer, at = item_of(part)
-        where, words = part.draft.standing.mismatches.items[pointer, at]
+        path, words = part.draft.standing.mismatches.items[pointer, at]
         new = len(items[pointer])
-        found[pointer, new] = (join(pointer, new) + where[len(join(pointer, at)) :], words)
+        found[pointer, new] = (join(pointer, new) + path[len(join(pointer, at)) :], words)
         items[pointer].append(repair.value_at(part.draft.standing.response.data, pointer)[at])
     for pointer, inside in items.items():
         data = repair.replaced(data, pointer, inside, creates=True)

@@ -28,7 +28,7 @@ HEAD_LINES = 2  # of a table in Markdown; one in HTML has its groups in these or
 MAX_UNIT = 2_000  # characters of a row or item
 MAX_AROUND = 150  # characters on each side of a line that is in no row or item
 MIN_SCORE = 0.5  # a word that occurs at most twice
-MIN_ALIKE, MIN_SHARE = 2, 0.75  # words of a value that a unit has
+MIN_ALIKE, MIN_SHARE = 2, 0.75  # the number and the share of a value's words that a unit needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Excerpts:
         return best if scores[best] >= MIN_SCORE or is_alike else None
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return the span to show for a unit. It includes a few lines around one that may be a part of something."""
+        """Return the span to show for a unit. Around a line, which may be a part of a row, it has more lines."""
         unit = self.units[index]
         if unit.is_whole:
             return unit.start, unit.end

@@ -134,7 +134,7 @@ def build_piece(text: DocumentText, start: Border, end: Border, above: TextAbove
 
 
 def beginning(content: str, start: int, end: int) -> int:
-    """Return where the text after a page marker begins."""
+    """Return the beginning of the text after a page marker."""
     found = re.compile(rf"(?:{PAGE_MARKER})?\s*").match(content, start, end)
     return found.end() if found else start
 

@@ -141,7 +141,7 @@ class MarkdownOfPages:
         self._length = 0
 
     def add(self, number: int, text: str, *, method: str = "text", confidence: float | None = None) -> tuple[int, int]:
-        """Add a page after its marker. Returns the start and end of its text."""
+        """Add a page after its marker. Return the start and end of its text."""
         head = f"{page_marker(number)}\n\n"
         start = self._length + len(head)
         end = start + len(text)

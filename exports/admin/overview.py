@@ -215,8 +215,8 @@ def leases_of(overdue: int, reaped: datetime | None) -> str:
     if not overdue:
         return "all leases are valid"
     over = f"{overdue:,} with an expired lease"
-    why = ", not recovered: see periodic tasks" if is_beat_down(reaped) else ": their workers are lost"
-    return over + why
+    cause = ", not recovered: see periodic tasks" if is_beat_down(reaped) else ": their workers are lost"
+    return over + cause
 
 
 def oldest_pending(row: dict[str, Any]) -> Figure:

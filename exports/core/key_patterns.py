@@ -14,7 +14,7 @@ CHOICES = {_constants.BRANCH, _constants.GROUPREF, _constants.GROUPREF_EXISTS}
 
 
 def error_of(pattern: str) -> str:
-    """Return why a pattern cannot be used, or ""."""
+    """Return the error of an invalid pattern, or ""."""
     try:
         re.compile(pattern)
     except re.error as error:

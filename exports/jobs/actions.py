@@ -89,7 +89,7 @@ WITH mine AS MATERIALIZED (
 
 
 def retry(job: Job, *, only: Collection[int] | None = None) -> int:
-    """Queue the failed chunks of a failed job, with all their attempts. Returns their number.
+    """Queue the failed chunks of a failed job, with all their attempts. Return their number.
 
     They are charged again. A job that failed while its files were bundled has no failed chunks: then only bundling is
     retried, at no charge. `only`: these chunks, all of which must have failed. Raises AccessRemoved, NotFailed or
@@ -180,7 +180,7 @@ SELECT count(*) FROM (
 
 
 def cancel(job: Job) -> int:
-    """Cancel an active job. Returns the number of cancelled chunks. Raises AlreadyEnded.
+    """Cancel an active job. Return the number of cancelled chunks. Raises AlreadyEnded.
 
     Finished files are kept for reuse.
     """

@@ -159,7 +159,7 @@ def reusable_paths(request: ExportRequest, paths: list[str]) -> set[str]:
 
 
 def preview(request: ExportRequest) -> schemas.Preview:
-    """Return what `submit` would do with this request, and change nothing. `reusable` is an estimate, as above."""
+    """Return the effect of `submit` on this request, and change nothing. `reusable` is an estimate, as above."""
     paths = object_keys(request)
     reusable = reusable_paths(request, paths)
     return {

@@ -26,7 +26,7 @@ BATCH = 100  # events in one transaction
 
 
 def fan_out() -> int:
-    """Add the deliveries of all new events. Returns their number."""
+    """Add the deliveries of all new events. Return their number."""
     added = 0
     while True:
         events, deliveries = fan_out_batch()
@@ -55,7 +55,7 @@ def fan_out_job(job_id: UUID) -> int:
 
 
 def add_all(events: Collection[Event]) -> int:
-    """Add the deliveries of locked events. Returns their number."""
+    """Add the deliveries of locked events. Return their number."""
     jobs = jobs_with_webhooks([event.job_id for event in events])
     added = sum(add(event, jobs[event.job_id]) for event in events if event.job_id in jobs)
     Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())

@@ -54,7 +54,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
-        """Annotate `running`, the number of chunks that are running, by an index that has them by job and status.
+        """Annotate `running`, the number of running chunks, from the index on job and status.
 
         Defers `filters`: up to a megabyte that no response contains.
         """
@@ -143,7 +143,7 @@ class Job(models.Model):
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
 
-    # Of the same clock as the other times, so that a web process with a wrong clock makes no negative durations.
+    # From the same clock as the other times, so that a web process with a wrong clock makes no negative durations.
     created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)

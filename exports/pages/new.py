@@ -110,8 +110,8 @@ class PreviewThrottle(rates.ExportThrottle):
     """EXPORT_RATE in a separate window, so that previews while typing do not use up the limit for submissions."""
 
     def counted(self, request: Request) -> tuple[str, str]:
-        name, who = super().counted(request)
-        return name, f"{who}:preview"
+        name, client = super().counted(request)
+        return name, f"{client}:preview"
 
 
 def preview(form: ExportForm) -> dict[str, int | None]:

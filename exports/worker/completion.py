@@ -319,7 +319,7 @@ WITH ours AS MATERIALIZED (
 
 
 def export_missing_again(job: Job, token: int) -> int:
-    """Queue the chunks whose files are missing for another export. Returns their number.
+    """Queue the chunks whose files are missing for another export. Return their number.
 
     For EXPORT_STORAGE_PATIENCE_SECONDS this costs no attempt, because another schema version of the dataset may be
     exported to the same paths. Later, the last attempt fails the job.

@@ -457,7 +457,7 @@ def for_packs(claims: list[Claim]) -> Iterator[bool]:
 
 
 def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT001 - by `map`
-    """Return the reusable file, or None also if the storage fails: the chunk is then exported."""
+    """Return the reusable file, or None. If the storage fails, also return None: the chunk is then exported."""
     try:
         return reuse(claim, for_pack=for_pack)
     except storage.StorageError:

@@ -172,7 +172,7 @@ PREPARED_FINISH_MANY = sql.PreparedStatement(FINISH_MANY + RECORD_FILE + SETTLE 
 def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False) -> JobProgress | None:
     """Finish chunks of one job: rows, files, slots, and the job's counters in one statement.
 
-    Lost claims are skipped. Returns None when all were lost. `keep_slots` if a call may still run: the reaper ends the
+    Lost claims are skipped. Return None when all were lost. `keep_slots` if a call may still run: the reaper ends the
     call and frees the slots when their lease expires.
     """
     values: dict[str, list[Any]] = {name: [getattr(file, name) for _, file in results] for name in RESULT_FIELDS}

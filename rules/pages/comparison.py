@@ -19,7 +19,7 @@ LABELS = {
 AROUND = 3  # context lines before and after a change
 # Longer texts may take seconds to compare.
 MAX_LINES = 3_000
-# So may fewer lines that repeat: difflib compares each with all equal ones.
+# Fewer lines may also take seconds if they repeat: difflib compares each with all equal ones.
 MAX_PAIRS = 20_000
 UNCOMPARED = "Too many similar lines to compare: the old text, then the new text."
 

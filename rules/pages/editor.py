@@ -141,7 +141,7 @@ class Check(RulesPage):
 
 
 class Fields(Editor):
-    """Add or remove a field of the table. Returns the check for htmx, else the editor with the changed schema."""
+    """Add or remove a field of the table. Return the check for htmx, else the editor with the changed schema."""
 
     audited = NOTHING
     fragment_name = "rules/_checked.html"

@@ -23,7 +23,7 @@ STEP = "  "
 # Longer texts are refused without parsing: indentation never makes the largest schema this long, and finding the
 # positions of all values in some megabytes takes a minute.
 MAX_TYPED = 8 * SAVED.size
-LONGEST_LIST = 80  # characters of a list on one line
+MAX_LIST = 80  # characters of a list on one line
 Span = tuple[int, int]
 Tokens = Iterator[re.Match[str]]
 
@@ -72,7 +72,7 @@ def block(begin: str, parts: list[str], end: str, margin: str) -> str:
 
 
 def is_short(values: list[Any]) -> bool:
-    return not any(isinstance(value, dict | list) for value in values) and len(flat(values)) <= LONGEST_LIST
+    return not any(isinstance(value, dict | list) for value in values) and len(flat(values)) <= MAX_LIST
 
 
 def flat(value: Any) -> str:

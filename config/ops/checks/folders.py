@@ -39,9 +39,9 @@ def check_cache_folder(**_kwargs: Any) -> list[CheckMessage]:
     """Check ETL_CACHE_DIR. This only warns, because only OCR workers use it."""
     needed = 2 * settings.SLUICE.etl_max_file_bytes
     messages = check_folder(settings.SLUICE.etl_cache_dir, "ETL_CACHE_DIR", needed=needed, low=LOW_SPACE)
-    where = "Only OCR workers use it: with containers, run this check in theirs."
+    note = "Only OCR workers use it: with containers, run this check in theirs."
     return [
-        CheckWarning(each.msg, hint=f"{each.hint} {where}", id="ops.W203") if each.is_serious() else each
+        CheckWarning(each.msg, hint=f"{each.hint} {note}", id="ops.W203") if each.is_serious() else each
         for each in messages
     ]
 

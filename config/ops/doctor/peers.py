@@ -50,7 +50,7 @@ STRUCTURED_OUTPUT = {
 
 
 def structured_output(env: Environment) -> str:
-    """Return what workers have found out about the server."""
+    """Return the findings of workers about the server."""
     known = server_features.recall(str(env.etl_llm_base_url), env.etl_llm_model)
     return STRUCTURED_OUTPUT[known.form] if known else "Which schemas it takes is found out by the next document."
 

@@ -225,7 +225,7 @@ class StaffActionAdmin(ReadOnly):
             "question": question,
             "changing": self.count(len(question.fitting)),
             "selected": self.count(min(len(rows), MAX_ROWS)),
-            "others": [(why, self.count(len(left)), self.named(left)) for why, left in question.others.items()],
+            "others": [(reason, self.count(len(left)), self.named(left)) for reason, left in question.others.items()],
             "named": self.named(question.fitting),
             "unlisted": max(len(question.fitting) - MAX_LISTED, 0),
             "limit": MAX_ROWS,
@@ -300,8 +300,8 @@ class StaffActionAdmin(ReadOnly):
         if done:
             detail = f" {done[0].done}" if len(done) == 1 else ""
             self.message_user(request, f"{action.past} {self.count(len(done))}.{detail}", messages.SUCCESS)
-        for why, count in left.items():
-            self.message_user(request, f"Unchanged: {self.count(count)}. {why}", messages.WARNING)
+        for reason, count in left.items():
+            self.message_user(request, f"Unchanged: {self.count(count)}. {reason}", messages.WARNING)
 
     def return_url(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -310,7 +310,7 @@ class StaffActionAdmin(ReadOnly):
         return back if is_ours else ours
 
 
-def only_if_status(statuses: Iterable[str], why: str) -> Callable[[Any], str]:
+def only_if_status(statuses: Iterable[str], reason: str) -> Callable[[Any], str]:
     """Return a `refusal` function for actions that apply to some statuses only."""
     fitting = frozenset(statuses)
-    return lambda row: "" if row.status in fitting else why
+    return lambda row: "" if row.status in fitting else reason

@@ -256,6 +256,6 @@ def at_most(count: int) -> str:
     return f"{MAX_ROWS:,}+" if count > MAX_ROWS else f"{count:,}"
 
 
-def cut(count: int, what: str) -> str:
+def cut(count: int, rows: str) -> str:
     """Return a note if the count was cut off, else ""."""
-    return f"Based on the newest {MAX_ROWS:,} {what}." if count >= MAX_ROWS else ""
+    return f"Based on the newest {MAX_ROWS:,} {rows}." if count >= MAX_ROWS else ""

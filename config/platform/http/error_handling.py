@@ -73,7 +73,7 @@ def page_of(problem: Problem, request_id: str, *, request: HttpRequest | None = 
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """Handle an exception, as DRF's EXCEPTION_HANDLER. Returns None for a bug: Django logs it, and the middleware
+    """Handle an exception, as DRF's EXCEPTION_HANDLER. Return None for a bug: Django logs it, and the middleware
     responds.
 
     Unlike DRF's own handler, it does not roll back: ATOMIC_REQUESTS is off, and transactions belong to the stages.

@@ -26,11 +26,11 @@ def watch() -> None:
     if threading.current_thread() is not threading.main_thread() or not callable(before) or before in handlers:
         return
 
-    def handle(number: int, where: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         has_begun.set()
         for end in callbacks:
             end()
-        before(number, where)
+        before(number, frame)
 
     handlers.append(handle)
     signal.signal(signal.SIGTERM, handle)

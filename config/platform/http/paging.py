@@ -109,10 +109,10 @@ class NewestFirst(BasePagination):
         }
 
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
-        where = {"type": "string"}
+        cursor = {"type": "string"}
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
         parameters = (
-            (CURSOR, where, "Position of the page. Part of the URLs in `next` and `previous`."),
+            (CURSOR, cursor, "Position of the page. Part of the URLs in `next` and `previous`."),
             (LIMIT, limit, "Rows per page at most. A page of large rows is shorter."),
         )
         return [

@@ -67,8 +67,8 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        where = f"The body is not JSON: line {error.lineno}, column {error.colno}."
-        raise BadInput(InputError(pointer="", code="malformed", detail=where)) from None
+        detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
+        raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
     for name, member in named(document):
         if exact_json.nested_deeper(member, MAX_DEPTH):
             detail = f"More than {MAX_DEPTH} levels."

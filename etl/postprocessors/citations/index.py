@@ -237,7 +237,7 @@ class Index:
         return start + (self.content[start : start + 1] == "\n"), end
 
     def row_starts(self, text: str) -> Iterator[int]:
-        """Yield where rows start with a text."""
+        """Yield the places of rows that start with a text."""
         place = self.content.find(text)
         while place >= 0:
             if self.row_span(self.row_of(place))[0] == place:

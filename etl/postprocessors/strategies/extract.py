@@ -81,11 +81,13 @@ def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) ->
 def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context: StageContext) -> None:
     """Warn about the merge's decisions, without values, because warnings are shown where results are not."""
     for conflict in merged.conflicts[:MAX_CONFLICTS]:
-        how = "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
+        choice = (
+            "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
+        )
         if (count := len(conflict.candidates)) > (used := len(conflicts.shown(conflict))):
-            how += f" It was shown the first and the last ones, {used} of {count}."
+            choice += f" It was shown the first and the last ones, {used} of {count}."
         places = conflicts.pages_of(conflict, cut)
-        detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {how}"
+        detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {choice}"
         context.warn("merge_conflict", detail, page=cut[max(conflict.origins[0], 0)].first_page)
     if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
         detail = f"The pieces of the document disagree about {more} more values. The first ones are used."

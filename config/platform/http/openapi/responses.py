@@ -195,14 +195,14 @@ def location(status: int, description: str) -> OpenApiParameter:
     )
 
 
-def retry_after(status: int, what: str, *, required: bool = False) -> OpenApiParameter:
+def retry_after(status: int, resource: str, *, required: bool = False) -> OpenApiParameter:
     return OpenApiParameter(
         "Retry-After",
         int,
         "header",
         required=required,
         response=[status],
-        description=f"Seconds until the next poll of the {what}. Absent once it has ended.",
+        description=f"Seconds until the next poll of the {resource}. Absent once it has ended.",
     )
 
 

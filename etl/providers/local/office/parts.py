@@ -275,8 +275,8 @@ def check_cells(table: Any, budget: TextBudget) -> None:
                 hidden = False
 
 
-def repeated(element: Any, what: str) -> int:
-    return max(1, number(attribute(element, f"number-{what}-repeated"), 1))
+def repeated(element: Any, unit: str) -> int:
+    return max(1, number(attribute(element, f"number-{unit}-repeated"), 1))
 
 
 def odf_area(frame: Any) -> float:
