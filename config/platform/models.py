@@ -1,4 +1,4 @@
-"""What Sluice knows of a bearer token and of a user, besides the rows of Knox and Django; and the audit log."""
+"""Data of bearer tokens and users besides the rows of Knox and Django, and the audit log."""
 
 from django.contrib.auth.models import User
 from django.contrib.postgres.fields import ArrayField

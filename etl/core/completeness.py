@@ -1,4 +1,4 @@
-"""Pages of a document that were lost, or whose text is uncertain, as its warnings name them."""
+"""Pages of a document that were lost, or whose text is uncertain, according to its warnings."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

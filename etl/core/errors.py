@@ -1,4 +1,4 @@
-"""Errors of a document's task. Each knows its code, and whether another attempt can help.
+"""Errors of a document's task. Each has a code, and states whether another attempt can help.
 
 Clients and logs see the code and the texts below. They never see a message of a provider or a model, which may quote
 the document. The codes are part of the public API.

@@ -174,8 +174,8 @@ class SamplePair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two evaluations of a rule side by side. `is_same_set`: whether both accuracies are of just these samples. They
-    include deleted samples, which are not compared."""
+    """Two evaluations of a rule side by side. `is_same_set`: whether both accuracies cover exactly these samples.
+    Otherwise, they include deleted samples, which are not compared."""
 
     a: Any
     b: Any

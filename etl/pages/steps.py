@@ -120,7 +120,7 @@ def counted(state: RunState, word: str) -> str:
 
 
 def waiting_note(state: RunState) -> str:
-    """Return a note on a stage that no worker has, or ""."""
+    """Return a note on a stage that waits for a worker, or ""."""
     if not state.is_waiting:
         return ""
     seconds = state.available_at - time.time()

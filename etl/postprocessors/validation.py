@@ -109,8 +109,8 @@ def readings_of(text: str, question: Question, standing: Standing | None) -> lis
         found = standing.mismatches
         return [repair.patched(question.checked, standing.response, found, reading) for reading in readings]
     except NumberOutOfRange as reason:
-        numbers = {pointer.removeprefix("/data"): why for pointer, why in reason.numbers.items()}
-        complaints = [f"{named([pointer])}: {why} {AS_STRING}" for pointer, why in numbers.items()]
+        numbers = {pointer.removeprefix("/data"): text for pointer, text in reason.numbers.items()}
+        complaints = [f"{named([pointer])}: {text} {AS_STRING}" for pointer, text in numbers.items()]
         raise InvalidReply(complaints, [], numbers=numbers) from None
     except NotJson as reason:
         raise InvalidReply([str(reason)], []) from None
@@ -172,7 +172,7 @@ def unrepresentable(numbers: dict[str, str]) -> NumberUnrepresentable:
 
 
 def reasons_for(numbers: dict[str, str]) -> str:
-    return " ".join(f"{named([pointer])}: {why}" for pointer, why in list(numbers.items())[:MAX_SHOWN])
+    return " ".join(f"{named([pointer])}: {text}" for pointer, text in list(numbers.items())[:MAX_SHOWN])
 
 
 def rejection(found: Mismatches, pages: str) -> str:

@@ -110,10 +110,10 @@ class Parts:
             return
         part = self.parts[pointer] = Part(schema)
         self.collect_anchors(schema, pointer)
-        for kind, where, inside, rest in subschemas_in(schema):
+        for kind, relative, inside, rest in subschemas_in(schema):
             if isinstance(inside, dict):  # true and false have no subschemas
                 self.spend(1)
-                target = pointer + where
+                target = pointer + relative
                 part.steps.append(Step(kind, target, **rest))
                 self.add(inside, target)
 

@@ -1,7 +1,7 @@
 """Staff actions on one or many rows: confirmed on a separate page, run by POST, reported and logged.
 
-A list's action and a row's button lead to the same confirmation page, which changes nothing. It shows how many rows
-will change, and why the others will not. Its form carries the selected rows with their revisions.
+A list's action and a row's button lead to the same confirmation page, which changes nothing. It shows the number of
+rows that will change, and the reasons why others will not. Its form carries the selected rows with their revisions.
 """
 
 import json
@@ -52,7 +52,7 @@ class RowResult(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """Who confirmed an action, and the nonce of the page, so that a double-click is one request."""
+    """The user who confirmed an action, and the nonce of the page, so that a double-click is one request."""
 
     user: Any
     nonce: str
@@ -85,7 +85,7 @@ def change(do: Callable[[Any], object], done: str) -> Runner:
 
 
 @contextmanager
-def blaming_owners_quota() -> Iterator[None]:
+def naming_owners_quota() -> Iterator[None]:
     """Make the error name the owner's quota, because the request comes from staff."""
     try:
         yield

@@ -42,7 +42,7 @@ class JSONParser(BaseParser):
 
 
 class ExactJSONParser(JSONParser):
-    """The same with numbers that keep their digits."""
+    """A JSONParser whose numbers keep their digits."""
 
     is_exact = True
 

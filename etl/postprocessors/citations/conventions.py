@@ -1,6 +1,6 @@
 """The notation of a document's numbers: decimal point or comma, and groups separated by spaces or not.
 
-Most numbers can be read in one way only, such as `12.50` and `1.234,56`. They decide how the others are read, such as
+Most numbers can be read in one way only, such as `12.50` and `1.234,56`. They decide the reading of the others, such as
 `1.234`, unless they contradict each other.
 """
 
@@ -146,8 +146,8 @@ def exotic(core: str, kinds: set[str]) -> Digits | None:
 
 # ---- Votes ----------------------------------------------------------------------------------------------------------
 def convention_of(tokens: Iterable[tuple[Digits, bool, bool]]) -> Convention:
-    """Return the convention of a document by its tokens, each with whether it is alone, so that spaces inside it
-    separate groups, and whether it is an amount: `3.20` can be a section, a version, or a time."""
+    """Return the convention of a document by its tokens, each with two flags: it is alone, so that spaces inside it
+    separate groups; and it is an amount, as `3.20` can also be a section, a version, or a time."""
     sure: Counter[str] = Counter()
     weak: Counter[str] = Counter()
     groups: Counter[bool] = Counter()
