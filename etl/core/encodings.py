@@ -24,7 +24,7 @@ MIN_WIDE, MAX_NARROW = 16, 0.8
 PRINTABLE = frozenset(range(32, 127)).__contains__
 WIDE = ("utf_16_le", "utf_16_be")
 WESTERN = "cp1252"
-# Bytes that text does not have: control characters except tabs, line ends, form feeds, and ESC.
+# Bytes that do not occur in text: control characters except tabs, line ends, form feeds, and ESC.
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
 BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 # Common encodings. Without this list, rare encodings that are similar would be detected in short texts.
@@ -34,7 +34,7 @@ COMMON = (
 )  # fmt: skip
 # Differences of noise and coherence below which the most common encoding is taken.
 NOISE, COHERENCE = 0.05, 0.1
-# Categories of characters that no text has: unassigned, private, and half of a pair.
+# Categories of characters that do not occur in text: unassigned, private, and half of a pair.
 UNTYPED = frozenset({"Cn", "Co", "Cs"})
 
 

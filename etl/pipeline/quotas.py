@@ -128,7 +128,7 @@ def reserve(user_id: int, *, file_key: str, size: int, expires_at: datetime) -> 
 
 
 def expired_uploads(*, kept: timedelta) -> QuerySet[Upload]:
-    """Return the rows of the upload URLs that expired so long ago."""
+    """Return the rows of upload URLs that expired at least `kept` ago."""
     return Upload.objects.filter(expires_at__lt=Now() - kept)
 
 

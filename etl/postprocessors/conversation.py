@@ -69,7 +69,7 @@ class Round:
 @dataclass(slots=True, kw_only=True)
 class Draft:
     """A response that may have parts that do not fit. `places`: the units of the text that show these, as in
-    `excerpts.locate`; empty if they are not corrected alone. `reasons`: why the last correction cannot be used."""
+    `excerpts.locate`; empty if they are not corrected alone. `reasons`: the faults of the last correction."""
 
     question: Question
     first: Standing

@@ -195,7 +195,7 @@ class Batch:
 
 
 def closing_connection(work: Callable[[], None]) -> Callable[[], None]:
-    """Return the work, with the database connection of its thread closed after it."""
+    """Return a function that does the work and then closes the database connection of its thread."""
 
     def done() -> None:
         try:

@@ -15,7 +15,7 @@ MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # of an image; the format's longest s
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """The maximum size of an image. With `width` it is that wide, if the page is not very high."""
+    """The maximum size of an image. `width`: its exact width, unless the page is very high."""
 
     width: int | None = None
     pixels: int = MAX_PIXELS

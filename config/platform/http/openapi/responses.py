@@ -169,7 +169,7 @@ class LinkedResponse(OpenApiResponse):
 
 
 def file_response(media_type: str, about: str) -> dict[tuple[int, str], OpenApiResponse]:
-    """Return the entry of a file to which a redirect leads, as clients that follow it see it."""
+    """Return the entry of a file behind a redirect, for clients that follow it."""
     return {(200, media_type): OpenApiResponse(OpenApiTypes.BINARY, about)}
 
 
