@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of checking or storing a document. `problem`: why it is refused."""
+    """The outcome of checking or storing a document. `problem`: the reason for a refusal."""
 
     candidate: Candidate
     stored: StoredDocument | None = None

@@ -79,7 +79,7 @@ class EvaluationsPage(OwnRulePage):
 
 
 class AddSample(EvaluationsPage):
-    """Add a document by its number. Show the page with the typed text if it is refused."""
+    """The form that adds a document by its number. A refused form is shown again with the typed text."""
 
     http_method_names = ("post",)
 
@@ -132,7 +132,7 @@ class DeleteSample(Action):
 
 
 class AddResult(Action):
-    """Add a completed document to the samples of its rule, with its result as the expected data."""
+    """The button that adds a completed document to the samples of its rule, with its result as the expected data."""
 
     throttle = rates.DocumentThrottle
 

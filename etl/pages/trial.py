@@ -52,7 +52,7 @@ class NoSuchDocument(NotFound):
 
 
 class RuleTrialPage(Editor):
-    """Run a test. Return the result for htmx, else the editor with the result below it."""
+    """A test run. The response is the result for htmx, else the editor with the result below it."""
 
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
@@ -101,7 +101,7 @@ class RuleTrialPage(Editor):
 
 
 class SuggestionPage(RuleTrialPage):
-    """Suggest a schema for the text. Return it for htmx, else the editor with the suggestion in its form."""
+    """A suggested schema for the text. The response is the suggestion for htmx, else the editor with it in its form."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
         number = whole_number(request.POST.get("rule", ""))

@@ -136,7 +136,7 @@ def markdown_rows_of(text: str, offset: int) -> Iterator[Row]:
 
 
 def html_rows_of(text: str, offset: int) -> Iterator[Row]:
-    covered = 0  # for so many rows, by cells of rows above
+    covered = 0  # the number of rows that cells of rows above still cover
     for start, end in html_rows(text):
         row = CELL.findall(text[start:end])
         texts = [" ".join(TAG.sub(" ", inside).split()) for _, inside in row]

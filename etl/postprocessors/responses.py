@@ -112,7 +112,7 @@ def refuse_constant(_name: str) -> Any:
 # ---- Numbers --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """A number that cannot be stored, and why."""
+    """A number that cannot be stored, with the reason."""
 
     reason: str
 

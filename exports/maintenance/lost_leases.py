@@ -84,7 +84,7 @@ def reclaim_batch(*, batch: int) -> list[LostChunk]:
 def withdraw(chunk_id: int, *, token: int) -> LostChunk | None:
     """Take a chunk from the holder of this token before its lease expires. Return None if the token is not current.
 
-    The previous holder is fenced off. The slot stays held until its lease, which is not renewed any more, expires and
+    The previous holder is fenced off. The slot stays held until its lease, which is no longer renewed, expires and
     the call is ended: so there are never more calls than slots.
     """
     row = sql.one(

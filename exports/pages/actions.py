@@ -63,7 +63,7 @@ class ReplayExport(JobAction):
 
 
 class CreateLink(JobAction):
-    """Create a one-time link for a script. The page shows it until it is used."""
+    """A new one-time link for a script. The page shows it until it is used."""
 
     def act(self, *, job_id: UUID) -> str:
         fresh_link(self.request, job_id)

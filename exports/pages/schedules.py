@@ -215,7 +215,7 @@ class ResumeSchedule(ScheduleAction):
 
 
 class RunSchedule(ScheduleAction):
-    """Run now. Repeated clicks create one export."""
+    """An immediate run. Repeated clicks create one export."""
 
     made: Job | None = None
 

@@ -60,7 +60,7 @@ class Editor(RulesPage):
 
 
 class New(Editor):
-    """Create a rule. `?from=` is the rule to copy."""
+    """The editor of a new rule. `?from=` is the rule to copy."""
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
@@ -141,7 +141,7 @@ class Check(RulesPage):
 
 
 class Fields(Editor):
-    """Add or remove a field of the table. Return the check for htmx, else the editor with the changed schema."""
+    """Changes of the table of fields. The response is the check for htmx, else the editor with the changed schema."""
 
     audited = NOTHING
     fragment_name = "rules/_checked.html"

@@ -79,7 +79,7 @@ def find_gutter(blocks: Sequence[Area]) -> float | None:
 
 
 def are_columns(blocks: Sequence[Area], x: float) -> bool:
-    """Return whether there is at least one block on each side that is as high as several lines or has others below."""
+    """Return whether there is at least one block on each side of x."""
     left = [block for block in blocks if block.x1 <= x + TOLERANCE]
     right = [block for block in blocks if block.x0 >= x - TOLERANCE]
     return bool(left and right)
