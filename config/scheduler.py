@@ -17,11 +17,11 @@ from config.platform.observability import logs
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 5
-MAX_PAUSE = 30  # a health check looks at the file
+MAX_PAUSE = 30  # a health check reads the file's age
 
 
 class Scheduler(beat.Scheduler):
-    """The file of `celery beat -s` is touched at each step: its age shows that the schedule is followed."""
+    """The file of `celery beat -s` is touched at each step: its age shows whether the schedule runs."""
 
     def __init__(self, *args: Any, schedule_filename: str, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -29,7 +29,7 @@ class Scheduler(beat.Scheduler):
         self.due: dict[str, float] = {}
 
     def tick(self, *_args: Any, **_options: Any) -> float:
-        """Send the tasks that are due. Returns the seconds until the next call."""
+        """Send the tasks that are due. Return the seconds until the next call."""
         for name, entry in self.schedule.items():
             if self.due.get(name, 0) <= time.monotonic():
                 self.due[name] = time.monotonic() + self.send(entry)
@@ -37,7 +37,7 @@ class Scheduler(beat.Scheduler):
         return min(MAX_PAUSE, max(0, min(self.due.values()) - time.monotonic()))
 
     def send(self, entry: beat.ScheduleEntry) -> float:
-        """Return the seconds after which to send the task again."""
+        """Send a task. Return the seconds until the next time."""
         try:
             self.apply_async(entry, producer=self.producer, advance=False)
         except beat.SchedulingError as error:

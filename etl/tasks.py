@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.OCR, bind=True)
 def ocr(self: Any, /, *, task_id: int, **_later: object) -> None:
-    """The chain continues when this returns, and ends when it raises."""
+    """Run the stage. The chain continues if this returns, and ends if it raises."""
     if not execution.run_next(Stage.OCR, task_id=task_id, job_id=self.request.id or ""):
         raise Ignore
 

@@ -29,7 +29,7 @@ def provide_slots(**_signal: Any) -> None:
 
 
 def provide_datasets(*, apps: Apps = apps, **_signal: Any) -> None:
-    """Create the built-in datasets, unless the migrations ended before the column that tells them from others."""
+    """Create the built-in datasets, unless the migrations end before the column that marks them."""
     from exports.models import Dataset
 
     migrated = apps.all_models["exports"].get("dataset")

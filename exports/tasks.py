@@ -23,7 +23,7 @@ def run_chunks(**_later: object) -> None:
 
 @shared_task(name=wakeups.REUSE_FILES)
 def reuse_files(**_later: object) -> None:
-    """Run the same loop as `run_chunks`. A queue of its own decides how many workers are woken for files."""
+    """Run the same loop as `run_chunks`. A separate queue limits the number of workers that are woken for files."""
     execution.drain()
 
 

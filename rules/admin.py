@@ -69,7 +69,7 @@ class RuleAdmin(ReadOnly):
 
     @admin.display(description="editing")
     def editing(self, rule: Rule) -> SafeString:
-        """Return who can change the rule, and where."""
+        """Return the person who can change the rule, and the place."""
         if catalog.is_system(rule):
             return format_html("In its file, {}.yaml. Then run <code>manage.py load_rules</code>.", rule.slug)
         return format_html("Its owner can edit it: {}", link(reverse("rule", args=[rule.pk]), "page of the rule"))

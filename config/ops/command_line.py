@@ -57,7 +57,8 @@ def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) 
 
     with audit.pending(audit.Pending(lambda: fields_of(name, arguments[2:]))) as entry:
         outcome = AuditEntry.Outcome.FAILED
-        own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # for the client -h is a host
+        # After `--`, arguments are those of the database client, whose -h is a host.
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
         if name in INTERACTIVE and not HELP & {*own}:
             finish(entry, name, AuditEntry.Outcome.SUCCESS)
             entry.is_written = True

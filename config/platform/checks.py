@@ -15,7 +15,7 @@ CONNECT_SECONDS = 2
 
 @register(Tags.database)
 def check_pooler(databases: Collection[str] | None = None, **_later: Any) -> list[CheckMessage]:
-    """Run by `check --database default`, and by `migrate` before it starts."""
+    """Check for a pooler. Run by `check --database default`, and by `migrate` before it starts."""
     if "default" not in (databases or ()) or not settings.SLUICE.database_prepare:
         return []
     if not is_pooled(settings.SLUICE.database_url.get_secret_value()):

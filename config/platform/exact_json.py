@@ -54,7 +54,7 @@ def dumps(value: Any, *, indent: bool = False, is_sorted: bool = False) -> bytes
 
 
 def written(value: Any) -> orjson.Fragment:
-    """Return how `orjson` should write a value that it does not know: its `default`."""
+    """Return the JSON of a value that `orjson` does not know. Passed to it as `default`."""
     if isinstance(value, Number):
         return orjson.Fragment(value.literal)
     raise TypeError(f"{type(value).__name__} is not a JSON value.")

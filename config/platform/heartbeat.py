@@ -13,7 +13,7 @@ class LeaseLost(Exception):
 
 
 class LeaseLostEvent(threading.Event):
-    """Set when the lease is lost, or when it was not renewed for its whole length.
+    """Event that is set when the lease is lost, or was not renewed for its whole length.
 
     Another worker may hold the lease by then. A process that was stopped for longer than that must not continue
     before its heartbeat has run.

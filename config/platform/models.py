@@ -1,4 +1,4 @@
-"""What Sluice knows of a bearer token and of a user, besides the rows of Knox and Django; and the audit log."""
+"""Data of bearer tokens and users besides the rows of Knox and Django, and the audit log."""
 
 from django.contrib.auth.models import User
 from django.contrib.postgres.fields import ArrayField
@@ -26,7 +26,8 @@ class TokenDetails(models.Model):
 class AuditEntry(models.Model):
     """A request that opened data or changed something, a sign-in, or a command. See docs/access.md.
 
-    Append-only: a trigger refuses other statements. Entries outlive what they name, so there is no foreign key.
+    Append-only: a trigger refuses other statements. Entries outlive the objects that they name, so there is no foreign
+    key.
     """
 
     class Via(models.TextChoices):

@@ -61,10 +61,10 @@ class Consumer(CeleryConsumer):
         self.controller._process_task = self.process_or_drop
 
     def process_or_drop(self, request: Any) -> None:
-        """Give a request to the pool, for which it holds a place.
+        """Pass a request, which holds a place, to the pool.
 
         Celery calls this also later, when a place becomes free. It frees the place only of revoked tasks: each request
-        that cannot be given to the pool, such as one with an invalid time limit, would take one away forever.
+        that cannot be passed to the pool, such as one with an invalid time limit, would occupy one forever.
         """
         free_place = getattr(self.controller, "_quick_release", lambda: None)  # a pool without a loop has no places
         try:
@@ -87,7 +87,7 @@ class Consumer(CeleryConsumer):
                 handle(message)
             except (*self.connection_errors, *self.channel_errors):
                 raise
-            except Exception:  # noqa: BLE001 - Celery does not expect every content, and would end the worker
+            except Exception:  # noqa: BLE001 - Celery does not handle all contents, and would end the worker
                 CAUGHT.labels("message").inc()
                 self.drop(message, "content", exc_info=True)
 

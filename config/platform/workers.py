@@ -74,7 +74,7 @@ def listen(seconds: float, **options: Any) -> list[Worker]:
 
 
 def by_queue(workers: Iterable[Worker]) -> dict[str, list[str]]:
-    """Return the names of the workers of each queue, also of those that no worker consumes."""
+    """Return the names of the workers of each queue, including queues without a worker."""
     found: dict[str, list[str]] = {queue.name: [] for queue in settings.CELERY_TASK_QUEUES}
     for worker in workers:
         for queue in worker.queues:

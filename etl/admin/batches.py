@@ -10,8 +10,8 @@ from django.utils.safestring import SafeString
 from config.platform.admin.confirmed_actions import (
     StaffAction,
     StaffActionAdmin,
-    blaming_owners_quota,
     change,
+    naming_owners_quota,
     only_if_status,
 )
 from config.platform.admin.display import badge, bar, below_each_other, instant, list_of, moment, number, page_of
@@ -24,7 +24,7 @@ from etl.pipeline import batch_actions
 
 
 def retry(batch: DocumentBatch) -> None:
-    with blaming_owners_quota():
+    with naming_owners_quota():
         batch_actions.retry(batch)
 
 

@@ -1,4 +1,4 @@
-"""Read-only admin of samples and evaluations of rules: numbers and statuses, never what a document contains."""
+"""Read-only admin of samples and evaluations of rules: numbers and statuses, never contents of documents."""
 
 from typing import Any
 

@@ -7,7 +7,7 @@ from django.conf import settings
 
 from config.platform.admin import overview
 from config.platform.admin.display import list_url, milliseconds
-from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewPart, Series, at_most, last_hours
+from config.platform.admin.overview import MAX_ROWS, Chart, Drawn, Figure, OverviewPart, Series, at_most, last_hours
 from config.platform.db import clock, sql
 from config.platform.durations import duration
 from etl.core.states import Status
@@ -22,7 +22,7 @@ LONG_SECONDS = 600  # an open task older than this is a warning
 
 OPEN = """
 SELECT count(*) AS open, min(updated_at) AS oldest
-FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(most)s) t
+FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(limit)s) t
 """
 # Times: of OCR, if the provider reports it; and from submission to completion, of tasks with one run.
 RECENT = """
@@ -32,7 +32,7 @@ WITH recent AS MATERIALIZED (
                 THEN (metadata #>> '{ocr,duration_ms}')::float END AS ocr,
            CASE WHEN status = 'completed' AND run = 1 + ('x' || left(uuid, 7))::bit(28)::int
                 THEN extract(epoch FROM updated_at - created_at)::float * 1000 END AS whole
-    FROM etl_task WHERE created_at >= %(since)s ORDER BY created_at DESC, task_id DESC LIMIT %(most)s
+    FROM etl_task WHERE created_at >= %(since)s ORDER BY created_at DESC, task_id DESC LIMIT %(limit)s
 )
 SELECT (SELECT json_agg(s) FROM (
             SELECT hour, status, count(*) AS tasks FROM recent GROUP BY 1, 2) s) AS statuses,
@@ -48,7 +48,7 @@ SELECT (SELECT json_agg(s) FROM (
 
 def draw() -> Drawn:
     hours = last_hours()
-    row = sql.one(RECENT, since=hours[0], most=MOST) or {}
+    row = sql.one(RECENT, since=hours[0], limit=MAX_ROWS) or {}
     ended = row.pop("ended")
     found = {name: value or [] for name, value in row.items()}
     counts = {(datetime.fromisoformat(row["hour"]), row["status"]): row["tasks"] for row in found["statuses"]}
@@ -72,7 +72,7 @@ def draw() -> Drawn:
             created_at__gte=hours[0].isoformat(),
         ),
     ]
-    return Drawn(figures=[queue_of(sql.one(OPEN, most=MOST + 1) or {}, ended)], charts=charts)
+    return Drawn(figures=[queue_of(sql.one(OPEN, limit=MAX_ROWS + 1) or {}, ended)], charts=charts)
 
 
 def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:

@@ -7,9 +7,9 @@ from config.platform.admin.confirmed_actions import (
     Confirmation,
     RowResult,
     StaffAction,
-    blaming_owners_quota,
     change,
     each,
+    naming_owners_quota,
     only_if_status,
 )
 from config.platform.http.problems import Problem
@@ -40,7 +40,7 @@ def cancel_refusal(task: Any) -> str:
 
 
 def retry(task: Task, stage: Stage) -> None:
-    with blaming_owners_quota():
+    with naming_owners_quota():
         actions.retry(task=task, from_stage=stage)
 
 

@@ -40,7 +40,7 @@ from etl.models import ReviewEvent, Task
 from etl.runstate import whole_metadata
 
 PERCENT = 100
-MOST_EVENTS = 50  # of the history of a result's review
+MAX_EVENTS = 50  # of the history of a result's review
 BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"), "answer")})
 
@@ -74,7 +74,7 @@ class TaskAdmin(StaffActionAdmin):
     )  # fmt: skip
     list_display_links = ("task_id", "filename")
     list_filter = (ByStatus, ByReview, "phase", ByTaskError, ByKind, "created_at", "updated_at")
-    list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
+    list_select_related = ()  # a join would read the users of all matching rows, not only of the rows shown
     unindexed = frozenset({"phase", "error_code", "kind", "updated_at", "review"})
     search_fields = ("task_id", "user__username")
     search_help_text = "Document ID, exact username, or part of the file name"
@@ -274,8 +274,8 @@ class TaskAdmin(StaffActionAdmin):
 
     @admin.display(description="history")
     def history(self, task: Task) -> SafeString:
-        """Return who changed what, without values, which are contents of the document."""
-        events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MOST_EVENTS]
+        """Return the changes and their users, without values, which are contents of the document."""
+        events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MAX_EVENTS]
         return below_each_other(
             [
                 (ago_and_exactly(each.created_at), f"{each.get_kind_display()} by {each.user}: {each.pointer or 'all'}")

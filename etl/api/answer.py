@@ -13,7 +13,7 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import NotFound, StorageUnavailable
 from etl.api import lookup, openapi
 from etl.api.markdown import streamed
-from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.api.views import NoSuchTask, TaskAPIView, visible
 from etl.ingest import acceptance
 from etl.pipeline import artifacts
 from etl.pipeline.artifacts import ArtifactOwner
@@ -46,9 +46,9 @@ class AnswerView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        state = seen(request, task_id)
+        state = visible(request, task_id)
         key = find(state)
         if not key:
             raise NoAnswer
-        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the model's response.")
+        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the model's response.")
         return streamed(key, request, content_type=artifacts.TEXT)

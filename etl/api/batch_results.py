@@ -64,7 +64,7 @@ class BatchResultsView(TaskAPIView):
     )
     def get(self, request: Request, batch_id: int) -> HttpResponseBase:
         batch, layout = visible(request, batch_id), layout_of(request)
-        return results(batch, layout, request, user=user_of(request), what="Over the API: downloaded the results.")
+        return results(batch, layout, request, user=user_of(request), message="Over the API: downloaded the results.")
 
 
 def layout_of(request: Request) -> ResultLayout:
@@ -86,9 +86,11 @@ def pointer_of(text: str | None) -> tuple[str, ...] | None:
     return tuple(tokens(text))
 
 
-def results(batch: DocumentBatch, layout: ResultLayout, request: Request, *, user: Any, what: str) -> HttpResponseBase:
+def results(
+    batch: DocumentBatch, layout: ResultLayout, request: Request, *, user: Any, message: str
+) -> HttpResponseBase:
     """Return a response with the file. Raises TooManyColumns, TooManyDownloads and DiskFull."""
-    staff.record_reading(user, batch, what)
+    staff.record_reading(user, batch, message)
     with turn():
         file = result_files.build(Task.objects.filter(batch_id=batch.pk).order_by("pk"), layout).content
     connection.close()  # a slow client must not hold it

@@ -47,15 +47,15 @@ class NoSuchBatch(NotFound):
     detail = "Batch not found"
 
 
-def seen(request: Request, batch_id: int) -> Any:
+def visible_with_counts(request: Request, batch_id: int) -> Any:
     """Return a batch with its counts. Raises NoSuchBatch, also for one that the user may not see."""
-    rows = DocumentBatch.objects.owned_by(request.user).with_counts()
+    rows = DocumentBatch.objects.visible_to(request.user).with_counts()
     return require_first(rows.filter(pk=batch_id), NoSuchBatch)
 
 
 def visible(request: Request, batch_id: int) -> DocumentBatch:
     """Return a batch without its counts. Raises NoSuchBatch, also for one that the user may not see."""
-    return require_first(DocumentBatch.objects.owned_by(request.user).filter(pk=batch_id), NoSuchBatch)
+    return require_first(DocumentBatch.objects.visible_to(request.user).filter(pk=batch_id), NoSuchBatch)
 
 
 def changeable(request: Request, batch_id: int) -> DocumentBatch:
@@ -91,12 +91,12 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
 
 
 def check_number(count: int, pointer: str) -> None:
-    if count > acceptance.most_in_batch():
+    if count > acceptance.max_in_batch():
         raise archive.too_many(count, pointer=pointer)
 
 
 def identity_of(wanted: BatchInput) -> dict[str, Any]:
-    """Return what a repeated request must have in common with the first one."""
+    """Return the values that a repeated request must share with the first one."""
     files = [{"name": file.name, **uploads.SentFile(file).identity()} for file in wanted.files]
     part = {} if wanted.prefix is None else {"prefix": wanted.prefix}
     return {**wanted.options, "files": files, "file_keys": wanted.file_keys, **part}
@@ -181,7 +181,7 @@ class BatchView(TaskAPIView):
         operation_id="getBatch", **openapi.GET_BATCH, responses={200: schemas.Batch, **problems(NoSuchBatch)}
     )
     def get(self, request: Request, batch_id: int) -> Response:
-        batch = seen(request, batch_id)
+        batch = visible_with_counts(request, batch_id)
         headers = {} if batch.has_ended else {"Retry-After": str(POLL_SECONDS)}
         return Response(
             {**representation.batch(batch), "refused": representation.refused_files(batch)}, headers=headers
@@ -205,7 +205,7 @@ class CancelBatchView(TaskAPIView):
         batch = changeable(request, batch_id)
         with staff.recorded(request.user, batch, "Over the API: cancelled."):
             batch_actions.cancel(batch, is_forced=is_forced)
-        return Response(representation.batch(seen(request, batch_id)))
+        return Response(representation.batch(visible_with_counts(request, batch_id)))
 
 
 class RetryBatchView(TaskAPIView):
@@ -234,4 +234,6 @@ class RetryBatchView(TaskAPIView):
         batch = changeable(request, batch_id)
         with staff.recorded(request.user, batch, "Over the API: retried the failed documents."):
             batch_actions.retry(batch)
-        return Response(representation.batch(seen(request, batch_id)), status=202, headers=headers_of(batch_id))
+        return Response(
+            representation.batch(visible_with_counts(request, batch_id)), status=202, headers=headers_of(batch_id)
+        )

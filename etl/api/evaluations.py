@@ -350,7 +350,7 @@ class CompareEvaluationsView(TaskAPIView):
 
 def number_of(request: Request, name: str) -> int:
     """Return the number of an evaluation in the query. Raises ValidationError at `/name`."""
-    number = whole_number(request.query_params.get(name, ""), most=2**31 - 1)
+    number = whole_number(request.query_params.get(name, ""), maximum=2**31 - 1)
     if not number:
         raise ValidationError({name: [ErrorDetail("Must be the number of an evaluation.")]})
     return number

@@ -21,7 +21,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import whole_number
 from etl.api import lookup, openapi
-from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.api.views import NoSuchTask, TaskAPIView, visible
 from etl.core import metrics
 from etl.models import Task
 from etl.pipeline import representation
@@ -32,7 +32,7 @@ class TaskEventsView(TaskAPIView):
     """`GET /tasks/{id}/events`: a response that lasts until the task has ended."""
 
     audited = CHANGES
-    http_method_names = ("get",)  # Django would make a HEAD of it
+    http_method_names = ("get",)  # without this, Django would add HEAD
     content_negotiation_class = IgnoreAccept
 
     @openapi.operation(
@@ -45,7 +45,7 @@ class TaskEventsView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        state = lookup.open_result(seen(request, task_id), user=user_of(request))
+        state = lookup.open_result(visible(request, task_id), user=user_of(request))
         start = begin(state, request.headers.get("Last-Event-ID", ""))
         credential = credential_of(request, owner_id=state.user_id, model=Task)
         connection.close()
@@ -139,7 +139,7 @@ class TaskEventHub(sse.EventHub[int]):
     opened, closed = metrics.STREAMS_OPENED, metrics.STREAMS_CLOSED
 
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
-        """One round trip to Redis, and one query only for tasks that it does not have."""
+        """Read the states, in one round trip to Redis, and one query for the tasks that it does not have."""
         try:
             states = lookup.known(after)
         finally:

@@ -18,7 +18,7 @@ from config.platform.http.problems import BadInput, NotFound, Problem, StorageUn
 from etl.api import lookup, openapi
 from etl.api.markdown import NotReady, unless_unchanged
 from etl.api.serializers import read_number
-from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.api.views import NoSuchTask, TaskAPIView, visible
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
 from etl.pipeline import actions, artifacts, page_images, schemas
@@ -63,10 +63,10 @@ class LayoutView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        state = seen(request, task_id)
+        state = visible(request, task_id)
         if not state.markdown_key:
             raise NotReady
-        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the layout.")
+        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the layout.")
         with acceptance.storing():
             stored = artifacts.find_ocr(state)
         if stored is None:
@@ -92,10 +92,12 @@ class PageImageView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int, page: int) -> HttpResponseBase:
-        width = read_number(request, "width", least=MIN_WIDTH, most=MAX_WIDTH, default=DEFAULT_WIDTH, unit="pixels")
-        state = seen(request, task_id)
+        width = read_number(
+            request, "width", minimum=MIN_WIDTH, maximum=MAX_WIDTH, default=DEFAULT_WIDTH, unit="pixels"
+        )
+        state = visible(request, task_id)
         check_page(state, page)
-        lookup.record_reading(state, user=user_of(request), what="Over the API: opened images of pages.")
+        lookup.record_reading(state, user=user_of(request), message="Over the API: opened images of pages.")
         return redirect_to_image(request, state, page, page_images.stored_width(width))
 
 

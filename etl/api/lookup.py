@@ -84,9 +84,9 @@ def previous_result(state: RunState) -> dict[str, Any] | None:
     return row.corrected(row.last_result, run=state.previous_run) if row else None
 
 
-def record_reading(state: RunState, *, user: User, what: str) -> None:
+def record_reading(state: RunState, *, user: User, message: str) -> None:
     """Record that staff open the content of another user's document, before it is sent."""
-    staff.record_reading(user, Task(pk=state.task_id, user_id=state.user_id), what)
+    staff.record_reading(user, Task(pk=state.task_id, user_id=state.user_id), message)
 
 
 def open_result(state: RunState, *, user: User) -> RunState:
@@ -95,7 +95,7 @@ def open_result(state: RunState, *, user: User) -> RunState:
     if not staff.may_open(user, state.user_id):
         return without_data(state)
     if has_result(state):
-        record_reading(state, user=user, what="Over the API: opened the result.")
+        record_reading(state, user=user, message="Over the API: opened the result.")
     return state
 
 

@@ -18,7 +18,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl.api import lookup, openapi
-from etl.api.views import NoSuchTask, TaskAPIView, seen
+from etl.api.views import NoSuchTask, TaskAPIView, visible
 from etl.ingest import acceptance
 from etl.pipeline import actions
 from etl.pipeline.artifacts import MARKDOWN
@@ -48,11 +48,11 @@ class MarkdownView(TaskAPIView):
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        state = seen(request, task_id)
+        state = visible(request, task_id)
         key = state.markdown_key
         if not key:
             raise NotReady
-        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the Markdown.")
+        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the Markdown.")
         return unless_unchanged(key, request, content_type=MARKDOWN)
 
 

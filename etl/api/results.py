@@ -20,7 +20,7 @@ from config.platform.http.problems import BadInput, NotPermitted
 from config.platform.http.serializers import EmptyBody
 from etl.api import lookup, openapi
 from etl.api.serializers import CorrectionSerializer, read_flag
-from etl.api.views import NoSuchTask, TaskAPIView, owned, seen
+from etl.api.views import NoSuchTask, TaskAPIView, changeable, visible
 from etl.core.json_changes import merge_patch
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
@@ -45,10 +45,10 @@ class ResultView(TaskAPIView):
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
         is_original = read_flag(request, "original")
-        state = seen(request, task_id)
+        state = visible(request, task_id)
         if state.status != Status.COMPLETED:
             raise review.NotCompleted
-        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the result.")
+        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the result.")
         etag = review.tag_of(state.run, 0) if is_original else review.tag(state)
         if unchanged := get_conditional_response(request._request, etag=etag):
             return unchanged
@@ -82,7 +82,7 @@ class ResultView(TaskAPIView):
 
 def reviewable(request: Request, task_id: int) -> Task:
     """Return the row of a task whose result the user may open and change. Raises NoSuchTask and NotPermitted."""
-    task = owned(request, task_id)
+    task = changeable(request, task_id)
     staff.require_data(request.user, task.user_id)
     return task
 
@@ -148,7 +148,7 @@ class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):
         return ReviewEvent.objects.filter(task_id=self.kwargs["task_id"]).select_related("user")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        state = seen(request, kwargs["task_id"])
-        lookup.record_reading(state, user=user_of(request), what="Over the API: opened the corrections.")
+        state = visible(request, kwargs["task_id"])
+        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the corrections.")
         events = self.paginate_queryset(self.get_queryset()) or []
         return self.get_paginated_response([representation.review_event(event) for event in events])

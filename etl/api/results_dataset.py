@@ -43,7 +43,7 @@ class DocumentFiltersSerializer(StrictSerializer):
         yield from super().refused(data)
 
     def validate_ruleId(self, rule_id: int) -> int:  # noqa: N802 - named by the field
-        """A deleted rule of documents that the user has is valid too."""
+        """Accept a visible rule, or a deleted one that the user has documents of."""
         user = User.objects.get(pk=self.context["user_id"])
         is_visible = catalog.visible_to(user).filter(pk=rule_id).exists()
         if not is_visible and not Task.objects.filter(user=user, rule_id=rule_id).exists():

@@ -168,7 +168,7 @@ class SubmitInput:
         self.keep_days: int | None = fields.get("keep_days")
 
     def identity(self) -> dict[str, Any]:
-        """Return what a repeated request must have in common with the first one, besides its document."""
+        """Return the values that a repeated request must share with the first one, besides its document."""
         return {"rule_id": self.rule_id} | ({"keep_days": self.keep_days} if self.keep_days else {})
 
 
@@ -187,9 +187,9 @@ class BatchInput:
         self.options: dict[str, Any] = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
 
 
-def read_seconds(request: Request, name: str, *, most: int) -> int:
+def read_seconds(request: Request, name: str, *, maximum: int) -> int:
     """Return a query parameter in whole seconds, by default 0. Raises ValidationError at `/name`."""
-    return read_number(request, name, least=0, most=most, default=0, unit="seconds")
+    return read_number(request, name, minimum=0, maximum=maximum, default=0, unit="seconds")
 
 
 def read_flag(request: Request, name: str) -> bool:
@@ -205,10 +205,10 @@ def read_choice(request: Request, name: str) -> bool | None:
     return read_flag(request, name) if name in request.query_params else None
 
 
-def read_number(request: Request, name: str, *, least: int, most: int, default: int, unit: str) -> int:
+def read_number(request: Request, name: str, *, minimum: int, maximum: int, default: int, unit: str) -> int:
     """Return a query parameter as a whole number. Raises ValidationError at `/name`."""
     text = request.query_params.get(name, str(default))
-    number = whole_number(text, most=most)
-    if number is None or number < least:
-        raise ValidationError({name: [ErrorDetail(f"Must be a whole number of {unit} from {least} to {most}.")]})
+    number = whole_number(text, maximum=maximum)
+    if number is None or number < minimum:
+        raise ValidationError({name: [ErrorDetail(f"Must be a whole number of {unit} from {minimum} to {maximum}.")]})
     return number

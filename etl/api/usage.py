@@ -17,7 +17,7 @@ from etl.models import ModelUsage
 from etl.pipeline import budgets, quotas, representation, schemas
 from rules.library import quotas as rule_quotas
 
-DAYS, MOST_DAYS = 30, 366
+DAYS, MAX_DAYS = 30, 366
 
 
 class LimitsView(TaskAPIView):
@@ -49,7 +49,7 @@ class UsageView(TaskAPIView):
         responses={200: schemas.UsageReport, **problems(BadInput)},
     )
     def get(self, request: Request) -> Response:
-        days = read_number(request, "days", least=1, most=MOST_DAYS, default=DAYS, unit="days")
+        days = read_number(request, "days", minimum=1, maximum=MAX_DAYS, default=DAYS, unit="days")
         today = clock.now().date()
         found = ModelUsage.objects.of_user(user_of(request)).between(today - timedelta(days=days - 1), today)
         return Response({"total": found.totals(), "days": found.by_day()})

@@ -51,7 +51,7 @@ from rules.api import rates
 from rules.library import catalog
 
 POLL_SECONDS = 2
-MOST_SECONDS = 60  # that a request may wait for a change
+MAX_SECONDS = 60  # that a request may wait for a change
 
 
 class NoSuchTask(NotFound):
@@ -66,7 +66,7 @@ class TaskAPIView(APIView):
     renderer_classes = (ExactJSONRenderer,)
 
 
-def seen(request: Request, task_id: int) -> RunState:
+def visible(request: Request, task_id: int) -> RunState:
     """Return the state of a task. Raises NoSuchTask, also for a task that the user may not see."""
     state = lookup.find(task_id, user=user_of(request))
     if state is None:
@@ -74,11 +74,11 @@ def seen(request: Request, task_id: int) -> RunState:
     return state
 
 
-def owned(request: Request, task_id: int) -> Task:
+def changeable(request: Request, task_id: int) -> Task:
     """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see, and
     NotPermitted for one that the user may only see.
     """
-    task = require_first(Task.objects.owned_by(request.user).filter(pk=task_id), NoSuchTask)
+    task = require_first(Task.objects.visible_to(request.user).filter(pk=task_id), NoSuchTask)
     staff.require_change(request.user, task)
     return task
 
@@ -192,8 +192,8 @@ class TaskView(TaskAPIView):
         responses={200: openapi.SINGLE_TASK, **problems(BadInput, NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
-        seconds = read_seconds(request, "wait", most=MOST_SECONDS)
-        state = seen(request, task_id)
+        seconds = read_seconds(request, "wait", maximum=MAX_SECONDS)
+        state = visible(request, task_id)
         if seconds and not state.has_ended:
             credential = credential_of(request, owner_id=state.user_id, model=Task)
             state = lookup.wait_for_change(state, user=user_of(request), credential=credential, seconds=seconds)
@@ -212,7 +212,7 @@ class TaskView(TaskAPIView):
     )
     def delete(self, request: Request, task_id: int) -> Response:
         is_forced = read_flag(request, "force")
-        task = owned(request, task_id)
+        task = changeable(request, task_id)
         staff.require_change(request.user, task, "delete")
         deletion.delete(task, user=user_of(request), message="Over the API: deleted.", is_forced=is_forced)
         return Response(status=204)
@@ -261,7 +261,7 @@ class CancelTaskView(TaskAPIView):
     )
     def post(self, request: Request, task_id: int) -> Response:
         is_forced = CancelSerializer.read(request.data)["force"]
-        task = owned(request, task_id)
+        task = changeable(request, task_id)
         with staff.recorded(request.user, task, "Over the API: cancelled."):
             actions.cancel(task=task, is_forced=is_forced)
         return Response({"task_id": task_id, "status": Status.CANCELLED})
@@ -290,7 +290,7 @@ class RetryTaskView(TaskAPIView):
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
-        task = owned(request, task_id)
+        task = changeable(request, task_id)
         fields = RetrySerializer.read(request.data)
         rule = actions.rule_of(task, fields.get("rule_id"), user=user_of(request))
         with staff.recorded(request.user, task, f"Over the API: retried from {fields['from_stage']}."):

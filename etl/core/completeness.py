@@ -1,4 +1,4 @@
-"""Documents of which pages were lost, or read without certainty. Their warnings name the pages."""
+"""Pages of a document that were lost, or whose text is uncertain, according to its warnings."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

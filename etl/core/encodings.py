@@ -18,28 +18,28 @@ MARKS = (
 BYTE_ORDER_MARKS = tuple(mark for mark, _ in MARKS)
 MAX_ASCII = 127
 SAMPLE = 32_768  # bytes that are examined
-# UTF-16 without a mark: the least bytes, and the largest share that are printable in ASCII. Above it, this is a text
-# with a few other bytes.
+# UTF-16 without a mark: the minimum number of bytes, and the maximum share of printable ASCII. With more, the content
+# is ASCII with a few other bytes.
 MIN_WIDE, MAX_NARROW = 16, 0.8
 PRINTABLE = frozenset(range(32, 127)).__contains__
 WIDE = ("utf_16_le", "utf_16_be")
 WESTERN = "cp1252"
-# Bytes that text does not have: control characters except tabs, line ends, form feeds, and ESC.
+# Bytes that do not occur in text: control characters except tabs, line ends, form feeds, and ESC.
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
 BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-# Encodings that are in use. Without this choice, rare ones of the same shape win short texts.
+# Common encodings. Without this list, rare encodings that are similar would be detected in short texts.
 COMMON = (
     *WIDE, "cp1252", "cp1250", "cp1253", "cp1251", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "iso8859_2",
     "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp874",
 )  # fmt: skip
 # Differences of noise and coherence below which the most common encoding is taken.
 NOISE, COHERENCE = 0.05, 0.1
-# Categories of characters that no text has: unassigned, private, and half of a pair.
+# Categories of characters that do not occur in text: unassigned, private, and half of a pair.
 UNTYPED = frozenset({"Cn", "Co", "Cs"})
 
 
 def detect(content: bytes) -> str | None:
-    """Return the encoding of a text or its beginning, None if it is in no encoding that is known here."""
+    """Return the encoding of a text or of its beginning, or None if it is unknown."""
     for mark, name in MARKS:
         if content.startswith(mark):
             return name
@@ -47,8 +47,8 @@ def detect(content: bytes) -> str | None:
 
 
 def is_utf_8(content: bytes) -> bool:
-    """Return whether this is UTF-8, whose last character may be incomplete. Small characters of UTF-16 are UTF-8 too,
-    with control characters."""
+    """Return whether this is UTF-8, whose last character may be incomplete. ASCII text in UTF-16 is valid UTF-8 too,
+    but with control characters."""
     try:
         return not BINARY.search(codecs.getincrementaldecoder("utf-8")().decode(content, final=False))
     except UnicodeDecodeError:
@@ -71,7 +71,7 @@ def guess(content: bytes) -> str | None:
 
 
 def is_possible(content: bytes, encoding: str) -> bool:
-    """Return whether a text has no characters that texts do not have. Almost any bytes can be decoded as UTF-16."""
+    """Return whether the decoded text has only characters that occur in texts. Almost any bytes are valid UTF-16."""
     if encoding in WIDE and (len(content) < MIN_WIDE or sum(map(PRINTABLE, content)) > MAX_NARROW * len(content)):
         return False
     text = content[: len(content) // 2 * 2 if encoding in WIDE else None].decode(encoding, "replace")

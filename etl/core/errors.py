@@ -1,4 +1,4 @@
-"""Errors of a document's task. Each knows its code, and whether another attempt can help.
+"""Errors of a document's task. Each has a code, and states whether another attempt can help.
 
 Clients and logs see the code and the texts below. They never see a message of a provider or a model, which may quote
 the document. The codes are part of the public API.
@@ -13,7 +13,7 @@ class EtlError(Exception):
     transient = False
     # A manual retry may succeed.
     retryable = False
-    # The installation, its settings, or its budgets are the cause. This says nothing about the document or the rule.
+    # The cause is the installation, its settings, or its budgets, and neither the document nor the rule.
     is_operational = False
     detail = "The task failed."
     # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.
@@ -45,7 +45,7 @@ class BadDocument(EtlError):
 
     @classmethod
     def of(cls, found: int, limit: int) -> Self:
-        """Return the error with what was found, and the limit."""
+        """Return the error with the number found and the limit."""
         error = cls(cls.counted.format(found=found, limit=limit))
         error.found, error.limit = found, limit
         return error

@@ -13,7 +13,7 @@ from config.platform import exact_json
 from config.platform.http.pointers import join
 
 # Longer parts of lists that differ are compared item by item, because the search for equal items takes quadratic time.
-MOST_ALIGNED = 200
+MAX_ALIGNED = 200
 
 
 class Absent(Enum):
@@ -96,12 +96,12 @@ def items(before: list[Any], after: list[Any]) -> Iterator[tuple[int, int, Any, 
 
 def sections(olds: list[bytes], news: list[bytes]) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield the equal and the different sections of two lists, as `SequenceMatcher.get_opcodes` does."""
-    most = min(len(olds), len(news))
-    head = next((at for at in range(most) if olds[at] != news[at]), most)
-    tail = next((at for at in range(most - head) if olds[-1 - at] != news[-1 - at]), most - head)
+    length = min(len(olds), len(news))
+    head = next((at for at in range(length) if olds[at] != news[at]), length)
+    tail = next((at for at in range(length - head) if olds[-1 - at] != news[-1 - at]), length - head)
     old_end, new_end = len(olds) - tail, len(news) - tail
     yield "equal", 0, head, 0, head
-    if max(old_end, new_end) - head > MOST_ALIGNED:
+    if max(old_end, new_end) - head > MAX_ALIGNED:
         yield "replace", head, old_end, head, new_end
     else:
         matcher = SequenceMatcher(None, olds[head:old_end], news[head:new_end], autojunk=False)

@@ -19,7 +19,7 @@ USAGE_INCOMPLETE = "usage_incomplete"  # the code of a warning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWarning:
-    """Something a person should know about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
+    """A note for people about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
 
     code: str
     detail: str
@@ -78,7 +78,7 @@ class Budget(Protocol):
     """A budget of tokens. A call in the block is counted before it ends."""
 
     def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
-        """Make a call that costs at most so many tokens. Raises TokenBudgetExceeded."""
+        """Surround a call that costs at most `tokens`. Raises TokenBudgetExceeded."""
         ...
 
 

@@ -73,7 +73,7 @@ def log_unusable(error: OSError) -> None:
 
 
 def clear() -> int:
-    """Delete the folders of processes that have ended. Returns their number."""
+    """Delete the folders of processes that have ended. Return their number."""
     deleted = sum(deleted_leftover(path) for path in root().glob(f"{PREFIX}*"))
     if deleted:
         log.info("leftovers_deleted", folders=deleted)

@@ -6,7 +6,7 @@ from celery import current_app
 from structlog import get_logger
 
 from config.platform.broker import BROKER_ERRORS, countdown
-from etl.pipeline.dispatch import LONGEST_COUNTDOWN, RETRY_ONCE, connection
+from etl.pipeline.dispatch import MAX_COUNTDOWN, RETRY_ONCE, connection
 
 log = get_logger(__name__)
 
@@ -15,7 +15,7 @@ EVALUATE = "etl.evaluate"
 
 def wake(user_id: int, *, delay: float = 0) -> bool:
     """Wake a worker for the user's next sample; recovery does so for later ones. Return whether it was sent."""
-    if delay > LONGEST_COUNTDOWN:
+    if delay > MAX_COUNTDOWN:
         return False
     message = current_app.signature(
         EVALUATE, kwargs={"user_id": user_id}, immutable=True, time_limit=None, soft_time_limit=None

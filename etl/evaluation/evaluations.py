@@ -141,7 +141,7 @@ def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def find(rule_id: int, number: int) -> Any:
-    """Raises NoSuchEvaluation."""
+    """Return an evaluation. Raises NoSuchEvaluation."""
     return require_first(of_rule(rule_id).filter(number=number), NoSuchEvaluation)
 
 
@@ -165,7 +165,7 @@ class FieldPair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePair(Pair):
-    """`misses_a`, `misses_b`: the values that differ from what is expected."""
+    """A sample in two evaluations. `misses_a`, `misses_b`: the values that differ from the expected ones."""
 
     sample: Sample
     misses_a: list[dict[str, Any]]
@@ -174,8 +174,8 @@ class SamplePair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two evaluations of a rule side by side. `is_same_set`: whether both accuracies are of just these samples. They
-    include deleted samples, which are not compared."""
+    """Two evaluations of a rule side by side. `is_same_set`: whether both accuracies cover exactly these samples.
+    Otherwise, they include deleted samples, which are not compared."""
 
     a: Any
     b: Any
@@ -193,7 +193,7 @@ class Comparison:
 
 
 def compare(rule_id: int, a: int, b: int) -> Comparison:
-    """Raises NoSuchEvaluation."""
+    """Compare two evaluations of a rule. Raises NoSuchEvaluation."""
     one, other = find(rule_id, a), find(rule_id, b)
     pointers = sorted({*one.fields, *other.fields})
     fields = [FieldPair(pointer=name, a=one.fields.get(name), b=other.fields.get(name)) for name in pointers]

@@ -24,7 +24,7 @@ from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs
 from etl import runstate
 from etl.core import metrics
-from etl.core.errors import ArtifactMissing, EtlError, Fenced, StageLost, explain
+from etl.core.errors import ArtifactMissing, EtlError, Fenced, StageLost
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
 from etl.evaluation import dispatch, queue, scoring
@@ -61,8 +61,8 @@ def run_next(user_id: int) -> None:
 
 @dataclass(slots=True)
 class Ledger:
-    """The record of what one attempt cost. It is written with each renewal of the lease, so that a killed worker loses
-    seconds of it, and stays when the sample is deleted."""
+    """The record of the usage of one attempt. It is written with each renewal of the lease, so that a killed worker
+    loses seconds of it, and stays when the sample is deleted."""
 
     run: SampleRun
     pk: int | None = None
@@ -130,7 +130,7 @@ class SampleEvaluation:
             log.warning("usage_not_recorded", error=logs.describe(error), **self.context.usage.as_dict())
 
     def attempt(self) -> float:
-        if self.run.attempts > runstate.most_attempts(Stage.POSTPROCESS):  # the last one killed its worker
+        if self.run.attempts > runstate.max_attempts(Stage.POSTPROCESS):  # the last one killed its worker
             return self.fail(StageLost(code=STAGES[Stage.POSTPROCESS].code))
         try:
             with self.heartbeat:
@@ -160,7 +160,7 @@ class SampleEvaluation:
         if isinstance(error, ArtifactMissing) and not self.run.sample.task.has_ended:
             queue.put_back(self.run, self.usage(), delay=NOT_READ_SECONDS, counts=False)
             return NOT_READ_SECONDS
-        if error.transient and self.run.attempts < runstate.most_attempts(Stage.POSTPROCESS):
+        if error.transient and self.run.attempts < runstate.max_attempts(Stage.POSTPROCESS):
             delay = execution.delay_after(self.run.attempts, error)
             queue.put_back(self.run, self.usage(), delay=delay)
             log.warning("sample_retrying", code=error.code, attempt=self.run.attempts, delay=round(delay, 1))
@@ -168,12 +168,12 @@ class SampleEvaluation:
         return self.fail(error)
 
     def fail(self, error: EtlError) -> float:
-        """End a sample without data: nothing of what is expected was found, or the rule was not measured."""
+        """End a sample without data: no expected value was found, or the rule was not measured."""
         log.warning("sample_failed", code=error.code, attempt=self.run.attempts)
         self.finish(
             SampleStatus.FAILED,
             scoring.score(self.run.sample.expected, ABSENT),
-            error=explain(error, stage=Stage.POSTPROCESS) | {"retryable": error.is_operational},
+            error={"code": error.code, "detail": error.detail, "is_operational": error.is_operational},
         )
         return 0
 

@@ -95,13 +95,15 @@ def ending(evaluation_id: int) -> Iterator[Evaluation]:
 
 
 def complete(evaluation: Evaluation) -> None:
-    """Compute the accuracy. Without it, the evaluation has failed: no samples are left, or one has an operational
-    error, which says nothing about the rule."""
+    """Compute the accuracy. The evaluation fails if no samples are left, or if one ended with an operational error,
+    which is not the rule's fault."""
     runs = list(evaluation.runs.only("fields", "error"))
-    lost = next((run.error for run in runs if run.error and run.error["retryable"]), None)
+    # During an upgrade, older workers store it as `retryable`.
+    errors = [run.error for run in runs if run.error]
+    operational = next((each for each in errors if each.get("is_operational", each.get("retryable"))), None)
     evaluation.ended_at = Now()
-    if lost or not runs:
-        evaluation.status, evaluation.error = EvaluationStatus.FAILED, lost or NOTHING_LEFT
+    if operational or not runs:
+        evaluation.status, evaluation.error = EvaluationStatus.FAILED, operational or NO_SAMPLES
     else:
         fields = summed(run.fields for run in runs)
         evaluation.status = EvaluationStatus.COMPLETED
@@ -110,7 +112,7 @@ def complete(evaluation: Evaluation) -> None:
     evaluation.save(update_fields=["status", "error", "accuracy", "fields", "ended_at"])
 
 
-NOTHING_LEFT = {"code": "no_samples", "detail": "The samples were deleted meanwhile.", "retryable": False}
+NO_SAMPLES = {"code": "no_samples", "detail": "The samples were deleted meanwhile."}
 
 
 def summed(runs: Any) -> dict[str, FieldScore]:

@@ -38,7 +38,7 @@ class NoDataYet(Problem):
 
 
 def owned_task(task_id: int, *, user: User) -> Task:
-    """Return a document of the user's own. Raises BadInput at `/task_id`."""
+    """Return one of the user's own documents. Raises BadInput at `/task_id`."""
     task = Task.objects.filter(pk=task_id, user=user).first()
     if task is None:
         detail = "Task not found. Only your own documents can be samples."
@@ -60,7 +60,7 @@ def check(rule: Rule, expected: Any) -> None:
 
 
 def parse(text: str) -> Any:
-    """Parse expected data in a form, like a JSON body. Raises BadInput."""
+    """Parse the expected data of a form as a JSON body. Raises BadInput."""
     try:
         return parsers.load(text.encode(errors="replace"), is_exact=True)
     except BadInput as refused:
@@ -71,7 +71,7 @@ def parse(text: str) -> Any:
 
 
 def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple[Sample, bool]:
-    """Add a document to the samples of one of `rules`, or replace what is expected of it. Return the sample, and
+    """Add a document to the samples of one of `rules`, or replace its expected data. Return the sample, and
     whether it is new. Raises BadInput, NoSuchRule and TooManySamples.
     """
     with transaction.atomic():
@@ -88,7 +88,7 @@ def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple
 
 
 def result_of(task: Task) -> Any:
-    """Return what was extracted from a document. Raises NoDataYet."""
+    """Return the data that was extracted from a document. Raises NoDataYet."""
     result = task.current_result or {}
     if task.status != Status.COMPLETED or "data" not in result:
         raise NoDataYet

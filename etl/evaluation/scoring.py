@@ -26,12 +26,12 @@ from typing import Any
 from config.platform import exact_json
 from config.platform.http.pointers import join
 
-LEAST_SIMILARITY = Fraction(8, 10)
+MIN_SIMILARITY = Fraction(8, 10)
 ANY = "*"
 # Pairs of items that are compared for the best assignment. With more, each expected item takes the best one that is
 # left; with still more, the sorted items are paired in order. A list of 1,000 items against 1,000 takes seconds.
-MOST_OPTIMAL = 10_000
-MOST_COMPARED = 1_000_000
+MAX_OPTIMAL = 10_000
+MAX_COMPARED = 1_000_000
 DIGITS = re.compile(r"\d+")
 ABSENT: Any = object()
 Credit = int | Fraction
@@ -133,7 +133,7 @@ def text_credit(expected: str, found: str) -> Credit:
     if DIGITS.findall(one) != DIGITS.findall(other):
         return 0
     alike = similarity(one, other)
-    return alike if alike >= LEAST_SIMILARITY else 0
+    return alike if alike >= MIN_SIMILARITY else 0
 
 
 def folded(text: str) -> str:
@@ -192,10 +192,10 @@ def rest(items: list[tuple[str, int]], equal: Counter[str]) -> Iterator[int]:
 
 def assigned(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
     size = len(left) * len(right)
-    if size > MOST_COMPARED:
+    if size > MAX_COMPARED:
         yield from zip_longest(left, right, fillvalue=ABSENT)
         return
-    choose = optimal if size <= MOST_OPTIMAL else best_first
+    choose = optimal if size <= MAX_OPTIMAL else best_first
     partners = choose(len(left), len(right), lambda i, j: weight(left[i], right[j]))
     for number, item in enumerate(left):
         yield item, right[partners[number]] if number in partners else ABSENT
@@ -228,8 +228,8 @@ def optimal(rows: int, columns: int, weigh: Callable[[int, int], float]) -> dict
 
 
 def least_cost(costs: Sequence[Sequence[float]], columns: int) -> dict[int, int]:  # noqa: C901 - one algorithm
-    """Solve the assignment problem by shortest augmenting paths (the Hungarian algorithm). At most as many rows as
-    columns. Row and column 0 are sentinels.
+    """Solve the assignment problem by shortest augmenting paths (the Hungarian algorithm). `costs` has at
+    most as many rows as columns. Row and column 0 are sentinels.
     """
     rows = len(costs)
     of_row, of_column = [0.0] * (rows + 1), [0.0] * (columns + 1)  # potentials

@@ -158,6 +158,6 @@ def is_document(head: bytes, *, name: str) -> bool:
     return sniff(head, name) is not None
 
 
-def most_in_batch() -> int:
-    most: int = settings.SLUICE.etl_max_batch
-    return most
+def max_in_batch() -> int:
+    limit: int = settings.SLUICE.etl_max_batch
+    return limit

@@ -1,6 +1,6 @@
 """ZIP archives of documents, with bounds. Nothing is extracted to the file system, and names are only displayed.
 
-Declared sizes are not trusted: what is decompressed is at most what an entry declares, and its checksum must match.
+Declared sizes are not trusted: an entry is decompressed up to its declared size, and its checksum must match.
 """
 
 import re
@@ -51,8 +51,8 @@ def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
     zipped = open_archive(cast("IO[bytes]", file.file))
     lock = threading.Lock()
     entries = [entry for entry in zipped.infolist() if not IGNORED.search(entry.filename)]
-    most = settings.SLUICE.etl_max_batch
-    if len(entries) > most:
+    max_documents = settings.SLUICE.etl_max_batch
+    if len(entries) > max_documents:
         raise too_many(len(entries), pointer="/file")
     size, limit = sum(entry.file_size for entry in entries), UNPACKED * settings.SLUICE.etl_max_batch_bytes
     if size > limit:
@@ -61,8 +61,8 @@ def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
 
 
 def too_many(count: int, *, pointer: str) -> BadInput:
-    most = settings.SLUICE.etl_max_batch
-    detail = f"A batch can have {most:,} documents; this one has {count:,}."
+    max_documents = settings.SLUICE.etl_max_batch
+    detail = f"A batch can have {max_documents:,} documents; this one has {count:,}."
     return BadInput(InputError(pointer=pointer, code="too_many_documents", detail=detail))
 
 

@@ -1,7 +1,7 @@
 """Submission of batches: several documents under one rule. Files that are not accepted are left out, and returned.
 
-A batch is accepted or refused as a whole where a quota or the queue has no room: half a batch that the client did not
-request would be harder to complete than a smaller batch is to send.
+If a quota or the queue has no room, the whole batch is refused: sending a smaller batch is easier for a client than
+completing half of one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from rules.library.content import RuleContent
 
 log = structlog.get_logger(__name__)
 
-THREADS = 4  # each has the memory of an upload's part
+THREADS = 4  # each needs the memory of one part of an upload
 MAX_NAME = 300  # characters of a refused file's name, which may be a path
 
 
@@ -41,15 +41,15 @@ class NamedDocument(IncomingDocument, Protocol):
 
 
 class Candidate(NamedTuple):
-    """A document of the request, and where it is in the request."""
+    """A document of a request. `pointer`: its place in the request."""
 
     document: NamedDocument
     pointer: str
-    label: str = ""  # instead of a name
+    label: str = ""  # shown instead of the name
 
 
 class Outcome(NamedTuple):
-    """A document that was checked or stored, or why it is refused."""
+    """The outcome of checking or storing a document. `problem`: the reason for a refusal."""
 
     candidate: Candidate
     stored: StoredDocument | None = None
@@ -78,9 +78,9 @@ def submit(
 ) -> tuple[DocumentBatch, bool]:
     """Create a batch of documents and start it. Without `rule_id` the default rule applies.
 
-    Return the batch, and whether an earlier request with the same idempotency key created it. Raise BadInput, also if
-    no document is accepted, QuotaExceeded, QueueFull, KeyReused, InFlight and StorageUnavailable; no batch is created
-    then, and nothing is charged.
+    Return the batch, and whether an earlier request with the same idempotency key created it. Raises BadInput, also if
+    no document is accepted, QuotaExceeded, QueueFull, KeyReused, InFlight and StorageUnavailable, and then creates and
+    charges nothing.
     """
     if idempotency and (batch := idempotency.find(DocumentBatch.objects.all(), user_id=user.pk)):
         return batch, True
@@ -110,7 +110,7 @@ def submit(
 
 def check_and_store(found: Sequence[Candidate], *, user_id: int) -> tuple[list[Outcome], list[Outcome]]:
     """Return the documents that were stored, and those that are refused. Raises as `submit`."""
-    # Before they are read. Some may not be accepted, so room for one is enough.
+    # Before reading them. Some may not be accepted, so room for one is enough.
     queue_limit.check(user_id=user_id, size=0, uploads=uploads_of(*(each.document for each in found)))
     with ThreadPoolExecutor(THREADS) as pool:
         checks = list(pool.map(check, found))
@@ -202,7 +202,7 @@ def create(
 
 
 def mark_repeats(tasks: Sequence[Task]) -> None:
-    """Set the earlier task of documents that are several times in one batch. Its id is only known after the INSERT."""
+    """Set `duplicate_of` of documents that the batch has several times. Their ids are only known after the INSERT."""
     newest: dict[str, int] = {}
     repeats = []
     for task in tasks:
@@ -216,7 +216,7 @@ def mark_repeats(tasks: Sequence[Task]) -> None:
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------
 def name_of(candidate: Candidate) -> str:
-    """Return a name to show: for a file of an archive with its folders."""
+    """Return the displayed name. For a file of an archive, it includes the folders."""
     name = candidate.label or candidate.document.name
     clean = "".join(char for char in name if char.isprintable()).strip()
     return clean[-MAX_NAME:] or shown_name(name, default="document")

@@ -12,7 +12,7 @@ from etl.ingest.acceptance import storing
 from etl.ingest.uploads import StoredFile
 from etl.pipeline.artifacts import inbox_of
 
-OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # stores differ in what they make of such keys
+OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # stores interpret such keys differently
 
 
 class InboxFile(StoredFile):
@@ -42,14 +42,14 @@ def documents_below(prefix: str, *, user_id: int) -> list[InboxFile]:
     """
     if OUTSIDE.search(prefix.removesuffix("/")) and prefix:
         raise refusal("invalid", "Must be a path below your inbox, without empty parts, `.` and `..`.")
-    folder, most = inbox_of(user_id), settings.SLUICE.etl_max_batch
+    folder, limit = inbox_of(user_id), settings.SLUICE.etl_max_batch
     with storing():
         listed = (each for each in storage.list_objects(folder + prefix) if not each.key.endswith("/"))
-        found = list(islice(listed, most + 1))
+        found = list(islice(listed, limit + 1))
     if not found:
         raise refusal("unknown_file", f"No file below {folder} begins with this path.")
-    if len(found) > most:
-        raise refusal("too_many_documents", f"A batch can have {most:,} documents; more files begin with this path.")
+    if len(found) > limit:
+        raise refusal("too_many_documents", f"A batch can have {limit:,} documents; more files begin with this path.")
     return [InboxFile(each, folder=folder) for each in found]
 
 

@@ -26,22 +26,22 @@ FRAMING_OF_FILE = 1024
 MAX_FILES = 100  # of a form for one file
 # The paths that accept files, as patterns. All other paths have a small body limit.
 FILES = {
-    "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
+    "/api/v1/etl/submit": Files(limit=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
     "/api/v1/etl/rules/[0-9]+/samples": Files(
-        most=settings.SLUICE.etl_max_file_bytes + MAX_EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
+        limit=settings.SLUICE.etl_max_file_bytes + MAX_EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
     ),
     "/api/v1/etl/batches": Files(
-        most=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
+        limit=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
         problem=BatchTooLarge,
     ),
     "/app/documents/batches/submit": Files(
-        most=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
+        limit=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
         problem=BatchTooLarge,
         page="/app/documents/batches",
     ),
     # The form on the page. The view itself rejects slightly too large files, with an HTML page.
     "/app/documents/submit": Files(
-        most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"
+        limit=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"
     ),
 }
 

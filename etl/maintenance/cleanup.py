@@ -22,7 +22,7 @@ GRACE = timedelta(hours=1)
 UPLOADS_KEPT = timedelta(hours=24)
 # A later request draws the image of a page again.
 IMAGES_KEPT = timedelta(days=7)
-# Retried tasks are checked for superseded artifacts for so long after their end, in case a sweep fails.
+# Retried tasks are checked for superseded artifacts for this long after their end, in case a sweep fails.
 SEARCH_PERIOD = timedelta(days=2)
 BATCH = 500
 

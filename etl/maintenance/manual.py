@@ -45,7 +45,7 @@ class WakeUpNotSent(Problem):
 def wake(task: Task) -> str:
     """Recover one task now: recreate a lost run-state, record an end, or resend the wake-up message.
 
-    Unlike periodic recovery, this does not wait after a recent message. Return a text on what was done.
+    Unlike periodic recovery, this does not wait after a recent message. Return a description of the result.
 
     Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable and StorageUnavailable.
     """
@@ -75,6 +75,6 @@ def recover(task: Task, outcome: TransitionResult) -> str:
             state = runstate.read(task.pk)
             recovery_pass.wake_worker(task.pk, state.phase if state else Stage(task.phase))
             done = "The wake-up message was sent again."
-    if recovery_pass.owed:
+    if recovery_pass.unsent:
         raise WakeUpNotSent
     return done

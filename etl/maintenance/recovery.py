@@ -53,7 +53,7 @@ def recover_all() -> None:
     with closing(RecoveryPass()) as recovery_pass:
         for tasks in batches():
             outcomes = runstate.find_due(tasks)
-            recovery_pass.owed.update(task_id for task_id, outcome in outcomes.items() if outcome.moved)
+            recovery_pass.unsent.update(task_id for task_id, outcome in outcomes.items() if outcome.moved)
             for task in tasks:
                 recovery_pass.repair(task, outcomes[task.pk])
     settle_batches()
@@ -61,7 +61,7 @@ def recover_all() -> None:
 
 
 def settle_batches() -> None:
-    """End the batches whose documents were all ended by workers of an earlier release, which know no batches."""
+    """End the batches whose documents were all ended by workers of an earlier release without batches."""
     open_tasks = Task.objects.open().filter(batch_id=OuterRef("pk"))
     for batch_id in DocumentBatch.objects.running().exclude(Exists(open_tasks)).values_list("pk", flat=True):
         with transaction.atomic():
@@ -72,9 +72,9 @@ def review() -> None:
     """Correct open run-states of ended rows, as after a restore of Redis from an older copy, and report those without a
     row, as after a failover that lost the last commits.
 
-    No message wakes a worker that would notice them. Raises Unavailable and Django's errors.
+    No message wakes a worker that would detect them. Raises Unavailable and Django's errors.
     """
-    for task_ids in runstate.scan_open(size=BATCH, most=REVIEW_BATCHES):
+    for task_ids in runstate.scan_open(size=BATCH, max_batches=REVIEW_BATCHES):
         statuses = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "status"))
         for task_id in task_ids:
             if statuses.get(task_id) in ENDED:
@@ -95,7 +95,7 @@ class RecoveryPass:
     """One pass over open tasks. It waits only once for an unavailable broker or object storage, not per task."""
 
     def __init__(self) -> None:
-        self.owed: set[int] = set()  # tasks whose wake-up message counts as sent, but was not
+        self.unsent: set[int] = set()  # tasks whose wake-up message counts as sent, but was not
         self.broker = dispatch.connection()
         self.is_without_broker = False
         self.is_without_storage = False
@@ -137,24 +137,24 @@ class RecoveryPass:
         return True
 
     def wake_worker(self, task_id: int, stage: Stage) -> None:
-        self.owed.add(task_id)
+        self.unsent.add(task_id)
         if not self.is_without_broker and dispatch.start(task_id=task_id, stage=stage, broker=self.broker):
-            self.owed.discard(task_id)
+            self.unsent.discard(task_id)
         else:
             self.is_without_broker = True
 
     def close(self) -> None:
         """Mark the messages that were not sent as due again, even if the pass was interrupted."""
         self.broker.release()
-        if self.owed:
-            runstate.mark_unsent(self.owed)
+        if self.unsent:
+            runstate.mark_unsent(self.unsent)
 
 
 def log_lost(state: RunState) -> None:
     """Log and count a lost message or lease. A token in the state belongs to a worker that died or stalled."""
-    what = "lease" if state.token else "hint"
-    log.info("wakeup_sent_again", etl_task_id=state.task_id, stage=str(state.phase), lost=what)
-    metrics.RECOVERED.labels(what).inc()
+    kind = "lease" if state.token else "hint"
+    log.info("wakeup_sent_again", etl_task_id=state.task_id, stage=str(state.phase), lost=kind)
+    metrics.RECOVERED.labels(kind).inc()
 
 
 def is_old_enough(task: Task) -> bool:

@@ -16,7 +16,7 @@ COUNTED = {"completed": Status.COMPLETED, "failed": Status.FAILED, "cancelled": 
 
 
 class DocumentBatchQuerySet(models.QuerySet["DocumentBatch"]):
-    def owned_by(self, user: Any) -> Self:
+    def visible_to(self, user: Any) -> Self:
         """Return the batches that the user may view: their own, or all for staff with the permission to view them."""
         return self if staff.may(user, DocumentBatch) else self.filter(user=user)
 

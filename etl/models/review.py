@@ -10,7 +10,7 @@ from etl.models.exact_fields import ExactJSON
 
 
 class Review(NamedTuple):
-    """The review of a result. `corrections`: how often it was corrected; `approved_by`: a username."""
+    """The review of a result. `corrections`: their number; `approved_by`: a username."""
 
     corrections: int = 0
     approved_at: Any = None

@@ -39,7 +39,7 @@ def new_uuid() -> str:
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
-    def owned_by(self, user: Any) -> Self:
+    def visible_to(self, user: Any) -> Self:
         """Return the tasks that the user may view: their own, or all for staff with the permission to view them."""
         return self if staff.may(user, Task) else self.filter(user=user)
 
@@ -56,7 +56,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(Task.name_matches(text))
 
     def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
-        """Return the ids of the user's newest tasks with these SHA-256, as far as there are any."""
+        """Return the ids of the user's newest tasks with these SHA-256, if there are any."""
         found = self.filter(user_id=user_id, sha256__in=set(digests) - {""}).exclude(sha256="")
         return dict(found.order_by("sha256", "-task_id").distinct("sha256").values_list("sha256", "task_id"))
 

@@ -1,4 +1,4 @@
-"""Ledger of model calls. It outlives retries, which start the usage of a task again."""
+"""Ledger of model calls. It outlives retries, which reset the usage of a task."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Protocol, Self
@@ -30,7 +30,7 @@ class Run(Protocol):
 
 class ModelUsageQuerySet(models.QuerySet["ModelUsage"]):
     def record_run(self, run: Run) -> None:
-        """Record what a run of a task cost, once."""
+        """Record the usage of a run of a task, once."""
         spent = run.metadata["postprocess"]["usage"]
         if spent.get("calls"):
             facts = {"user_id": run.user_id, "rule_id": run.rule_id, **{name: spent[name] for name in COUNTS}}
@@ -59,7 +59,7 @@ class ModelUsage(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="model_usage", db_index=False)
     rule_id = models.BigIntegerField(help_text="0 for a rule that was tested before it was saved")
-    # No foreign key: what was paid stays when a task is deleted.
+    # No foreign key: the usage stays when a task is deleted.
     task_id = models.BigIntegerField(null=True, blank=True, help_text="Empty for the test of a rule")
     run = models.PositiveIntegerField(default=0)
     calls = models.BigIntegerField()

@@ -85,8 +85,8 @@ class NothingChanged(Problem):
 
 
 class BulkTaskAction(Action):
-    """Cancel, delete, or retry the selected documents one by one. The message counts successes and the reasons of
-    refusals."""
+    """Cancellation, deletion, or retry of the selected documents one by one. The message counts successes and the
+    reasons of refusals."""
 
     def next_url(self) -> str:
         query = self.request.GET.urlencode()

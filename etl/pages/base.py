@@ -24,30 +24,30 @@ class TaskPage(DocumentsPage):
     """A page about one task."""
 
     def state(self) -> RunState:
-        return seen(self.kwargs["task_id"], user=self.user)
+        return visible_state(self.kwargs["task_id"], user=self.user)
 
     def content_state(self) -> RunState:
         """Return the state for a page with content of the document, and record the access of staff."""
         state = self.state()
-        lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
+        lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
         return state
 
 
-def owned(task_id: int, *, user: User) -> Task:
+def visible(task_id: int, *, user: User) -> Task:
     """Return a task that the user may see, without its result. Raises NotFound."""
-    return require_first(Task.objects.owned_by(user).filter(pk=task_id).without_results(), NotFound(UNKNOWN))
+    return require_first(Task.objects.visible_to(user).filter(pk=task_id).without_results(), NotFound(UNKNOWN))
 
 
 def changeable(task_id: int, *, user: User, verb: str = "change") -> Task:
     """Return a task that the user may change or delete, without its result. Raises NotFound and NotPermitted."""
-    row = owned(task_id, user=user)
+    row = visible(task_id, user=user)
     staff.require_change(user, row, verb)
     return row
 
 
-def seen(task_id: int, *, user: User) -> RunState:
+def visible_state(task_id: int, *, user: User) -> RunState:
     """Return the state of a task, without its result, which may be megabytes. Raises NotFound."""
-    states = lookup.shown([owned(task_id, user=user)])
+    states = lookup.shown([visible(task_id, user=user)])
     if not states:
         raise NotFound(UNKNOWN)
     return states[0]

@@ -140,7 +140,7 @@ class BatchPage(DocumentsPage):
         return super().render_to_response(context, **kwargs)
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        batch = seen(self.kwargs["batch_id"], user=self.user)
+        batch = visible_with_counts(self.kwargs["batch_id"], user=self.user)
         status = chosen(Request(self.request), "status", among=TABS) or ""
         tasks: QuerySet[Task] = Task.objects.filter(batch_id=batch.pk)
         rows = tasks.filter(status=status) if status else tasks
@@ -168,15 +168,15 @@ class BatchPage(DocumentsPage):
         )
 
 
-def seen(batch_id: int, *, user: User) -> Any:
+def visible_with_counts(batch_id: int, *, user: User) -> Any:
     """Return a batch that the user may see, with its counts. Raises NotFound."""
-    rows = DocumentBatch.objects.owned_by(user).select_related("user").with_counts()
+    rows = DocumentBatch.objects.visible_to(user).select_related("user").with_counts()
     return require_first(rows.filter(pk=batch_id), NotFound(UNKNOWN))
 
 
 def visible(batch_id: int, *, user: User) -> DocumentBatch:
     """Return a batch that the user may see, without its counts. Raises NotFound."""
-    return require_first(DocumentBatch.objects.owned_by(user).filter(pk=batch_id), NotFound(UNKNOWN))
+    return require_first(DocumentBatch.objects.visible_to(user).filter(pk=batch_id), NotFound(UNKNOWN))
 
 
 def rule_of(batch: DocumentBatch) -> str:
@@ -245,5 +245,5 @@ class BatchResultsDownload(DocumentsPage):
         asked = api_request(request)
         layout = batch_results.layout_of(asked)
         layout = replace(layout, rows=layout.rows or None)  # an empty field of the form
-        what = "On the web page: downloaded the results."
-        return batch_results.results(batch, layout, asked, user=self.user, what=what)
+        message = "On the web page: downloaded the results."
+        return batch_results.results(batch, layout, asked, user=self.user, message=message)

@@ -1,6 +1,6 @@
 """The form of a result's data: one control for each value, typed by the rule's schema.
 
-The form is HTML alone. Its fields are named by JSON Pointers: `v/total` has the text of a value, `n/lines` the number
+The form is plain HTML. Its fields are named by JSON Pointers: `v/total` has the text of a value, `n/lines` the number
 of rows of a list, and `drop/lines/2` marks a row to remove. A control whose text was not changed keeps its value as it
 is, with every digit. Parts that are too large for one form have pages of their own.
 """
@@ -22,18 +22,18 @@ from etl.pages.tree import Sources, resolve
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 
-MOST_FIELDS = 300  # of a form, besides those of added rows
+MAX_FIELDS = 300  # of a form, besides those of added rows
 ROWS = 25  # of a long list, at a time
 NEW_ROWS = 50  # that a form may add
-NEW_LEVELS = 3  # of objects that do not exist yet, which a schema may nest without an end
-LONG = 60  # characters, from which a text has several lines
+NEW_LEVELS = 3  # of objects that do not exist yet, which a schema may nest without limit
+LONG = 60  # characters; longer texts get several lines
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TRUTHS = {"true": True, "false": False}
 SCALARS = {"integer": "number", "number": "number", "boolean": "truth", "string": "text"}
 
 
-class NotThis(Exception):
+class InvalidEntry(Exception):
     """A text that is not a value of its field. `args[0]` describes the values, for the user."""
 
 
@@ -100,7 +100,7 @@ class EditForm:
     ) -> None:
         self.data, self.sources, self.at, self.posted, self.add = data, sources, at, posted, add
         # Fields of added rows do not count: the same parts must be in the form when it is sent.
-        self.left, self.count, self.counts = MOST_FIELDS, 0, True
+        self.left, self.count, self.counts = MAX_FIELDS, 0, True
         self.errors: list[str] = []  # that belong to no field
         part = resolve(data, at)
         self.first = first if isinstance(part, list) and first < len(part) else 0
@@ -127,7 +127,7 @@ class EditForm:
         return max(0, self.first - ROWS) if self.first else None
 
     def show(self, pointer: str, reason: str) -> None:
-        """Show an error at the field of a pointer into the entered data, or at the nearest one above."""
+        """Show an error at the field of a pointer into the entered data, or at its nearest parent."""
         by_target = {each.target: each for each in self.root.all if not each.is_removed}
         below = pointer
         while below not in by_target and below:
@@ -149,7 +149,7 @@ class EditForm:
         levels: int = NEW_LEVELS,
         is_required: bool = False,
     ) -> EditField:
-        """Return the field of a value. `levels`: of new objects that may follow."""
+        """Return the field of a value. `levels`: the levels of new objects that may follow."""
         kind, self.count = kind_of(guide, base), self.count + 1
         about = guide.keyword("description")
         made = EditField(name=name, key=str(self.count), pointer=pointer, kind=kind, is_required=is_required)
@@ -163,7 +163,7 @@ class EditForm:
         return made
 
     def is_too_large(self, made: EditField, base: Any) -> bool:
-        """Return whether a part gets a page of its own. Then it is kept as it is."""
+        """Return whether a part gets a page of its own. Here, it is kept unchanged."""
         if made.pointer == self.at or base is ABSENT or base is None:
             return False
         made.size = len(base)
@@ -182,12 +182,10 @@ class EditForm:
         required = guide.required()
         for name in dict.fromkeys([*named, *known]):
             if name in known or levels > 0:
-                base_of_it, pointer = known.get(name, ABSENT), join(made.pointer, name)
+                inside, pointer = known.get(name, ABSENT), join(made.pointer, name)
                 is_required = name in required
                 made.children.append(
-                    self.made(
-                        guide.member(name), base_of_it, pointer, name=name, levels=levels, is_required=is_required
-                    )
+                    self.made(guide.member(name), inside, pointer, name=name, levels=levels, is_required=is_required)
                 )
         results = {child.name: child.result for child in made.children}
         order = dict.fromkeys([*known, *results])  # members keep their order
@@ -222,7 +220,7 @@ class EditForm:
         """Return the number of rows in the form, with those that were added."""
         if self.posted is None:
             return shown
-        number = whole_number(self.posted.get(f"n{pointer}", ""), most=shown + NEW_ROWS)
+        number = whole_number(self.posted.get(f"n{pointer}", ""), maximum=shown + NEW_ROWS)
         number = shown if number is None else max(number, shown)
         return min(number + (self.add == pointer), shown + NEW_ROWS)
 
@@ -246,13 +244,13 @@ class EditForm:
             return
         try:
             made.result = value_of(lines(given), made, guide)
-        except NotThis as reason:
+        except InvalidEntry as reason:
             made.result, made.error = base, str(reason)
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
 def kind_of(guide: Guide, value: Any) -> str:
-    """Return the kind of control: by the value, and where there is none by the schema."""
+    """Return the kind of control: by the value or, without one, by the schema."""
     if isinstance(value, dict | list):
         return "object" if isinstance(value, dict) else "array"
     named = guide.keyword("type")
@@ -289,38 +287,38 @@ def text_of(value: Any) -> str:
 
 
 def lines(text: str) -> str:
-    """Browsers send the line breaks of a text as CRLF."""
+    """Normalize line breaks, which browsers send as CRLF."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def value_of(text: str, made: EditField, guide: Guide) -> Any:
-    """Return the value that was entered. Raises NotThis."""
+    """Return the value that was entered. Raises InvalidEntry."""
     if not text.strip() and (made.kind not in ("text", "long") or not text):
         return nothing(made, guide)
     if made.kind == "number":
         if not NUMBER.fullmatch(text.strip()):
-            raise NotThis("Enter a number such as 1234.50, with a point and without spaces or a currency.")
+            raise InvalidEntry("Enter a number such as 1234.50, with a point and without spaces or a currency.")
         return exact_json.loads(text.strip())
     if made.kind == "truth":
         if text not in TRUTHS:
-            raise NotThis("Choose yes or no.")
+            raise InvalidEntry("Choose yes or no.")
         return TRUTHS[text]
     if made.kind == "choice":
         if text not in dict(made.options):
-            raise NotThis("Choose one of the values.")
+            raise InvalidEntry("Choose one of the values.")
         return exact_json.loads(text)
     return text
 
 
 def nothing(made: EditField, guide: Guide) -> Any:
-    """Return the value of a field that was emptied: null where the schema takes it, else none. Raises NotThis."""
+    """Return the value of an emptied field: null if the schema allows it, else ABSENT or "". Raises InvalidEntry."""
     if guide.takes_null:
         return None
     if not made.is_required:
         return ABSENT
     if made.kind in ("text", "long"):
         return ""
-    raise NotThis("Enter a value.")
+    raise InvalidEntry("Enter a value.")
 
 
 # ---- Places ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from etl.pipeline import review
 from etl.runstate import RunState
 from rules.library import catalog
 
-MOST_UNSAVED = 20  # values that a faster person's change has kept from being saved
+MAX_UNSAVED = 20  # values that a faster person's change has kept from being saved
 
 
 class EditPage(TaskPage):
@@ -55,7 +55,7 @@ class EditPage(TaskPage):
         return response
 
     def post(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
-        """Save, add a row to a list, or show what is wrong."""
+        """Save, add a row to a list, or show the errors."""
         self.count()
         row = self.row()
         form = self.form(row, posted=True)
@@ -71,7 +71,7 @@ class EditPage(TaskPage):
         return redirect(f"{reverse('document', args=[task_id])}#json")
 
     def save(self, row: Task, form: EditForm) -> None:
-        """Raises Stale before DoesNotFit: errors in fields of data that has changed mean nothing."""
+        """Save a correction. Raises Stale before DoesNotFit, because errors in outdated data are meaningless."""
         tag = self.request.POST.get("tag", "")
         review.require_match(tag, review.tag(RunState.of_row(row)))
         if form.has_errors:
@@ -96,16 +96,16 @@ class EditPage(TaskPage):
         return self.render_to_response(self.get_context_data(row=row, form=form, **context), status=status)
 
     def stale(self, form: EditForm) -> HttpResponse:
-        """Show the data of now, and what was entered that it does not have."""
+        """Show the current data, and the entered values that it does not have."""
         row = self.row()
         differences = pairs((row.current_result or {})["data"], form.entered)
         entered = [pair for pair in differences if pair.is_change and pair.after is not ABSENT]
-        unsaved = [(pair.pointer, text_of(pair.after)) for pair in entered[:MOST_UNSAVED]]
+        unsaved = [(pair.pointer, text_of(pair.after)) for pair in entered[:MAX_UNSAVED]]
         return self.shown(row, self.form(row), status=review.Stale.status, unsaved=unsaved, is_stale=True)
 
     def row(self) -> Task:
         """Return the row of a completed task with data. Raises NotFound, NotPermitted, NotCompleted and NoData."""
-        rows = Task.objects.owned_by(self.user).filter(pk=self.kwargs["task_id"])
+        rows = Task.objects.visible_to(self.user).filter(pk=self.kwargs["task_id"])
         row = require_first(rows, NotFound(UNKNOWN))
         staff.require_change(self.user, row)
         if row.status != Status.COMPLETED:

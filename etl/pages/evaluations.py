@@ -17,14 +17,14 @@ from config.platform.ui.base import Action, Listing, problem_text
 from etl.evaluation import evaluations, samples
 from etl.models import Evaluation, Sample
 from etl.models.evaluation import EvaluationStatus
-from etl.pages.base import owned
+from etl.pages.base import visible
 from rules.api import rates
 from rules.library import access
 from rules.models import Rule
 from rules.pages.base import RulesPage
 
-MOST_SHOWN = 5  # errors of the expected data
-MOST_EXPECTED = 4_000  # characters of a sample's expected data
+MAX_SHOWN = 5  # errors of the expected data
+MAX_EXPECTED = 4_000  # characters of a sample's expected data
 
 
 class OwnRulePage(RulesPage):
@@ -63,7 +63,7 @@ class EvaluationsPage(OwnRulePage):
     def around(self, rule: Rule) -> dict[str, Any]:
         rows = Sample.objects.filter(rule=rule).select_related("task")
         short = rows.defer("expected", "task__result", "task__last_result").annotate(
-            shown=Left(Cast("expected", TextField()), MOST_EXPECTED)
+            shown=Left(Cast("expected", TextField()), MAX_EXPECTED)
         )
         newest = list(Evaluation.objects.filter(rule=rule).order_by("-id").values_list("number", flat=True)[:2])
         a, b = (whole_number(self.request.GET.get(name, "")) for name in ("a", "b"))
@@ -71,7 +71,7 @@ class EvaluationsPage(OwnRulePage):
             b, a = (newest * 2)[:2] if newest else (0, 0)
         return {
             "samples": list(short.order_by("-id")),
-            "most_samples": samples.MAX_SAMPLES,
+            "max_samples": samples.MAX_SAMPLES,
             "a": a,
             "b": b,
             "compared": evaluations.compare(rule.pk, a, b) if a and b else None,
@@ -79,7 +79,7 @@ class EvaluationsPage(OwnRulePage):
 
 
 class AddSample(EvaluationsPage):
-    """Add a document by its number. Show the page with the typed text if it is refused."""
+    """The form that adds a document by its number. A refused form is shown again with the typed text."""
 
     http_method_names = ("post",)
 
@@ -110,7 +110,7 @@ def refusal(problem: Problem) -> dict[str, Any]:
     if not isinstance(problem, BadInput):
         return {"refused": [problem_text(problem)]}
     of_task = [each.detail for each in problem.errors if each.pointer == "/task_id"]
-    of_data = [placed(each) for each in problem.errors[:MOST_SHOWN] if each.pointer != "/task_id"]
+    of_data = [placed(each) for each in problem.errors[:MAX_SHOWN] if each.pointer != "/task_id"]
     return {"refused_task": of_task, "refused_data": of_data}
 
 
@@ -132,12 +132,12 @@ class DeleteSample(Action):
 
 
 class AddResult(Action):
-    """Add a completed document to the samples of its rule, with its result as the expected data."""
+    """The button that adds a completed document to the samples of its rule, with its result as the expected data."""
 
     throttle = rates.DocumentThrottle
 
     def act(self, *, task_id: int) -> str:
-        task = samples.owned_task(owned(task_id, user=self.user).pk, user=self.user)
+        task = samples.owned_task(visible(task_id, user=self.user).pk, user=self.user)
         rules = access.changeable(self.user, task.rule_id)
         samples.add(rules, task.rule_id, task, samples.result_of(task))
         return "Added to the samples of its rule. Evaluations expect this result."

@@ -1,6 +1,6 @@
 """Explanations of document errors and warnings for people: a title and advice.
 
-Errors carry a sentence on what happened (`etl.core.errors`); these add what to do next. A test checks that every code
+Errors carry a sentence on what happened (`etl.core.errors`); explanations add advice. A test checks that every code
 has one.
 """
 

@@ -84,7 +84,7 @@ class DocumentListPage(DocumentsPage):
         return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
     def wanted(self) -> TaskFilter:
-        """Return the filters. A form sends empty fields for those that are not used."""
+        """Return the filters. A form sends unused ones as empty fields."""
         query = {name: str(value) for name, value in self.request.GET.items() if name != "review"}
         given = {name: value for name, value in query.items() if value.strip()}
         return TaskFilter.read(given)
@@ -97,7 +97,7 @@ class DocumentListPage(DocumentsPage):
 
 
 def as_export(wanted: TaskFilter) -> str:
-    """Return the end of the query of the form of exports, with the filters that it has too."""
+    """Return the filters that the export form has too, as the end of its query string."""
     status = Status.PENDING if wanted.status and wanted.status not in STORED else wanted.status
     filters = {"rule": wanted.rule_id, "status": status, "date_from": wanted.first, "date_to": wanted.last}
     return "".join(f"&{name}={value}" for name, value in filters.items() if value)

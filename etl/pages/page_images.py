@@ -13,7 +13,7 @@ from etl.pipeline import artifacts, page_images, representation
 from etl.runstate import RunState
 
 PAGES = 20  # per response
-MOST_TEXT = 300  # characters of a block that are looked for in the text
+MAX_TEXT = 300  # characters of a block that are searched for in the text
 
 
 class ImagesFragment(TaskPage):
@@ -58,7 +58,7 @@ def layouts(state: RunState) -> dict[int, dict[str, Any]]:
 
 def shown(page: dict[str, Any]) -> dict[str, Any]:
     blocks = [
-        {"kind": block["kind"], "text": block["text"][:MOST_TEXT], **rectangle(block["bbox"])}
+        {"kind": block["kind"], "text": block["text"][:MAX_TEXT], **rectangle(block["bbox"])}
         for block in page["blocks"]
     ]
     return {"size": f"{page['width']:g} {page['height']:g}", "blocks": blocks}

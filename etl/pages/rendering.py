@@ -20,12 +20,12 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
 # Longer texts are shown as plain text, to bound the time of a request. A usual page has a few thousand characters.
-MOST_CHARACTERS = 64_000
+MAX_CHARACTERS = 64_000
 # So are texts with more of these: the parser's time is quadratic in brackets and in stars.
-MOST_BRACKETS, MOST_STARS = 1_000, 12_000
-MOST_CELLS = 8_000  # the parser pads short rows with cells
+MAX_BRACKETS, MAX_STARS = 1_000, 12_000
+MAX_CELLS = 8_000  # the parser pads short rows with cells
 # And texts that need more steps, which take 5 to 10 microseconds each. A page full of formatting needs 18,000.
-MOST_STEPS, STEPS_OF_BLOCK = 30_000, 4
+MAX_STEPS, STEPS_OF_BLOCK = 30_000, 4
 WAIT_SECONDS = 2  # for the texts of other requests; then the text is shown as plain text, too
 turn = threading.Lock()
 # The parser drops deeper blocks with their text; `is_too_long` detects texts that nest so deep.
@@ -49,10 +49,10 @@ ALIGNED = re.compile(r"text-align:(\w+)")
 # HTML parsers reopen unclosed formatting elements in each following block, with all their attributes. So a few bytes
 # can expand to many. `reopened_size` computes an upper bound beforehand. It leaves out elements that are closed
 # immediately, if the closing tag is certain: a quote may hide it.
-MOST_REOPENED = 2_000_000
-MOST_TAGS = 10_000  # opening tags, except those of tables; deeply nested tags take longer
-MOST_HTML = 2_000_000  # characters
-MOST_PASSES = 8  # levels of nested formatting
+MAX_REOPENED = 2_000_000
+MAX_TAGS = 10_000  # opening tags, except those of tables; deeply nested tags take longer
+MAX_HTML = 2_000_000  # characters
+MAX_PASSES = 8  # levels of nested formatting
 FORMATS = "a|b|code|em|i|s|small|strong|u"
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 CLOSED = re.compile(rf'<({FORMATS})(?:\s+[\w-]+(?:="[^"<>]*")?)*\s*>[^<>]*</\1>', re.IGNORECASE)
@@ -84,10 +84,10 @@ def rendered(text: str) -> SafeString | None:
 
 def is_too_long(text: str) -> bool:
     return (
-        len(text) > MOST_CHARACTERS
-        or text.count("[") > MOST_BRACKETS
-        or sum(map(text.count, "*_~")) > MOST_STARS
-        or sum(map(cells, re.split(r"\n[ \t]*\n", text))) > MOST_CELLS
+        len(text) > MAX_CHARACTERS
+        or text.count("[") > MAX_BRACKETS
+        or sum(map(text.count, "*_~")) > MAX_STARS
+        or sum(map(cells, re.split(r"\n[ \t]*\n", text))) > MAX_CELLS
         or NESTED.search(text) is not None
     )
 
@@ -116,13 +116,13 @@ def html_of(text: str) -> SafeString | None:
         url_relative="deny",  # relative links would lead to our own pages
         link_rel="nofollow noopener noreferrer ugc",
     )
-    return SafeString(clean) if len(clean) <= MOST_HTML else None
+    return SafeString(clean) if len(clean) <= MAX_HTML else None
 
 
 def is_too_expensive(html: str) -> bool:
     """Return whether nh3 could expand this HTML excessively, or take too long."""
     tags = sum(1 for _ in COUNTED.finditer(html))
-    return len(html) > MOST_HTML or tags > MOST_TAGS or reopened_size(html) > MOST_REOPENED
+    return len(html) > MAX_HTML or tags > MAX_TAGS or reopened_size(html) > MAX_REOPENED
 
 
 def reopened_size(html: str) -> int:
@@ -132,7 +132,7 @@ def reopened_size(html: str) -> int:
     replaced by a dot, so that the text around them does not form new tags.
     """
     html = BREAK.sub(".", html)
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         html, number = CLOSED.subn(".", html)
         if not number:
             break
@@ -166,7 +166,7 @@ def count_inline(state: StateInline, _silent: bool) -> bool:  # noqa: FBT001 - m
 def count(env: Any, steps: int) -> bool:
     """Count steps, as a rule that never matches. Raises TooComplex."""
     env[STEPS] += steps
-    if env[STEPS] > MOST_STEPS:
+    if env[STEPS] > MAX_STEPS:
         raise TooComplex
     return False
 

@@ -18,7 +18,7 @@ from etl.core.states import Status
 from etl.ingest import acceptance
 from etl.models import Task
 from etl.pages import invoices, sheets, tree
-from etl.pages.base import DocumentsPage, TaskPage, owned, seen
+from etl.pages.base import DocumentsPage, TaskPage, visible, visible_state
 from etl.pipeline import artifacts
 from etl.providers.base import UNSURE
 from etl.runstate import RunState
@@ -183,8 +183,8 @@ class ResultDownload(DocumentsPage):
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
-        state = seen(task_id, user=self.user)
-        lookup.record_reading(state, user=self.user, what=f"On the web page: downloaded the {self.ending} file.")
+        state = visible_state(task_id, user=self.user)
+        lookup.record_reading(state, user=self.user, message=f"On the web page: downloaded the {self.ending} file.")
         response = self.content(state)
         name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"
         response["Content-Disposition"] = storage.content_disposition(name)
@@ -209,7 +209,7 @@ class OriginalDownload(DocumentsPage):
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         self.count()
-        task = owned(task_id, user=self.user)
+        task = visible(task_id, user=self.user)
         staff.record_reading(self.user, task, "On the web page: downloaded the original document.")
         with acceptance.storing():
             if storage.head(task.document_key) is None:

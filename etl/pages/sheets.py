@@ -15,14 +15,14 @@ from django.utils.safestring import SafeString
 
 from config.platform import storage
 from etl.ingest.acceptance import storing
-from etl.pages.rendering import MOST_CHARACTERS, rendered
+from etl.pages.rendering import MAX_CHARACTERS, rendered
 from etl.pipeline import actions
 from etl.providers.base import PAGE_MARKER
 
 MARKER_LINE = re.compile(rb"(?:^|\n)" + PAGE_MARKER.encode() + rb"[ \t]*(?=\r?\n)")
 MARKER_BYTES = 64
 # Limits of a response. A page that is longer than PIECE_BYTES is split, and shown as plain text.
-PIECE_BYTES = MOST_CHARACTERS
+PIECE_BYTES = MAX_CHARACTERS
 RESPONSE_BYTES, RESPONSE_PIECES = 32_000, 20
 INDEXES = 256  # cached per process; an index of 100 pages takes about 10 KB
 NO_PAGE = 0  # text before the first marker, which third-party providers may return

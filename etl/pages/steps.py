@@ -120,7 +120,7 @@ def counted(state: RunState, word: str) -> str:
 
 
 def waiting_note(state: RunState) -> str:
-    """Return a note on a stage that no worker has, or ""."""
+    """Return a note on a stage that waits for a worker, or ""."""
     if not state.is_waiting:
         return ""
     seconds = state.available_at - time.time()
@@ -161,5 +161,5 @@ def facts_of_extracting(state: RunState) -> list[tuple[str, str]]:
 
 
 def attempts(state: RunState, stage: Stage) -> tuple[str, str]:
-    number, most = state.attempts[stage], runstate.most_attempts(stage)
-    return "Attempt", f"{number} of {max(number, most)}" if number else ""
+    number, max_attempts = state.attempts[stage], runstate.max_attempts(stage)
+    return "Attempt", f"{number} of {max(number, max_attempts)}" if number else ""

@@ -28,7 +28,7 @@ from etl.pages.listing import DocumentListPage
 
 
 class FormReceived(DocumentsPage):
-    """A page with a form that was sent: redirects to what `submit` created, or shows the form with its errors."""
+    """A page that receives a form: redirects to the created task or batch, or shows the form with its errors."""
 
     http_method_names = ("post",)
     form: type[SubmitForm]
@@ -47,12 +47,12 @@ class FormReceived(DocumentsPage):
             return response
 
     def submitted(self) -> HttpResponse:
-        """Create what the form describes. Raises the Problems of the submission."""
+        """Create the task or batch of the form. Raises the Problems of the submission."""
         raise NotImplementedError
 
 
 class Receiver(LoginRequiredMixin, View):
-    """Set the upload handler, which limits the body, before the view reads the form and checks its CSRF token.
+    """A view that sets the upload handler, which limits the body, before `view` reads the form and its CSRF token.
 
     Subclasses are exempt from the CSRF check of the middleware, since that check reads the body.
     """
@@ -102,6 +102,6 @@ def submit(request: HttpRequest, user: User) -> Task:
 
 def once_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:
     """Return the idempotency key of the form and its content: another file in the same form is another document."""
-    print_of_body = fingerprint(body)
+    body_fingerprint = fingerprint(body)
     form = uuid_of(request.POST.get("once", "")) or uuid4()
-    return Idempotency(key=f"form-{form}-{print_of_body[:32]}", fingerprint=print_of_body)
+    return Idempotency(key=f"form-{form}-{body_fingerprint[:32]}", fingerprint=body_fingerprint)

@@ -24,7 +24,7 @@ from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
 from rules.library.choices import rules_for
 
-MOST_EVENTS = 50  # of the history of reviews
+MAX_EVENTS = 50  # of the history of reviews
 WORDS = {"corrected": "Corrected", "approved": "Approved", "approval_removed": "Approval removed"}
 EMPTY = "(empty)"
 PANES = ("markdown", "json")  # that htmx fetches alone
@@ -49,7 +49,7 @@ class DocumentPage(TaskPage):
         if not may_open:
             state = lookup.without_data(state)
         elif state.has_ended:
-            lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
+            lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
         rule, mode = pinned_rule(state)
         return super().get_context_data(
             title=state.filename,
@@ -81,7 +81,7 @@ class DocumentPage(TaskPage):
         shown = results.readable(state)
         if not (shown.markdown_key or state.previous_run):
             return {}
-        lookup.record_reading(state, user=self.user, what=CONTENT_OPENED)
+        lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
         return {"last": self.panes(shown, has_images=bool(state.markdown_key))}
 
     def panes(self, state: RunState, *, has_images: bool = True) -> dict[str, Any]:
@@ -118,13 +118,13 @@ def sample_of(state: RunState, mode: str, user: User) -> str | None:
 
 def review_of(state: RunState) -> dict[str, Any]:
     """Return the last correction of the result, and the newest events of all results."""
-    events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MOST_EVENTS + 1])
+    events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MAX_EVENTS + 1])
     own = [event for event in events if event.run == state.run and event.kind == ReviewEvent.Kind.CORRECTED]
     return {
         "tag": review.tag(state),
         "corrected": own[0] if own and state.review.corrections else None,
-        "events": [shown(event, state) for event in events[:MOST_EVENTS]],
-        "is_cut": len(events) > MOST_EVENTS,
+        "events": [shown(event, state) for event in events[:MAX_EVENTS]],
+        "is_cut": len(events) > MAX_EVENTS,
     }
 
 

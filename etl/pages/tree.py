@@ -16,7 +16,7 @@ from etl.postprocessors.citations.levels import COMPUTED, CORRECTED, EXACT, NORM
 NODES = 300  # per response
 CHILDREN = 100  # of one object or list, at a time
 DEPTH = 8  # per response, which is the nesting of templates
-LONGEST_TEXT, LONGEST_NAME = 1_000, 100
+MAX_TEXT, MAX_NAME = 1_000, 100
 
 # Matches that a person need not check.
 SURE = (EXACT, NORMALIZED)
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def level(self) -> Explanation:
-        """What the citation promises."""
+        """The certainty of the citation."""
         return of_match(self.source["match"] if self.source else NOT_FOUND)
 
 
@@ -64,7 +64,7 @@ KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): 
 
 
 def legend() -> list[dict[str, Any]]:
-    """Return what each level of a citation promises, and how it is marked."""
+    """Return the meaning and the mark of each level of citations."""
     return [
         {
             "match": match,
@@ -106,12 +106,12 @@ def members(value: Any) -> Any:
 
 
 def node_of(name: str, pointer: str, value: Any, sources: Sources, *, depth: int) -> Node:
-    node = Node(name=name[:LONGEST_NAME], pointer=pointer, kind=kind_of(value), depth=depth)
+    node = Node(name=name[:MAX_NAME], pointer=pointer, kind=kind_of(value), depth=depth)
     if node.is_container:
         node.size = len(value)
         return node
     text = value if isinstance(value, str) else exact_json.dumps(value).decode()
-    node.text, node.cut = text[:LONGEST_TEXT], len(text) if len(text) > LONGEST_TEXT else 0
+    node.text, node.cut = text[:MAX_TEXT], len(text) if len(text) > MAX_TEXT else 0
     source = (sources or {}).get(pointer)
     node.source = source if source and source["match"] != NOT_FOUND else None
     node.unsourced = sources is not None and node.source is None and value is not None and value != ""

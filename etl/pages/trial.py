@@ -52,7 +52,7 @@ class NoSuchDocument(NotFound):
 
 
 class RuleTrialPage(Editor):
-    """Run a test. Returns the result for htmx, else the editor with the result below it."""
+    """A test run. The response is the result for htmx, else the editor with the result below it."""
 
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
@@ -88,7 +88,7 @@ class RuleTrialPage(Editor):
     def document(self) -> RunState | None:
         """Return the selected document, whose pages are shown to a model. Raises NoSuchDocument."""
         number = whole_number(self.request.POST.get("document", ""))
-        return document_of(number, user=self.user, what="opened the pages to test a rule.") if number else None
+        return document_of(number, user=self.user, message="opened the pages to test a rule.") if number else None
 
     def text(self, markdown: str) -> str:
         """Return the validated Markdown: typed, or of the selected document."""
@@ -101,7 +101,7 @@ class RuleTrialPage(Editor):
 
 
 class SuggestionPage(RuleTrialPage):
-    """Suggest a schema for the text. Returns it for htmx, else the editor with the suggestion in its form."""
+    """A suggested schema for the text. The response is the suggestion for htmx, else the editor with it in its form."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
         number = whole_number(request.POST.get("rule", ""))
@@ -180,12 +180,12 @@ class SampleMarkdownFragment(RulesPage):
         return super().get_context_data(taken_from="document", **found, **context)
 
 
-def document_of(task_id: int, *, user: User, what: str) -> RunState:
+def document_of(task_id: int, *, user: User, message: str) -> RunState:
     """Return a document, and record that staff open it. Raises NoSuchDocument."""
     state = lookup.find(task_id, user=user)
     if state is None:
         raise NoSuchDocument
-    lookup.record_reading(state, user=user, what=f"On the web page: {what}")
+    lookup.record_reading(state, user=user, message=f"On the web page: {message}")
     return state
 
 
@@ -203,7 +203,7 @@ def markdown_of(task_id: int, *, user: User) -> str:
             raise actions.OcrResultMissing
         if found.size > 4 * MAX_MARKDOWN:  # bytes of UTF-8
             raise MarkdownTooLong
-        lookup.record_reading(state, user=user, what="On the web page: opened the Markdown to test a rule.")
+        lookup.record_reading(state, user=user, message="On the web page: opened the Markdown to test a rule.")
         text = b"".join(storage.read(state.markdown_key, if_match=found.etag)).decode()
     if len(text) > MAX_MARKDOWN:
         raise MarkdownTooLong

@@ -67,10 +67,10 @@ def reading_state() -> Iterator[None]:
 def cancel(*, task: Task, is_forced: bool = False) -> None:
     """Cancel a task that no worker has started, or that waits for post-processing.
 
-    `is_forced`: also cancel a running one. Its worker stops within `execution.RENEW_SECONDS`, and can write nothing
-    from now on. Raises NotCancellable and RunStateUnavailable.
+    `is_forced`: also cancel a running one. Its worker is fenced off, and stops within `execution.RENEW_SECONDS`. Raises
+    NotCancellable and RunStateUnavailable.
 
-    Redis decides atomically between a cancellation and a starting worker, so a stale row does no harm. A task without a
+    Redis decides atomically between a cancellation and a starting worker, so a stale row is harmless. A task without a
     run-state may have been started, so it is not cancelled.
     """
     if task.has_ended:
@@ -78,13 +78,13 @@ def cancel(*, task: Task, is_forced: bool = False) -> None:
     with reading_state():
         outcome = runstate.cancel(task.pk, generation=task.generation, uuid=task.uuid, is_forced=is_forced)
     if not (outcome.moved and outcome.state):
-        raise NotCancellable(why_not(outcome))
+        raise NotCancellable(refusal_detail(outcome))
     log.info("task_cancelled", etl_task_id=task.pk, forced=is_forced)
     metrics.task_moved(Status.CANCELLED)
     completion.record(outcome.state)
 
 
-def why_not(outcome: runstate.TransitionResult) -> str | None:
+def refusal_detail(outcome: runstate.TransitionResult) -> str | None:
     if outcome.state is None or outcome.verdict in {Verdict.STALE, Verdict.NEWER}:
         return "The task is being recovered, and a worker may have started it."
     if outcome.verdict is Verdict.OVER:
@@ -126,7 +126,7 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
 def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
     """Return the rule of a retry: the given one in its current version, or the task's own in its recorded version.
 
-    Raises NotPermitted for another rule by staff who may not open data: a rule of theirs could spell the document out.
+    Raises NotPermitted for another rule by staff who may not open data: their rule could reveal the document's text.
     """
     if rule_id is None:
         return catalog.content(rule_id=task.rule_id, version=task.rule_version)
@@ -176,7 +176,7 @@ def reset(task: Task, stage: Stage, rule: RuleContent | None, stored: StoredOcr 
 
 
 def metadata_of(task: Task, stored: StoredOcr | None) -> dict[str, Any]:
-    """Return the metadata of the new run: the usage so far, and those of the reused OCR result, if any."""
+    """Return the metadata of the new run: the usage so far, and the metadata of a reused OCR result."""
     known = runstate.whole_metadata(task.metadata)
     post = known["postprocess"]
     spent = {name: post["earlier_usage"][name] + count for name, count in post["usage"].items()}

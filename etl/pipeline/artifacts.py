@@ -4,15 +4,15 @@
     etl/tasks/17/ocr-9405313/8b20….layout.json    the blocks of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/4c1d….lines.json     the lines of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice that it carries, named by its content
-    etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and which Markdown
+    etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and the key of Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
-    etl/tasks/17/result-9405313/answer.txt    the model's response that could not be used, of a run that failed
-    etl/tasks/17/result-9405313/journal/5c1e….json    model responses of this run, valid or not
+    etl/tasks/17/result-9405313/answer.txt         the unusable response of the model, of a failed run
+    etl/tasks/17/result-9405313/journal/5c1e….json model responses of this run, valid or not
     etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 
 A commit is written once (If-None-Match): when two workers finish the same run, the second one uses the output of the
-first. The numbers are `ocr_run`, `run` and `journal_run` of the row. They begin with a random one: a database that was
-restored to an earlier point issues ids again, and by the id alone a new document would adopt the text of a lost one.
+first. The numbers are `ocr_run`, `run` and `journal_run` of the row. They start at a random number, because a restored
+database issues the same ids again: with the id alone, a new document would adopt the text of a lost one.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ OWN_KEY = re.compile(
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
-# Both have the numbers in the keys of artifacts.
+# Both have the id and the numbers that keys of artifacts contain.
 ArtifactOwner = Task | RunState
 
 
@@ -63,7 +63,7 @@ class RunFolder(NamedTuple):
 
 
 def run_folder(key: str) -> RunFolder | None:
-    """Return what an artifact's key names, or None for other keys."""
+    """Return the task and the run of an artifact's key, or None for other keys."""
     found = RUN_FOLDER.match(key)
     return RunFolder(int(found["task"]), int(found["run"])) if found else None
 
@@ -73,7 +73,7 @@ def folder(owner: ArtifactOwner) -> str:
 
 
 def folders_of(task_id: int) -> tuple[str, str]:
-    """Return the prefixes of everything that is made of a document."""
+    """Return the prefixes of all objects that are derived from a document."""
     return f"{TASKS}{task_id}/", f"{IMAGES}{task_id}/"
 
 
@@ -121,7 +121,8 @@ def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
 class StoredOcr:
     """The commit of OCR, without the Markdown.
 
-    `facts`: `OCRResult.as_dict()`, keys of the layout, and the document's `sha256`. `attempts`: how many OCR took.
+    `facts`: `OCRResult.as_dict()`, keys of the layout, and the document's `sha256`. `attempts`: the number of
+    attempts of OCR.
     """
 
     markdown_key: str

@@ -81,7 +81,7 @@ def retry(batch: DocumentBatch) -> int:
     """Retry the failed documents, each from the stage at which it failed. Return their number.
 
     All become pending in one transaction: otherwise the first one could end the batch again before the last one has
-    started. They are charged as retries of single documents are, all or none. Raises NothingToRetry, QuotaExceeded,
+    started. They are charged like retries of single documents, all or none. Raises NothingToRetry, QuotaExceeded,
     QueueFull, RunStateUnavailable and StorageUnavailable.
     """
     failed = list(Task.objects.filter(batch_id=batch.pk, status=Status.FAILED).without_results().order_by("pk"))
@@ -104,7 +104,7 @@ def retry(batch: DocumentBatch) -> int:
 
 
 def restart(failed: Sequence[Task], stored: dict[int, StoredOcr]) -> list[Task]:
-    """Reset the rows of failed tasks, without those that another request has retried meanwhile."""
+    """Reset the rows of failed tasks, except those that another request has retried meanwhile. Return the tasks."""
     generations = {task.pk: task.generation for task in failed}
     rows = Task.objects.select_for_update().filter(pk__in=generations, status=Status.FAILED).without_results()
     tasks = [task for task in rows.order_by("pk") if task.generation == generations[task.pk]]

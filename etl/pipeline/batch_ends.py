@@ -1,4 +1,4 @@
-"""The end of a batch with its event, and its new start by a retry. The rows of the documents decide.
+"""End and restart of batches. The rows of their documents decide.
 
 A document's row is written before its batch is locked, in the same transaction. So of two documents that end at the
 same moment, the second one to lock the batch sees the first one's end, and ends the batch, once.
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 def settle(batch_id: int | None) -> bool:
     """End a batch whose last document has ended. Call in the transaction that ends a document.
 
-    Return whether the batch has ended by this.
+    Return whether this ended the batch.
     """
     if batch_id is None:
         return False
@@ -39,7 +39,7 @@ def settle(batch_id: int | None) -> bool:
 
 
 def publish(batch_id: int) -> None:
-    """Add the event of a batch's end to the outbox. Its number is that of the completion."""
+    """Add the event of a batch's end to the outbox. Its number is the number of the completion."""
     batch: Any = DocumentBatch.objects.with_counts().get(pk=batch_id)
     outbox.publish(
         EventType.BATCH_COMPLETED,

@@ -1,9 +1,9 @@
 """Budgets of tokens of language models: for each user and for each rule, by day in UTC.
 
-Tokens are counted when a response has arrived, so a budget is checked before each call, and can be exceeded by calls
-that run at that moment. In one process, a call starts beside others only if the most that all of them can cost still
-fits; else it waits until they have ended, and is then the only one. So a budget is exceeded by at most one call for
-each process that works for the user, or with the rule.
+A budget is checked before each call, but tokens are counted when a response has arrived, so calls in flight can exceed
+it. Within a process, a call starts beside others only if their maximum cost fits into the budget. Otherwise, it waits
+until it is the only one. So a budget is exceeded by at most one call for each process that works for the user, or with
+the rule.
 
 A call that ended without a response, or whose process died before it was counted, is not counted.
 """
@@ -33,7 +33,7 @@ from rules.models import Rule
 
 log = structlog.get_logger(__name__)
 
-MOST_RULES = 100
+MAX_RULES = 100
 STATE = """
 SELECT coalesce(a.daily_tokens, %(user_limit)s::bigint) AS user_limit, coalesce(u.tokens, 0) AS user_used,
        coalesce(r.daily_tokens, %(rule_limit)s::bigint) AS rule_limit, coalesce(t.tokens, 0) AS rule_used
@@ -59,7 +59,7 @@ RETURNING tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenState:
-    """The tokens of today. A limit of None is none."""
+    """Today's tokens. None: no limit."""
 
     user_limit: int | None
     user_used: int
@@ -76,7 +76,7 @@ class TokenState:
         return ""
 
     def left(self) -> list[int | None]:
-        """Return what is left for the user and for the rule."""
+        """Return the remaining tokens of the user and of the rule."""
         budgets = ((self.user_limit, self.user_used), (self.rule_limit, self.rule_used))
         return [None if limit is None else limit - used for limit, used in budgets]
 
@@ -91,15 +91,15 @@ def state(user_id: int, rule_id: int) -> TokenState:
 
 
 def of_rules(user: User) -> dict[int, TokenState]:
-    """Return the budgets of the rules that a user sees in lists: those of staff, and with ETL_RULE_DAILY_TOKENS those
-    of the rules that were used today."""
+    """Return the budgets of the rules that a user sees in lists: those that staff set, and with ETL_RULE_DAILY_TOKENS
+    also those of rules that were used today."""
     used = RuleTokens.objects.filter(day=clock.now().date()).values("rule_id")
     has_budget = Q(pk__in=RuleAllowance.objects.values("rule_id"))
     if settings.SLUICE.etl_rule_daily_tokens is not None:
         has_budget |= Q(pk__in=used)
     rules = Rule.objects.listed().filter(Q(owner=user) | Q(owner=None), has_budget)
     return {
-        rule_id: state(user.pk, rule_id) for rule_id in rules.order_by("pk").values_list("pk", flat=True)[:MOST_RULES]
+        rule_id: state(user.pk, rule_id) for rule_id in rules.order_by("pk").values_list("pk", flat=True)[:MAX_RULES]
     }
 
 
@@ -117,7 +117,8 @@ def asks_model(rule: RuleContent) -> bool:
 
 
 def spend(user_id: int, rule_id: int, usage: Usage) -> None:
-    """Count the tokens of a call. Without a database, they are lost: the call is paid, and its response is used."""
+    """Count the tokens of a call. If the database is unavailable, they are not counted, and the response is still
+    used."""
     tokens = usage.prompt_tokens + usage.completion_tokens
     if not tokens:
         return
@@ -132,7 +133,7 @@ def spend(user_id: int, rule_id: int, usage: Usage) -> None:
 
 @contextmanager
 def returned_connection() -> Iterator[None]:
-    """Return the connection of a thread for one piece: while a model is asked, no connection is held."""
+    """Return a thread's connection to the pool afterwards, so that no connection is held while a model is called."""
     try:
         yield
     finally:
@@ -142,7 +143,7 @@ def returned_connection() -> Iterator[None]:
 
 # ---- Calls of this process ------------------------------------------------------------------------------------------
 class CallsInFlight:
-    """The most that the running calls of this process can cost, by budget."""
+    """The maximum cost of the running calls of this process, by budget."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -150,7 +151,7 @@ class CallsInFlight:
         self.calls: Counter[str] = Counter()
 
     def fits(self, budgets: dict[str, int | None], tokens: int) -> bool:
-        """Return whether a call fits into what is left beside the running ones, or runs alone."""
+        """Return whether a call fits into the remaining tokens beside the running ones, or is the only one."""
         return all(
             left is None or not self.calls[name] or self.tokens[name] + tokens <= left for name, left in budgets.items()
         )
@@ -175,8 +176,8 @@ class DailyBudget:
 
     @contextmanager
     def call(self, tokens: int, *, context: StageContext) -> Iterator[None]:
-        """Make a call of at most so many tokens, which is counted before the block ends. Waits while it would not fit
-        beside the running calls. Raises TokenBudgetExceeded, Django's errors, and those of `context.check()`."""
+        """Surround a call of at most `tokens`, which is counted within the block. Waits while it does not fit beside
+        the running calls. Raises TokenBudgetExceeded, Django's errors, and those of `context.check()`."""
         with running.changed:
             while not running.fits(budgets := self.left(), tokens):
                 running.changed.wait(POLL_SECONDS)
@@ -190,7 +191,7 @@ class DailyBudget:
                 running.changed.notify_all()
 
     def left(self) -> dict[str, int | None]:
-        """Return what is left of each budget. Raises TokenBudgetExceeded, and Django's errors."""
+        """Return the remaining tokens of each budget. Raises TokenBudgetExceeded, and Django's errors."""
         with returned_connection():
             now = state(self.user_id, self.rule_id)
         if reason := now.exceeded():

@@ -11,7 +11,7 @@ from config.platform.startup import TAG
 from etl.postprocessors.base import PostProcessor
 from etl.providers.base import OCRProvider
 
-LONGEST_MODE = 32  # characters, as a rule's column has
+MAX_MODE = 32  # characters, as a rule's column has
 
 
 @register(TAG)
@@ -53,8 +53,8 @@ def processors() -> list[CheckMessage]:
 def processor(mode: str, path: str) -> list[CheckMessage]:
     if errors := import_errors("ETL_POSTPROCESSORS", path, PostProcessor, ids=("etl.E004", "etl.E005")):
         return errors
-    if getattr(import_string(path), "mode", None) != mode or len(mode) > LONGEST_MODE:
-        hint = f"The key must be the class's `mode`, of at most {LONGEST_MODE} characters."
+    if getattr(import_string(path), "mode", None) != mode or len(mode) > MAX_MODE:
+        hint = f"The key must be the class's `mode`, of at most {MAX_MODE} characters."
         return [Error(f"ETL_POSTPROCESSORS: {path} does not have the mode {mode}.", hint=hint, id="etl.E006")]
     return []
 

@@ -96,7 +96,7 @@ def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
 
 
 def write(state: RunState, result: dict[str, Any] | None) -> bool:
-    """Write the end, what the run cost, and its event for webhooks."""
+    """Write the end, the usage of the run, and the event for webhooks."""
     with transaction.atomic():
         is_written = update(state, result)
         if is_written:
@@ -109,8 +109,8 @@ def write(state: RunState, result: dict[str, Any] | None) -> bool:
 def record_many(states: Iterable[RunState]) -> None:
     """Write the ends of tasks without results into their rows, and then those of their batches, in one transaction.
 
-    In the order of the tasks, and the batches last: two such transactions cannot wait for each other. Rows that have
-    ended already are left to recovery.
+    Locks rows in the order of the tasks, and then batches, so that two such transactions cannot deadlock. Rows that
+    have already ended are left to recovery.
     """
     with transaction.atomic():
         written = [state for state in sorted(states, key=lambda each: each.task_id) if update(state, None)]
@@ -122,7 +122,7 @@ def record_many(states: Iterable[RunState]) -> None:
 
 
 def publish(state: RunState) -> None:
-    """Add the event of a task's end to the outbox. Each generation ends once, so its number is that of the event."""
+    """Add the event of a task's end to the outbox. Each generation ends once, so its number is the event's."""
     if event := EVENTS.get(state.status):
         outbox.publish(
             event,
@@ -201,8 +201,8 @@ def warnings_of(state: RunState, context: StageContext) -> list[dict[str, Any]]:
 
 
 def lasting_warnings(state: RunState, context: StageContext) -> str:
-    """Return the warnings of the task with those of this attempt that apply to the result of a later one, as JSON: what
-    the attempt cost remains uncounted. "" if there are none."""
+    """Return the task's warnings, and the one of this attempt that stays valid for later attempts, as JSON: its usage
+    was not counted completely. "" if there is no such warning."""
     if not any(warning.code == USAGE_INCOMPLETE for warning in context.warnings):
         return ""
     known = state.metadata["warnings"]

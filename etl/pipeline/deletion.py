@@ -1,4 +1,4 @@
-"""Deletion of tasks: the row, the document, and everything that was made of it.
+"""Deletion of tasks: the row, the document, and all objects derived from it.
 
 The row goes first, and leaves a Deletion, so that no crash leaves an object that nothing names. The audit log, the
 usage of quotas, and the ledger of model calls stay.
@@ -85,7 +85,7 @@ def delete_objects(deletion: Deletion) -> None:
 
 
 def remove(deletion: Deletion) -> None:
-    """Raises StorageError."""
+    """Delete the objects of a deleted task. Raises StorageError."""
     keys = [deletion.document_key]
     for prefix in artifacts.folders_of(deletion.pk):
         keys += [item.key for item in storage.list_objects(prefix) if artifacts.OWN_KEY.fullmatch(item.key)]
@@ -94,7 +94,7 @@ def remove(deletion: Deletion) -> None:
 
 # ---- Periodic -------------------------------------------------------------------------------------------------------
 def finish_deletions() -> int:
-    """Delete what a deletion has left, or was written after it. Raises StorageError."""
+    """Delete objects that a deletion has left, or that were written after it. Raises StorageError."""
     old = Deletion.objects.filter(created_at__lt=Now() - GRACE)[:MAX_AT_ONCE]
     for deletion in old:
         remove(deletion)
@@ -103,7 +103,7 @@ def finish_deletions() -> int:
 
 
 def delete_expired() -> int:
-    """Delete ended tasks that were kept for as long as their client, or else ETL_RETENTION_DAYS, says."""
+    """Delete ended tasks whose retention period, set by the client or ETL_RETENTION_DAYS, is over."""
     tasks = expired()
     for task in tasks:
         with actions.reading_state():

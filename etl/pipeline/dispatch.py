@@ -32,7 +32,7 @@ SHORT_TIMEOUTS = timeouts(1, connect=1, retries=1)
 RETRY_ONCE = {"max_retries": 1, "interval_start": 0}
 # Workers keep messages with a countdown in memory, and the broker redelivers those that wait too long. Recovery sends
 # the messages of tasks that wait longer than this.
-LONGEST_COUNTDOWN = 60.0
+MAX_COUNTDOWN = 60.0
 
 
 def begin(task: Task, *, stage: Stage) -> None:
@@ -47,7 +47,7 @@ def begin(task: Task, *, stage: Stage) -> None:
 
 
 def begin_many(tasks: Mapping[Task, Stage]) -> None:
-    """Do the same for several tasks, in a few round trips, or leave the rest to recovery."""
+    """Create run-states and wake workers for several tasks, in a few round trips, or leave the rest to recovery."""
     try:
         runstate.create_many(tasks)
         with connection() as broker:
@@ -102,8 +102,10 @@ def signature(name: str, task_id: int) -> Signature:
 
 
 def draw(*, task_id: int, page: int, width: int, pixels: int = 0) -> None:
-    """Ask a worker for the image of a page: for people in this width, or for models with at most so many pixels. If the
-    message is lost, the next request sends it again."""
+    """Request the image of a page from a worker. `width`: of an image for people; `pixels`: the maximum of one for
+    models.
+
+    If the message is lost, the next request sends it again."""
     facts = {"task_id": task_id, "page": page, "width": width, "pixels": pixels}
     message = current_app.signature(DRAW, kwargs=facts, immutable=True)
     try:

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
-RENEW_SECONDS = 2.0  # how soon a running stage notices that its task was cancelled
+RENEW_SECONDS = 2.0  # until a running stage detects that its task was cancelled
 BEGIN_SECONDS = 3.0  # that a message waits for Redis
 CLOCK_SKEW_SECONDS = 5.0  # a message that is early by less than this is sent again
 
@@ -78,7 +78,7 @@ def run(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
 
 
 class Start(NamedTuple):
-    """The outcome of a start. `since`: before it, by the monotonic clock; the lease lasts from then."""
+    """The outcome of a start. `since`: the monotonic time before it, when the lease begins."""
 
     outcome: TransitionResult
     since: float
@@ -186,17 +186,17 @@ class StageRun:
 
     def do(self, *, is_spent: bool) -> bool:
         """Run the stage to an outcome. Return whether it succeeded."""
-        how = "released"  # an exception that leaves this block stops the worker, not the stage
+        outcome = "released"  # an exception that leaves this block stops the worker, not the stage
         try:
             with self.heartbeat:
-                how = self.fail_exhausted() if is_spent else self.attempt()
+                outcome = self.fail_exhausted() if is_spent else self.attempt()
         finally:
-            metrics.stage_ended(self.state.phase, how, time.monotonic() - self.since)
-            tracing.annotate(outcome=how)
-        return how == "done"
+            metrics.stage_ended(self.state.phase, outcome, time.monotonic() - self.since)
+            tracing.annotate(outcome=outcome)
+        return outcome == "done"
 
     def attempt(self) -> str:
-        """Return the outcome, as the metrics label it."""
+        """Run the stage. Return the outcome, as a label of the metrics."""
         if self.state.attempts[self.state.phase] == 1 and not self.state.refused_at:
             metrics.task_moved(self.state.status)
         try:
@@ -214,7 +214,7 @@ class StageRun:
             raise
 
     def succeed(self) -> str:
-        storage.require_writable()  # nothing is computed that cannot be stored
+        storage.require_writable()  # do not compute results that cannot be stored
         return self.finish(self.stage.run(self.state, self.context))
 
     def finish(self, done: Any) -> str:
@@ -225,9 +225,9 @@ class StageRun:
     def handle_failure(self, error: EtlError, *, may_wait: bool = False) -> str:
         """Schedule the next attempt, or fail the task. `may_wait`: wait even after the last attempt.
 
-        An attempt does not count, and the pauses grow, while the storage refuses the stage's output, until it has done
-        so for EXPORT_STORAGE_PATIENCE_SECONDS.
-        Nor does an attempt count that stored paid responses: the next one gets further, so this ends.
+        While the storage refuses the stage's output, for at most EXPORT_STORAGE_PATIENCE_SECONDS, attempts do not count
+        and the pauses grow. Attempts that stored paid responses do not count either: each one gets further, so their
+        number is limited.
         """
         attempt = self.state.attempts[self.state.phase]
         has_advanced = self.context.advanced.is_set()
@@ -236,7 +236,7 @@ class StageRun:
         try:
             is_refused = isinstance(error, StorageRefused)
             waits = is_refused and self.refused_for < settings.SLUICE.export_storage_patience_seconds
-            has_attempts = may_wait or has_advanced or attempt < runstate.most_attempts(self.state.phase)
+            has_attempts = may_wait or has_advanced or attempt < runstate.max_attempts(self.state.phase)
             if waits or (error.transient and has_attempts):
                 delay = delay_after(attempt, error, refused_for=self.refused_for if waits else 0)
                 self.wait(error, delay, refused=is_refused, counts=may_wait or not (waits or has_advanced))
@@ -254,7 +254,7 @@ class StageRun:
         return self.state.refused_for(lease=settings.SLUICE.etl_lease_seconds)
 
     def fail_exhausted(self) -> str:
-        """End a stage that has no attempts left. The last one may have stored its output before it died."""
+        """End a stage that has no attempts left. The last attempt may have stored its output before it crashed."""
         try:
             done = self.stage.find(self.state)
             if done is not None:
@@ -271,7 +271,7 @@ class StageRun:
         return self.handle_failure(StageLost(code=self.stage.code))
 
     def wait(self, error: EtlError, delay: float, *, refused: bool, counts: bool) -> None:
-        wakes_up = delay <= dispatch.LONGEST_COUNTDOWN
+        wakes_up = delay <= dispatch.MAX_COUNTDOWN
         verdict = self.retry_while_leased(
             lambda move_id: runstate.wait(
                 self.state,
@@ -303,7 +303,7 @@ class StageRun:
     def retry_while_leased(self, call: Callable[[str], T]) -> T:
         """Call with a transition id, and retry while Redis is unavailable and the lease holds, and once after that.
 
-        The last try is needed because a transition whose reply was lost has already taken the lease back.
+        The last try is needed because a transition whose reply was lost has already released the lease.
         """
         move_id = runstate.new_id()
         is_last = False
@@ -340,7 +340,7 @@ def as_etl_error(error: Exception, stage: StageDefinition) -> EtlError:
 def delay_after(attempt: int, error: EtlError, *, refused_for: float = 0) -> float:
     """Return the seconds until the next attempt: the peer's Retry-After, or exponential backoff with jitter.
 
-    At least a quarter of the time for which the storage has refused the output.
+    The delay is at least a quarter of the time for which the storage has refused the output.
     """
     env = settings.SLUICE
     longest: float = env.etl_retry_backoff_max_seconds

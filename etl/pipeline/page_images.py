@@ -1,7 +1,7 @@
 """Images of the pages of documents, drawn by workers on the first request.
 
 Their keys: `etl/images/17/ocr-9405313/3-1240.webp` is page 3, 1,240 pixels wide, for people, and `3-1500000.jpg` the
-same page with at most so many pixels, for models. An image is empty if it cannot be drawn. They can be drawn again at
+same page with at most that many pixels, for models. An image is empty if it cannot be drawn. They can be drawn again at
 any time, so the sweep deletes them after a while. A request draws the pages around its own.
 """
 
@@ -31,9 +31,9 @@ WIDTHS = (320, 1240, 2000)  # pixels: thumbnails, a column of a screen, and deta
 FORMATS = PRINTED
 PAGES_AT_ONCE = 8
 DRAW_SECONDS = 60
-# Between two messages of one user: looking at pages takes at most half of the time of one worker.
+# Between two messages of one user, so that viewing pages takes at most half of a worker's time.
 USER_SECONDS = 2.0
-# Of the installation or for a moment, not of the document.
+# Errors of the installation, and temporary ones, that are not about the document.
 TEMPORARY = (EngineMissing, WorkspaceFull)
 
 
@@ -52,7 +52,7 @@ def find(owner: ArtifactOwner, page: int, width: int) -> storage.Head | None:
 
 
 def request(state: RunState, page: int, width: int, *, user_id: int) -> None:
-    """Ask a worker for an image, unless the user has just asked for another. The message may be lost: ask again."""
+    """Request an image from a worker, unless the user has just requested another. The message may be lost."""
     try:
         runstate.once(
             f"images-{user_id}",
@@ -65,7 +65,7 @@ def request(state: RunState, page: int, width: int, *, user_id: int) -> None:
 
 # ---- In a worker ----------------------------------------------------------------------------------------------------
 def draw(task_id: int, *, page: int, width: int) -> None:
-    """Draw and store a page and those after it in its group, unless it is stored. Running twice does no harm."""
+    """Draw and store a page and those after it in its group, unless it is stored. It is safe to run twice."""
     task = Task.objects.without_results().filter(pk=task_id).first()
     if task is None:
         return
@@ -99,7 +99,7 @@ def keep(task: Task, page: int, width: int, image: bytes) -> None:
 # ---- For models -----------------------------------------------------------------------------------------------------
 JPEG = "image/jpeg"
 POLL_SECONDS = 0.5
-ASK_AGAIN_SECONDS = 30.0  # a message may be lost, or wait behind others
+REPEAT_SECONDS = 30.0  # a message may be lost, or wait behind others
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,12 +108,12 @@ class StoredPageImages:
 
     owner: ArtifactOwner
     count: int
-    draws: bool = True  # False in web processes: a document is opened by workers alone
+    draws: bool = True  # False in web processes: only workers open documents
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, first: int, last: int, *, context: StageContext) -> dict[int, bytes]:
-        """Return the images. Draws those that are missing here, or where this process has no engine, by a worker that
-        has it. Raises EtlError, StorageError, and the errors of `context.check()`."""
+        """Return the images. Draws missing ones in this process or, if it has no engine, by a worker. Raises EtlError,
+        StorageError, and the errors of `context.check()`."""
         pixels = settings.SLUICE.etl_vision_max_pixels
         pages = range(first, min(last, self.count) + 1)
         with self.lock:
@@ -138,7 +138,7 @@ class StoredPageImages:
             while storage.head(model_key(self.owner, page, pixels)) is None:
                 if time.monotonic() >= ask_at:
                     dispatch.draw(task_id=self.owner.task_id, page=page, width=WIDTHS[0], pixels=pixels)
-                    ask_at = time.monotonic() + ASK_AGAIN_SECONDS
+                    ask_at = time.monotonic() + REPEAT_SECONDS
                 context.pause(POLL_SECONDS)
 
 
@@ -153,7 +153,7 @@ def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:
 
 
 def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
-    """Draw and store a page and those after it for models, unless it is stored. Running twice does no harm."""
+    """Draw and store a page and those after it for models, unless it is stored. It is safe to run twice."""
     task = Task.objects.without_results().filter(pk=task_id).first()
     if task is None:
         return

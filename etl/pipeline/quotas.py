@@ -3,7 +3,7 @@ clock.
 
 A submission is charged in the transaction that creates its task, once: a repeat with the same idempotency key is not
 charged. A retry is charged as a document without bytes, because it stores artifacts and may call a model. An upload URL
-counts like a submission until its document is submitted or deleted: what is uploaded takes storage until then. It is an
+counts like a submission until its document is submitted or deleted: an uploaded file takes storage until then. It is an
 open task only until it expires. Tests of rules that call a model are counted on their own.
 """
 
@@ -128,17 +128,17 @@ def reserve(user_id: int, *, file_key: str, size: int, expires_at: datetime) -> 
 
 
 def expired_uploads(*, kept: timedelta) -> QuerySet[Upload]:
-    """Return the rows of the upload URLs that expired so long ago."""
+    """Return the rows of upload URLs that expired at least `kept` ago."""
     return Upload.objects.filter(expires_at__lt=Now() - kept)
 
 
 def charge_tests(user_id: int, count: int = 1) -> None:
     """Charge tests of a rule with a model: one, or one for each sample of an evaluation. Raises QuotaExceeded."""
-    most = settings.SLUICE.etl_daily_rule_tests
-    if not Usage.objects.charge(user_id, "tests", most=most, count=count):
+    limit = settings.SLUICE.etl_daily_rule_tests
+    if not Usage.objects.charge(user_id, "tests", limit=limit, count=count):
         if count == 1:
-            refuse(f"You have tested rules with the language model {most:,} times today")
-        rest = left(most, state(user_id).tests)
+            refuse(f"You have tested rules with the language model {limit:,} times today")
+        rest = left(limit, state(user_id).tests)
         refuse(
-            f"This needs {count:,} tests of rules with the language model, and {rest:,} of today's {most:,} are left"
+            f"This needs {count:,} tests of rules with the language model, and {rest:,} of today's {limit:,} are left"
         )

@@ -237,7 +237,7 @@ def found_at(data: Any, tokens: tuple[str, ...]) -> Any:
 
 # ---- CSV ------------------------------------------------------------------------------------------------------------
 def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None:
-    """Write CSV as exports have it: NULL is empty, an empty string is `""`, and lines end with LF."""
+    """Write CSV in the format of exports: NULL is empty, an empty string is `""`, and lines end with LF."""
     guard = formulas.escaped if layout.escapes_formulas else str
 
     def line(cells: list[str | None]) -> bytes:

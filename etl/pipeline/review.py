@@ -26,7 +26,7 @@ from etl.models import ReviewEvent, Task
 from etl.models.review import Review
 from etl.pipeline import actions, artifacts
 from etl.postprocessors.citations.levels import CORRECTED
-from etl.postprocessors.responses import scalars, why_out_of_range
+from etl.postprocessors.responses import range_error, scalars
 from etl.runstate import RunState
 from rules.library import catalog
 from rules.schema import json_schema
@@ -35,7 +35,7 @@ from rules.schema.subschemas import MAX_LEVELS
 log = structlog.get_logger(__name__)
 
 # A correction of more values is one event with the whole data.
-MOST_EVENTS = 1_000
+MAX_EVENTS = 1_000
 Kind = ReviewEvent.Kind
 
 
@@ -180,7 +180,7 @@ def record(row: Task, user: User, review: Review, changes: list[dict[str, Any]],
 
 def events_of(changes: list[Pair], before: Any, after: Any) -> list[dict[str, Any]]:
     """Return the pointer and the values of each change."""
-    if len(changes) > MOST_EVENTS:
+    if len(changes) > MAX_EVENTS:
         return [{"pointer": "", "change": {"before": before, "after": after}}]
     return [
         {
@@ -199,10 +199,10 @@ def check(data: Any, row: Task) -> None:
     if exact_json.nested_deeper(data, MAX_LEVELS):
         raise DoesNotFit(misfit("", f"Must not be nested deeper than {MAX_LEVELS} levels."))
     numbers = [(pointer, value) for pointer, value in scalars(data) if isinstance(value, Decimal)]
-    reasons = [misfit(pointer, why) for pointer, value in numbers if (why := why_out_of_range(value))]
+    reasons = [misfit(pointer, reason) for pointer, value in numbers if (reason := range_error(value))]
     if not reasons:
         schema = catalog.content(rule_id=row.rule_id, version=row.rule_version).json_schema
-        reasons = [misfit(pointer, why) for pointer, why in json_schema.errors(schema or {}, data, 100)]
+        reasons = [misfit(pointer, reason) for pointer, reason in json_schema.errors(schema or {}, data, 100)]
     if reasons:
         raise DoesNotFit(*reasons)
 

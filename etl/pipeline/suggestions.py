@@ -14,8 +14,8 @@ from etl.postprocessors.llm import AT_ONCE
 from rules.library.content import RuleContent
 from rules.models import LLM
 
-MOST_TEXT = 20_000  # characters: the beginning shows the kind of document
-MOST_FIELDS = 40
+MAX_TEXT = 20_000  # characters: the beginning shows the kind of document
+MAX_FIELDS = 40
 PROMPT = """\
 The document is a sample of a kind of documents. Do not extract its values. List the fields that a program should \
 extract from each document of this kind, in the order of the page: what identifies it, parties, dates, amounts, and \
@@ -37,8 +37,8 @@ def field(kinds: list[str], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-COLUMNS = {"type": ["array", "null"], "items": field(LEAVES), "maxItems": MOST_FIELDS}
-FIELDS = {"type": "array", "items": field([*LEAVES, "objects"], fields=COLUMNS), "maxItems": MOST_FIELDS}
+COLUMNS = {"type": ["array", "null"], "items": field(LEAVES), "maxItems": MAX_FIELDS}
+FIELDS = {"type": "array", "items": field([*LEAVES, "objects"], fields=COLUMNS), "maxItems": MAX_FIELDS}
 SCHEMA = {"type": "object", "properties": {"fields": FIELDS}, "required": ["fields"], "additionalProperties": False}
 
 
@@ -48,4 +48,4 @@ def run(markdown: str, *, rule_id: int, user: User, before_wait: Callable[[], No
     asking = RuleContent(
         rule_id=rule_id, version=0, name="", mode=LLM, strategy=AT_ONCE, json_schema=SCHEMA, system_prompt=PROMPT
     )
-    return trial.run(asking, markdown=markdown[:MOST_TEXT], user=user, before_wait=before_wait)
+    return trial.run(asking, markdown=markdown[:MAX_TEXT], user=user, before_wait=before_wait)

@@ -120,7 +120,7 @@ def count_tokens(rule: RuleContent, user: User, usage: Usage) -> None:
 
 
 def record(rule: RuleContent, usage: Usage, *, user: User) -> None:
-    """Record what a trial cost. Without a database, the log has it."""
+    """Record the usage of a trial. If the database is unavailable, only the log has it."""
     if not usage.calls:
         return
     try:

@@ -32,7 +32,7 @@ class PostProcessor(ABC):
     mode: ClassVar[str]  # the rule's postprocess_mode that it serves: its name in ETL_POSTPROCESSORS
     # Whether results have `data` and `citations`, also when they are null and empty.
     gives_data: ClassVar[bool] = True
-    # Whether it asks a language model: then it is held to what is promised of those, see test_processors.py.
+    # Whether it calls a language model. Then the tests for such processors apply: test_processors.py.
     asks_model: ClassVar[bool] = False
 
     @abstractmethod

@@ -141,7 +141,7 @@ def repeats(forms: list[str], index: int, period: int) -> bool:
 
 
 def matches(forms: list[str], pattern: list[str], begin: int) -> list[int]:
-    """Return where the pattern occurs, without overlap. The last occurrence may be cut off."""
+    """Return the indexes at which the pattern occurs, without overlap. The last occurrence may be cut off."""
     found: list[int] = []
     index = begin
     while index < len(forms):
@@ -161,8 +161,8 @@ def by_beginning(lines: list[Line], forms: list[str]) -> Items | None:
     fitting = [form for form, starts in places.items() if is_dense(starts, lines) and is_telling(form, starts)]
     if not fitting:
         return None
-    most = max(counts[form] for form in fitting)
-    chosen = min((form for form in fitting if counts[form] >= 0.8 * most), key=lambda form: places[form][0])
+    maximum = max(counts[form] for form in fitting)
+    chosen = min((form for form in fitting if counts[form] >= 0.8 * maximum), key=lambda form: places[form][0])
     return spans_from(lines, places[chosen])
 
 

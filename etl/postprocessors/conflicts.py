@@ -29,7 +29,7 @@ def resolve(found: Merged, cut: list[Piece], schema: Schema, *, model: Model) ->
     """Return the model's choices, as the index of a candidate by the conflict's pointer.
 
     Raises SchemaInvalid for values with `"x-merge": "error"`, and the errors of `Model.ask`. There is no
-    choice for a response that does not fit, or that is none of the values.
+    choice if the response does not fit, or is none of the values.
     """
     refused = [conflict for conflict in found.conflicts if conflict.policy == "error"]
     if refused:
@@ -61,7 +61,8 @@ def pages_of(conflict: Conflict, cut: list[Piece]) -> str:
 
 # ---- The question ---------------------------------------------------------------------------------------------------
 def shown(conflict: Conflict) -> Sequence[Tree]:
-    """Return the candidates that the model is shown: of many the first and the last ones, such as the final total."""
+    """Return the candidates to show to the model: if there are many, only the first and last ones, such as the final
+    total."""
     if len(conflict.candidates) <= MAX_CANDIDATES:
         return conflict.candidates
     return (*conflict.candidates[: MAX_CANDIDATES // 2], *conflict.candidates[-MAX_CANDIDATES // 2 :])
@@ -100,7 +101,7 @@ def span_of(leaf: Leaf, text: str) -> tuple[int, int] | None:
 
 
 def needles(leaf: Leaf) -> list[str]:
-    """Return texts by which a value may be found."""
+    """Return search texts for a value."""
     texts = [leaf.evidence.quote] if leaf.evidence else []
     if isinstance(leaf.value, str):
         return [*texts, leaf.value] if leaf.value.strip() else texts
@@ -121,7 +122,7 @@ def excerpt(piece: Piece, start: int, end: int) -> str:
 def chosen(conflict: Conflict, found: Merged, given: Any, guide: Guide) -> int | None:
     """Return the index of the candidate that the model gave, or None."""
     value = counterpart(conflict.pointer, found.data, given, guide)
-    if isinstance(value, dict):  # members with a rule of their own are no part of the conflict
+    if isinstance(value, dict):  # members with their own merge rule are not part of the conflict
         names = {name for tree in conflict.candidates if isinstance(tree, dict) for name in tree}
         value = {name: inside for name, inside in value.items() if name in names}
     key = loose_key(value)

@@ -1,9 +1,9 @@
 """Conversation with a language model: ask, validate the response, ask again.
 
-A response that is not JSON is requested again, up to twice. Of one that does not fit the schema, only the parts that do
-not fit are (`repair.py`); items that still do not fit are left out with a warning. Each reply
-is stored in the response cache before it is used, so a stage that crashes continues with the replies it already has.
-Usage is counted for every reply, also for an unusable one.
+A response that is not JSON is requested again, up to twice. If it does not fit the schema, only the parts that do not
+fit are requested again (`repair.py`). Items that still do not fit are left out with a warning. Each reply is stored in
+the response cache before it is used, so a stage that crashes continues with the replies that it already has. Usage is
+counted for every reply, including unusable ones.
 """
 
 import copy
@@ -69,7 +69,7 @@ class Round:
 @dataclass(slots=True, kw_only=True)
 class Draft:
     """A response that may have parts that do not fit. `places`: the units of the text that show these, as in
-    `excerpts.locate`; empty if they are not corrected alone. `reasons`: why the last correction cannot be used."""
+    `excerpts.locate`; empty if they are not corrected alone. `reasons`: the faults of the last correction."""
 
     question: Question
     first: Standing
@@ -103,17 +103,17 @@ class Model:
         self.secret = context.secret or secrets.token_bytes(32)
 
     def ask(self, question: Question, *, standing: Standing | None = None) -> ParsedResponse:
-        """Return a valid response. `standing`: a response whose mismatches the model shall correct. Raises
+        """Return a valid response. `standing`: a response whose mismatches the model should correct. Raises
         SchemaInvalid after the last invalid reply, and the errors of `converse`."""
         answer = self.discuss(question, standing, None)
         return answer if isinstance(answer, ParsedResponse) else answer.standing.response
 
     def draft(self, question: Question) -> Draft:
-        """Return a response whose parts that do not fit have a place in the text. Raises the errors of `ask`."""
+        """Return a response, with the places in the text of its parts that do not fit. Raises the errors of `ask`."""
 
         def drafted(standing: Standing, *, is_last: bool) -> Draft | None:
             if is_last and (standing.mismatches.others or self.rule.require_complete):
-                return None  # fails now, before more is paid
+                return None  # fail now, before paying for more
             excerpts = Excerpts(question.data, first_page=question.pages[0] if question.pages else 1)
             places = locate(excerpts, standing.response, standing.mismatches)
             if not places and not is_last:
@@ -131,7 +131,7 @@ class Model:
     def discuss(
         self, question: Question, standing: Standing | None, drafted: Callable[..., Draft | None] | None
     ) -> ParsedResponse | Draft:
-        """Return a valid response, or the draft that `drafted` makes of one that does not fit."""
+        """Return a valid response, or the draft that `drafted` returns for one that does not fit."""
         accepted = f"{self.key(question, [])}-accepted"
         cached = self.recall(accepted, question) if question.is_lasting else None
         # All replies that led to the accepted response.
@@ -170,7 +170,7 @@ class Model:
             return answer
 
     def ask_once(self, question: Question, read: Callable[[str, Question], ParsedResponse]) -> ParsedResponse:
-        """Return what `read` makes of the only reply. Raises its InvalidReply, and the errors of `converse`."""
+        """Return the result of `read` for a single reply. Raises its InvalidReply, and the errors of `converse`."""
         accepted = f"{self.key(question, [])}-accepted"
         cached = self.recall(accepted, question) if question.is_lasting else None
         reply = cached or self.converse(question, [])
@@ -244,7 +244,7 @@ class Model:
         key = self.key(question, rounds)
         reply = self.recall(key, question)
         if reply is None:
-            with self.context.budget.call(self.most_tokens(question, rounds), context=self.context):
+            with self.context.budget.call(self.max_tokens(question, rounds), context=self.context):
                 reply = self.pay(question, rounds, key)
         try:
             return check_complete(reply)
@@ -263,8 +263,8 @@ class Model:
         self.count(reply, question, cached=False)
         return reply
 
-    def most_tokens(self, question: Question, rounds: list[Round]) -> int:
-        """Return the most tokens that a call can cost: a token has a byte or more, and an image one for so many
+    def max_tokens(self, question: Question, rounds: list[Round]) -> int:
+        """Return the maximum number of tokens of a call: one for each byte, and for each MIN_PIXELS_PER_TOKEN
         pixels."""
         texts = [question.data, question.task, question.about, question.part, self.rule.system_prompt]
         texts += [*question.complaints, *(text for each in rounds for text in (each.text, each.part, *each.complaints))]

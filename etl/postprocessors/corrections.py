@@ -2,7 +2,7 @@
 
 Wrong items that are rows of the text are requested as if they were new: their rows and the reasons are enough. If the
 reply cannot be used, they are shown with their values. The wrong items of several pieces share a request, because each
-request repeats the instructions. A correction with fewer items than it was asked for is a failure of that call. A part
+request repeats the instructions. A correction with fewer items than requested is a failure of that call. A part
 that cannot be found in its text is corrected in the first conversation, with the whole text (`Model.draft`).
 """
 
@@ -37,7 +37,7 @@ MAX_NAMED = 8  # pointers with the same mismatch, in one line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A wrong item of a response, or, without `item`, all that is wrong outside of items."""
+    """A wrong item of a response, or, without `item`, everything wrong outside of items."""
 
     draft: Draft
     item: Item | None
@@ -52,7 +52,7 @@ def corrected(model: Model, drafts: list[Draft], *, context: StageContext) -> li
         ]
         given = parallel.run(
             [partial(send, model, *request) for request in requests],
-            most=settings.SLUICE.etl_postprocess_parallel,
+            concurrency=settings.SLUICE.etl_postprocess_parallel,
             context=context,
             on_done=lambda _: None,
         )
@@ -71,7 +71,7 @@ def checked(draft: Draft) -> Standing:
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
 def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
-    """Yield the wrong parts of a request: items of several drafts, or what is wrong elsewhere in one of them."""
+    """Yield the wrong parts of a request: items of several drafts, or the other wrong parts of one of them."""
     batch: list[Part] = []
     size = 0
     for draft in (each for each in drafts if each.places):
@@ -128,8 +128,8 @@ def read_again(question: Question, batch: list[Part]) -> Question:
     reasons = []
     for part in batch:
         pointer, at = item_of(part)
-        where, words = part.draft.standing.mismatches.items[pointer, at]
-        reasons.append(f"{where[len(join(pointer, at)) :] or 'an item'}: {words}")
+        path, words = part.draft.standing.mismatches.items[pointer, at]
+        reasons.append(f"{path[len(join(pointer, at)) :] or 'an item'}: {words}")
     pointer = item_of(batch[0])[0]
     return replace(
         question,
@@ -169,9 +169,9 @@ def gathered(batch: list[Part]) -> Standing:
     data = None
     for part in batch:
         pointer, at = item_of(part)
-        where, words = part.draft.standing.mismatches.items[pointer, at]
+        path, words = part.draft.standing.mismatches.items[pointer, at]
         new = len(items[pointer])
-        found[pointer, new] = (join(pointer, new) + where[len(join(pointer, at)) :], words)
+        found[pointer, new] = (join(pointer, new) + path[len(join(pointer, at)) :], words)
         items[pointer].append(repair.value_at(part.draft.standing.response.data, pointer)[at])
     for pointer, inside in items.items():
         data = repair.replaced(data, pointer, inside, creates=True)
@@ -204,7 +204,7 @@ def send(model: Model, batch: list[Part], question: Question, context: StageCont
 
 
 def read(batch: list[Part], text: str, question: Question) -> ParsedResponse:
-    """Return the corrected parts. Raises InvalidReply if they are not as many as were asked for."""
+    """Return the corrected parts. Raises InvalidReply if their number is wrong."""
     wanted = Counter(part.item[0] for part in batch if part.item)
     for reading in readings_of(text, question, None):
         counts = {pointer: repair.count_at(reading.data, pointer) for pointer in wanted}

@@ -1,7 +1,7 @@
 """Excerpts of a text: the rows, items, or lines that contain values, each after its page marker.
 
-Values and quotes are compared by their words and digits. Where several places fit equally well, the page decides, and
-then the order.
+Values and quotes are compared by their words and digits. Among equally good places, the page decides, and then the
+order.
 """
 
 import re
@@ -28,7 +28,7 @@ HEAD_LINES = 2  # of a table in Markdown; one in HTML has its groups in these or
 MAX_UNIT = 2_000  # characters of a row or item
 MAX_AROUND = 150  # characters on each side of a line that is in no row or item
 MIN_SCORE = 0.5  # a word that occurs at most twice
-MIN_ALIKE, MIN_SHARE = 2, 0.75  # words of a value that a unit has
+MIN_ALIKE, MIN_SHARE = 2, 0.75  # the number and the share of a value's words that a unit needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Unit:
     start: int
     end: int
     page: int
-    is_whole: bool  # not a line that may be a part of something
+    is_whole: bool  # a row or an item, not a line that may be a part of one
     is_group: bool = False  # a row with one cell
 
 
@@ -70,8 +70,8 @@ class Excerpts:
         return self.markers[index][1] if index >= 0 else self.first_page
 
     def find(self, value: Any, evidence: Iterable[Evidence], *, after: int = -1) -> int | None:
-        """Return the index of the unit that shows a value best. `after`: of equal ones, the first after this index. An
-        object may have the values of its groups, but is not shown by them."""
+        """Return the index of the unit that matches a value best. Of equal units, the first after index `after`. Group
+        rows never match an object, although it may contain their values."""
         evidence = list(evidence)
         pages = {each.page for each in evidence}
         wanted = {word for each in evidence for word in words(each.quote)}
@@ -87,12 +87,12 @@ class Excerpts:
         if not scores:
             return None
         best = max(scores, key=lambda at: (round(scores[at], 6), self.units[at].page in pages, at > after, -at))
-        # The words of a row that the document repeats are frequent: then nearly all of them must be there.
+        # A repeated row has only frequent words, which score low: then nearly all of them must match.
         is_alike = counts[best] >= max(MIN_ALIKE, MIN_SHARE * len(wanted))
         return best if scores[best] >= MIN_SCORE or is_alike else None
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return what is shown of a unit. Around a line that may be a part of something, a few more are."""
+        """Return the span to show for a unit. Around a line, which may be a part of a row, it has more lines."""
         unit = self.units[index]
         if unit.is_whole:
             return unit.start, unit.end
@@ -109,7 +109,7 @@ class Excerpts:
 
 @dataclass(slots=True)
 class Shown:
-    """Excerpts of texts that follow each other. What several share is shown once: pages, headings, heads of tables."""
+    """Excerpts of consecutive texts. Page markers, headings, and table heads that several share are shown once."""
 
     parts: list[str] = field(default_factory=list)
     page: int = 0
@@ -149,7 +149,7 @@ def is_group(row: str) -> bool:
 
 
 def new_groups(lead: str, before: str) -> list[str]:
-    """Return the groups that begin, if a table continues with others; else nothing."""
+    """Return the new groups if a table continues with other groups, or an empty list."""
     lines, known = lead.split("\n"), before.split("\n")
     same = next((at for at, pair in enumerate(zip(lines, known, strict=False)) if pair[0] != pair[1]), len(known))
     is_table = same >= HEAD_LINES and lines[:HEAD_LINES] == known[:HEAD_LINES]
@@ -163,7 +163,7 @@ def units_of(content: str) -> Iterator[tuple[int, int, bool]]:
     rows = [*markdown_rows(content, size=MAX_UNIT), *html_rows(content)]
     items = find_items(content, 0, len(content), running).spans
     end = 0
-    # Of spans with one start the longest: a row is also listed without the rows that continue its cells.
+    # The longest of spans with the same start: a row is also listed without the rows that continue its cells.
     for start, stop in sorted([*rows, *items, (len(content), len(content))], key=lambda span: (span[0], -span[1])):
         if start < end:
             continue
@@ -175,7 +175,7 @@ def units_of(content: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words of a text, in a form that does not depend on its notation."""
+    """Yield the normalized words of a text, independent of its notation."""
     for match in WORD.finditer(text):
         word = match.group().casefold()
         digits = re.sub(r"[.,'’]", "", word)
@@ -191,8 +191,8 @@ Item = tuple[str, int]  # a list's pointer and an index
 
 
 def locate(excerpts: Excerpts, response: ParsedResponse, found: Mismatches) -> dict[Item | None, list[int]] | None:
-    """Return the units of each wrong item, and under None those of the wrong values outside of items. None if one of
-    them cannot be found, or if the text is not much longer than its excerpts."""
+    """Return the units of each wrong item, and under None those of wrong values outside of items. Return None if one
+    cannot be found, or if the text is not much longer than the excerpts."""
     response = plain_evidence(response)
     places: dict[Item | None, list[int]] = {}
     last: dict[str, int] = {}

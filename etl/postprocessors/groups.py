@@ -100,8 +100,8 @@ def is_html_table(content: str, table: Table) -> bool:
 
 
 def open_groups(above: list[Row], following: int) -> list[list[str]]:
-    """Return the groups that go on after these rows, which are in reverse order, from the outermost. `following`: the
-    number of groups that begin there. Groups that follow each other are nested, and replace as many inner ones."""
+    """Return the groups that continue after these rows, which are in reverse order, from the outermost. `following`:
+    the number of groups that begin there. Groups that follow each other are nested, and replace as many inner ones."""
     found: list[list[str]] = []
     run: list[list[str]] = []
     for row in [*above, NO_GROUP]:
@@ -136,7 +136,7 @@ def markdown_rows_of(text: str, offset: int) -> Iterator[Row]:
 
 
 def html_rows_of(text: str, offset: int) -> Iterator[Row]:
-    covered = 0  # for so many rows, by cells of rows above
+    covered = 0  # the number of rows that cells of rows above still cover
     for start, end in html_rows(text):
         row = CELL.findall(text[start:end])
         texts = [" ".join(TAG.sub(" ", inside).split()) for _, inside in row]

@@ -5,8 +5,9 @@ Nothing is dropped, and nothing is mixed, unless a schema asks for it:
 - Lists are joined. `"x-merge": "unique"` (or `uniqueItems`) keeps one of exactly equal items; `"x-merge-key": "sku"`
   (or a list of names) merges the items with exactly the same key.
 - Of different scalars, `"x-merge": "first"`, `"last"` or `"max"` chooses, `"error"` fails; `"concat"` joins strings.
-- An object without lists comes from one place: of the one that has all that the others have. If none has, they differ,
-  unless members have an `x-merge` of their own. `x-merge` chooses among them. Items with the same key are one object.
+- An object without lists is taken from one place: the object that has all values of the others. If there is none, the
+  objects differ, and `x-merge` chooses one. Members with an `x-merge` of their own are merged one by one. Items with
+  the same key are one object.
 
 Differences for which the schema has no answer are conflicts, and `choices` settles them. No value is invented: every
 scalar of the result comes from a piece, or joins several. The result is deterministic.
@@ -30,7 +31,7 @@ MAX_LEVELS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A scalar, or a list whose items have a meaning by position, and the index of its piece (from 0)."""
+    """A scalar, or a list whose items have a meaning by position. `origin`: the index of its piece, from 0."""
 
     value: Any
     origin: int
@@ -82,8 +83,9 @@ def merge(schema: Schema, answers: list[ParsedResponse], *, choices: Mapping[str
 
 # ---- Trees ----------------------------------------------------------------------------------------------------------
 def build_tree(guide: Guide | None, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
-    """Return a value as a tree whose leaves have their origin. Members that are null, and may not be, are omitted: the
-    piece does not have the value. Without a guide, nothing is: items without a merge key are valid as they are."""
+    """Return a value as a tree whose leaves have their origin. A member that is null although the schema does not
+    allow it is omitted, because the piece does not have the value. Without a guide, nothing is omitted: items without
+    a merge key are valid as they are."""
     if guide is None:
         return whole_tree(value, answer, origin, pointer)
     if isinstance(value, dict):
@@ -142,8 +144,8 @@ def is_hollow(tree: Tree) -> bool:
 
 
 def loose_key(value: Any) -> str:
-    """Return a text that is equal for equal values. The amount of white space is ignored, and capitals of text without
-    digits: with digits, they may distinguish identifiers."""
+    """Return a text that is equal for equal values. The amount of white space is ignored, and the case of text without
+    digits: with digits, it may distinguish identifiers."""
     return json.dumps(comparable(value, is_exact=False), sort_keys=True, default=str)
 
 
@@ -204,7 +206,7 @@ class Merging:
     def from_one_place(
         self, guide: Guide, trees: list[dict[str, Tree]], pointer: str, *, is_same: bool
     ) -> dict[str, Tree]:
-        """Return the object of one place: a common member does not make one object of two."""
+        """Return the object of one place: two objects with a common member are not necessarily the same."""
         own = {name for tree in trees for name in tree if guide.member(name).policy}
         parts = [{name: inside for name, inside in tree.items() if name not in own} for tree in trees]
         is_agreed = all(agrees(one, other) is not False for one, other in combinations(parts, 2))
@@ -266,7 +268,7 @@ def agrees(one: dict[str, Tree], other: dict[str, Tree]) -> bool | None:
 
 
 def wholes(parts: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
-    """Return the objects of which no other one has all values; of equal ones, the first."""
+    """Return the objects that are not contained in another one. Of equal objects, the first."""
     sizes = [sum(not is_blank(inside) for inside in part.values()) for part in parts]
     order = sorted(range(len(parts)), key=lambda at: -sizes[at])
     found: list[int] = []
@@ -284,7 +286,7 @@ def has_all(whole: dict[str, Tree], part: dict[str, Tree]) -> bool:
 
 
 def united(*parts: dict[str, Tree]) -> dict[str, Tree]:
-    """Return the members of all objects: of each, the first value that is not blank."""
+    """Return the union of the objects, with the first value of each member that is not blank."""
     whole: dict[str, Tree] = {}
     for part in parts:
         whole |= {
@@ -296,7 +298,7 @@ def united(*parts: dict[str, Tree]) -> dict[str, Tree]:
 
 
 def size_of(value: Any) -> tuple[Decimal, str]:
-    """Return the order of numbers, and of dates as text."""
+    """Return a sort key for numbers, and for dates as text."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     return (Decimal(str(value)), "") if is_number else (Decimal(0), str(value))
 
@@ -311,14 +313,14 @@ def key_of(item: Tree, names: tuple[str, ...]) -> str:
 # ---- Missing values -------------------------------------------------------------------------------------------------
 def fill_missing(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
     """Fill required members that no piece has with null or an empty list, if the schema allows it. Items without a
-    merge key are whole in their piece."""
+    merge key are complete in their piece."""
     if levels == 0 or isinstance(tree, Leaf):
         return tree
     if isinstance(tree, list):
         item = guide.item()
         return [fill_missing(item, inside, levels - 1) for inside in tree] if guide.is_keyed else tree
     required = guide.required()
-    # An object that no piece has: some models write it with nothing but nulls.
+    # Some models write an object that no piece has as one with only nulls.
     empty = {name for name in tree.keys() - set(required) if is_hollow(tree[name]) and guide.member(name).required()}
     whole = {name: fill_missing(guide.member(name), tree[name], levels - 1) for name in tree if name not in empty}
     for name in required:

@@ -27,8 +27,8 @@ def find(merged: Merged, cut: list[Piece], schema: Schema, *, model: Model) -> N
     """Add the missing values that the model finds. The second question shows more text. Raises the errors of
     `Model.ask_once`, except InvalidReply."""
     guide, before, is_usable = Guide.of(schema), "", True
-    for number, most in enumerate(EDGES, 1):
-        wanted, shown = list(missing(guide, merged.data)), edges(cut, most)
+    for number, size in enumerate(EDGES, 1):
+        wanted, shown = list(missing(guide, merged.data)), edges(cut, size)
         if not wanted or (shown == before and is_usable):
             return
         question = Question(
@@ -85,21 +85,21 @@ def missing(guide: Guide, data: Any, pointer: str = "") -> Iterator[str]:
         yield from missing(guide.member(name), inside, join(pointer, name))
 
 
-def edges(cut: list[Piece], most: int) -> str:
+def edges(cut: list[Piece], size: int) -> str:
     """Return the beginning of the first piece and the end of the last one, each with its page."""
     first, last = cut[0], cut[-1]
-    if first is last and len(first.shown) <= 2 * most:
+    if first is last and len(first.shown) <= 2 * size:
         return first.shown
-    end = last.shown if len(last.shown) <= most else f"{page_marker(last.last_page)}\n\n{tail(last.text, most)}"
-    beginning = first.shown[:most].rpartition("\n")[0] or first.shown[:most]
+    end = last.shown if len(last.shown) <= size else f"{page_marker(last.last_page)}\n\n{tail(last.text, size)}"
+    beginning = first.shown[:size].rpartition("\n")[0] or first.shown[:size]
     return f"{beginning}\n\n{end}"
 
 
-def tail(text: str, most: int) -> str:
+def tail(text: str, size: int) -> str:
     """Return the last lines of a text that are on its last page, as far as they fit."""
     text = text[text.rfind("<!-- page: ") :] if "<!-- page: " in text else text
     text = text.partition("-->\n")[2] or text
-    kept = text[-most:]
+    kept = text[-size:]
     return kept if len(kept) == len(text) else kept.partition("\n")[2] or kept
 
 

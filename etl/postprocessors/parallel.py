@@ -19,16 +19,16 @@ T = TypeVar("T")
 def run(
     calls: Sequence[Callable[[StageContext], T]],
     *,
-    most: int,
+    concurrency: int,
     context: StageContext,
     on_done: Callable[[int], None],
 ) -> list[T]:
     """Return the results in order. Raises the error of the first call that failed, and those of `context.check()`.
 
-    The first call runs alone: what it learns of the server, and what the server caches, helps the others. `on_done`
+    The first call runs alone: the others use the server's features that it finds, and the server's cache. `on_done`
     gets the number of calls that are done.
     """
-    running = Running(calls, most=most, context=context)
+    running = Running(calls, concurrency=concurrency, context=context)
     try:
         while running.start():
             running.wait()
@@ -43,8 +43,10 @@ def run(
 class Running(Generic[T]):
     """The calls for one document while they run."""
 
-    def __init__(self, calls: Sequence[Callable[[StageContext], T]], *, most: int, context: StageContext) -> None:
-        self.calls, self.most, self.context = calls, most, context
+    def __init__(
+        self, calls: Sequence[Callable[[StageContext], T]], *, concurrency: int, context: StageContext
+    ) -> None:
+        self.calls, self.concurrency, self.context = calls, concurrency, context
         self.stopped = threading.Event()
         self.parts = [context.part(self.stopped) for _ in calls]
         self.started = self.done = 0
@@ -54,7 +56,7 @@ class Running(Generic[T]):
 
     def start(self) -> bool:
         """Start as many calls as may run. Return whether any runs."""
-        limit = self.most if self.done else 1
+        limit = self.concurrency if self.done else 1
         while self.started < len(self.calls) and self.started - self.done < limit and not self.errors:
             thread = threading.Thread(
                 target=contextvars.copy_context().run,

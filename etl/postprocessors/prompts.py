@@ -4,8 +4,9 @@ The system message has the rule's instructions and Sluice's. The user message ha
 marker that the document cannot predict, and a sentence on both sides that it is data. The model gets no tools, secrets,
 or file names: a response that an injection has changed can be wrong, but has no effect.
 
-Model servers charge less for the beginning of a prompt that they have seen before. So the order is: what all calls of a
-rule share, what the calls of one strategy share, and last what differs: the marker, and the document.
+Model servers charge less for the beginning of a prompt that they have seen before. So a prompt
+begins with the parts that all calls of a rule share, then those that the calls of a strategy share, and ends with the
+marker and the document.
 """
 
 import hashlib

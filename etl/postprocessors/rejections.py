@@ -1,7 +1,7 @@
-"""Rejections by model servers: what an error response means.
+"""Rejections by model servers: the meaning of an error response.
 
-Servers say it in a status, a code, or a sentence. A sentence may repeat the request, and with it words of the document,
-so a sentence counts only if the request does not contain it itself.
+Servers express it as a status, a code, or a sentence. A sentence may repeat the request, and with it words of the
+document, so a sentence counts only if the request does not contain it itself.
 """
 
 import json
@@ -14,7 +14,7 @@ from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmRefused,
 MAX_MESSAGE_CHARACTERS = 4_000  # of a server's error message
 MAX_BODY_CHARACTERS = 200_000  # of a body that repeats the request
 # Members of error bodies that are about the error. Others, such as FastAPI's `input`, repeat the request.
-TELLING = ("error", "errors", "detail", "details", "message", "msg", "code", "type", "param", "loc", "innererror")
+ERROR_MEMBERS = ("error", "errors", "detail", "details", "message", "msg", "code", "type", "param", "loc", "innererror")
 MAX_LEVELS = 5
 
 TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "context_window")
@@ -46,8 +46,8 @@ TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EAR
 
 
 class RequestRejected(Exception):
-    """The server rejected the request. `message`: what it says of the error, in lower case, for matching and never for
-    display; "" where the cause is not the request."""
+    """The server rejected the request. `message`: its error texts in lower case, for matching and never for display;
+    "" if the cause is not the request."""
 
     def __init__(self, error: EtlError, *, message: str) -> None:
         super().__init__(error.code)
@@ -55,8 +55,8 @@ class RequestRejected(Exception):
 
 
 def rejection(status: int, body: str, *, sent: str, retry_after: float | None) -> RequestRejected:
-    """Return what a response with an error status means. `sent`: the prompt, whose words prove nothing."""
-    message, codes = said_in(body)
+    """Interpret a response with an error status. `sent`: the prompt, whose words in the response are no evidence."""
+    message, codes = error_texts(body)
     meaning = error_of(status, message, codes, sent.lower(), retry_after=retry_after)
     is_about_request = status in ABOUT_REQUEST and not isinstance(meaning, DocumentTooLong | LlmRefused)
     return RequestRejected(meaning, message=message if is_about_request else "")
@@ -64,11 +64,11 @@ def rejection(status: int, body: str, *, sent: str, retry_after: float | None) -
 
 def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_after: float | None) -> EtlError:
     """Return the error for a response with this status."""
-    is_refused = says(REFUSED, REFUSED_CODES, message, codes, sent)
+    is_refused = matches(REFUSED, REFUSED_CODES, message, codes, sent)
     if status == HTTPStatus.UNAUTHORIZED or (status == HTTPStatus.FORBIDDEN and not is_refused):
         return LlmForbidden("The language model's server rejects ETL_LLM_API_KEY.")
-    if status not in TRANSIENT:  # 429 may speak of tokens too: of a rate limit
-        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or says(TOO_LONG, TOO_LONG_CODES, message, codes, sent):
+    if status not in TRANSIENT:  # 429 may mention tokens too: those of a rate limit
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or matches(TOO_LONG, TOO_LONG_CODES, message, codes, sent):
             return DocumentTooLong("The document, or a part of it, exceeds the context length of the language model.")
         if status < HTTPStatus.INTERNAL_SERVER_ERROR and is_refused:
             return LlmRefused()
@@ -82,11 +82,11 @@ def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_aft
 
 
 def lacks_vision(message: str) -> bool:
-    """Return whether a rejection of a request with images says that the model takes none."""
+    """Return whether a rejection of a request with images is because the model accepts none."""
     return bool(NO_VISION.search(message)) and not BAD_IMAGE.search(message)
 
 
-def says(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
+def matches(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
     """Return whether an error has one of these codes, or a sentence that the request does not contain."""
     if not codes.isdisjoint(known):
         return True
@@ -94,8 +94,8 @@ def says(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes:
 
 
 # ---- Bodies ---------------------------------------------------------------------------------------------------------
-def said_in(body: str) -> tuple[str, set[str]]:
-    """Return what a body says of the error, and its codes, both in lower case."""
+def error_texts(body: str) -> tuple[str, set[str]]:
+    """Return the error texts and the error codes of a body, both in lower case."""
     body = body[:MAX_BODY_CHARACTERS]
     try:
         parsed = json.loads(body)
@@ -115,4 +115,4 @@ def texts_of(value: Any, codes: set[str], levels: int) -> list[str]:
     if not (isinstance(value, dict) and levels):
         return []
     codes.update(value[name].lower() for name in ("code", "type") if isinstance(value.get(name), str))
-    return [text for name in TELLING if name in value for text in texts_of(value[name], codes, levels - 1)]
+    return [text for name in ERROR_MEMBERS if name in value for text in texts_of(value[name], codes, levels - 1)]

@@ -16,7 +16,7 @@ from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 from rules.schema import json_schema
 
-MAX_ERRORS = 100  # that are looked for at once
+MAX_ERRORS = 100  # that are searched for at once
 SLICE = 50  # items
 NOT_ALLOWED = "Must not have the members "
 WORD = re.compile(r"[^\W_]+")
@@ -46,14 +46,14 @@ class Mismatches:
 
     def is_wrong(self, pointer: str) -> bool:
         """Return whether a list as a whole does not fit."""
-        return any(where == pointer for where, _ in self.others)
+        return any(path == pointer for path, _ in self.others)
 
     def has_item(self, pointer: str) -> bool:
         """Return whether a pointer is inside of an item that does not fit."""
-        return any((where, index_in(pointer, where)) in self.items for where in {where for where, _ in self.items})
+        return any((path, index_in(pointer, path)) in self.items for path in {path for path, _ in self.items})
 
     def bad(self, pointer: str) -> list[int]:
-        return [at for where, at in self.items if where == pointer]
+        return [at for path, at in self.items if path == pointer]
 
 
 # ---- Finding --------------------------------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ def bad_items(schema: Schema, bare: Any, pointer: str, items: dict[int, Any]) ->
     while True:
         left = [at for at in items if (pointer, at) not in bad]
         errors = json_schema.errors(schema, replaced(bare, pointer, [items[at] for at in left]), MAX_ERRORS)
-        inside = [(nth, where, words) for where, words in errors if (nth := index_in(where, pointer)) is not None]
+        inside = [(nth, path, words) for path, words in errors if (nth := index_in(path, pointer)) is not None]
         if not inside:
             return dict(sorted(bad.items()))
-        for nth, where, words in reversed(inside):
-            place = join(pointer, left[nth]) + where[len(join(pointer, nth)) :]
+        for nth, path, words in reversed(inside):
+            place = join(pointer, left[nth]) + path[len(join(pointer, nth)) :]
             bad[pointer, left[nth]] = (place, words)
 
 
-def index_in(where: str, pointer: str) -> int | None:
+def index_in(path: str, pointer: str) -> int | None:
     """Return the index of the item that a pointer leads into, or None."""
-    token = where[len(pointer) + 1 :].partition("/")[0] if where.startswith(f"{pointer}/") else ""
+    token = path[len(pointer) + 1 :].partition("/")[0] if path.startswith(f"{pointer}/") else ""
     return int(token) if token.isdecimal() else None
 
 
@@ -155,12 +155,12 @@ def complaints(found: Mismatches) -> list[str]:
     """Return the mismatches in words for the model, with the pointers into what `reduced` returns."""
     order = {
         item: nth
-        for pointer in {where for where, _ in found.items}
+        for pointer in {path for path, _ in found.items}
         for nth, item in enumerate((pointer, at) for at in found.bad(pointer))
     }
     inside = [
-        (join(pointer, order[pointer, at]) + where[len(join(pointer, at)) :], words)
-        for (pointer, at), (where, words) in found.items.items()
+        (join(pointer, order[pointer, at]) + path[len(join(pointer, at)) :], words)
+        for (pointer, at), (path, words) in found.items.items()
     ]
     return [f"{pointer or 'the whole'}: {words}" for pointer, words in [*found.others, *inside]]
 
@@ -221,8 +221,8 @@ def merged_items(
     given = got if isinstance(got, list) else []
     if is_wrong or len(given) > len(items):
         kept = {exact_key(item) for at, item in enumerate(items) if at not in bad}
-        least = len({exact_key(item) for item in items}) if is_wrong else len(items)
-        if len(given) < least or not kept <= {exact_key(item) for item in given}:
+        minimum = len({exact_key(item) for item in items}) if is_wrong else len(items)
+        if len(given) < minimum or not kept <= {exact_key(item) for item in given}:
             raise ItemsLost(f"{pointer or 'The list'} had {len(items)} items, and now lacks some of them.")
         return given, {at: at for at in range(len(given))}
     if len(given) not in (len(items), len(bad)):
@@ -237,10 +237,10 @@ def is_corrected(schema: Schema, pointer: str, item: Any, given: Any) -> bool:
     parts of the wrong form. They may be in other members."""
     errors = json_schema.errors(schema, replaced(None, pointer, [item], creates=True), MAX_ERRORS)
     kept, words = Counter[str](), set[str]()
-    for where, value in scalars(item, join(pointer, 0)):
-        if value in (None, "", [], {}) or any(each[0] == where or is_not_allowed(each, where) for each in errors):
+    for path, value in scalars(item, join(pointer, 0)):
+        if value in (None, "", [], {}) or any(each[0] == path or is_not_allowed(each, path) for each in errors):
             continue
-        is_inside = any(concerns(each, where) for each in errors)
+        is_inside = any(concerns(each, path) for each in errors)
         (words if is_inside else kept).update(words_of(value) if is_inside else [loose_key(value)])
     values = [value for _, value in scalars(given)]
     found = {word for value in values for word in words_of(value)}
@@ -252,19 +252,19 @@ def words_of(value: Any) -> list[str]:
     return WORD.findall(value.casefold()) if isinstance(value, str) else [loose_key(value)]
 
 
-def concerns(mismatch: Mismatch, where: str) -> bool:
+def concerns(mismatch: Mismatch, path: str) -> bool:
     """Return whether the value at a pointer is wrong according to a mismatch."""
     pointer, words = mismatch
-    if not f"{where}/".startswith(f"{pointer}/") or words.startswith("The member "):
+    if not f"{path}/".startswith(f"{pointer}/") or words.startswith("The member "):
         return False
     return not words.startswith(NOT_ALLOWED)
 
 
-def is_not_allowed(mismatch: Mismatch, where: str) -> bool:
+def is_not_allowed(mismatch: Mismatch, path: str) -> bool:
     """Return whether a value is in a member that is not allowed."""
     pointer, words = mismatch
-    is_below = where.startswith(f"{pointer}/") and words.startswith(NOT_ALLOWED)
-    return is_below and is_unwanted(where[len(pointer) + 1 :].partition("/")[0], words)
+    is_below = path.startswith(f"{pointer}/") and words.startswith(NOT_ALLOWED)
+    return is_below and is_unwanted(path[len(pointer) + 1 :].partition("/")[0], words)
 
 
 def is_unwanted(token: str, words: str) -> bool:

@@ -1,7 +1,7 @@
 """Items that a result has more often than the document.
 
-A model may take the lines that are shown for reading only for items of its piece, or give one row twice. Items are
-compared with rows by their words and digits.
+A model may extract items from the context around its piece, which is marked as for reading only, or one row twice.
+Items are compared with rows by their words and digits.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ MIN_WORDS = 2  # of an item that are in its row
 def without_foreign(
     answers: list[ParsedResponse], cut: list[Piece], schema: Schema, *, context: StageContext
 ) -> list[ParsedResponse]:
-    """Return the answers without the items of lines for reading only that a neighboring piece has too. Warn of those
-    that it does not have."""
+    """Return the answers without items from the context that a neighboring piece has too. Warn about the other items
+    from the context."""
     guide = Guide.of(schema)
     foreign = [list(foreign_items(answer, piece, guide)) for answer, piece in zip(answers, cut, strict=True)]
     own = [
@@ -53,7 +53,7 @@ def without_foreign(
 
 
 def foreign_items(answer: ParsedResponse, piece: Piece, guide: Guide) -> Iterator[Item]:
-    """Yield the items that are in the lines for reading only, and not in the piece."""
+    """Yield the items that are in the context of a piece, and not in the piece."""
     outside = [*rows_of(piece.before), *rows_of(piece.after)]
     if not outside:
         return
@@ -72,7 +72,7 @@ def without(answer: ParsedResponse, gone: Iterable[Item], guide: Guide) -> Parse
 
 
 def warn_of_shared_rows(data: Any, schema: Schema, content: str, *, context: StageContext) -> None:
-    """Warn of equal items that are more than the rows of the document that have their values."""
+    """Warn of equal items that outnumber the rows of the document with their values."""
     rows: list[set[str]] = []
     shared = Counter[str]()
     for pointer, items in lists(Guide.of(schema), data):
@@ -88,10 +88,10 @@ def warn_of_shared_rows(data: Any, schema: Schema, content: str, *, context: Sta
 
 
 def count_of(wanted: set[str], rows: list[set[str]]) -> int:
-    """Return the number of the rows that have the most of these words."""
+    """Return the number of rows that share the highest count of these words."""
     counts = Counter(len(wanted & row) for row in rows)
-    most = max(counts, default=0)
-    return counts[most] if most >= MIN_WORDS else 0
+    maximum = max(counts, default=0)
+    return counts[maximum] if maximum >= MIN_WORDS else 0
 
 
 def rows_of(content: str) -> list[set[str]]:

@@ -1,4 +1,4 @@
-"""Replies of model servers: the text, how it ended, and what it cost. Servers differ, so no part is taken for granted.
+"""Replies of model servers: text, finish reason, and usage. Servers differ, so any part may be missing.
 
 `tests/dialects` has replies of the servers whose spellings are listed here.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from etl.core.errors import LlmRefused, LlmTruncated
 from etl.core.stage_context import Usage
 
-MAX_TOKEN_COUNT = 10**9  # larger numbers are taken for invalid
+MAX_TOKEN_COUNT = 10**9  # larger numbers are treated as invalid
 
 # Finish reasons, in lower case.
 CUT_OFF = ("length", "max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit", "incomplete")
@@ -63,7 +63,7 @@ def read(body: bytes) -> ModelReply:
 
 
 def text_of(content: object) -> str:
-    """Return the text of a message: a string, or from some servers a list of parts, of which others are reasoning."""
+    """Return the text of a message: a string or, from some servers, a list of parts, some of which are reasoning."""
     if isinstance(content, list):
         parts = [
             part.get("text")
@@ -92,14 +92,15 @@ def is_count(number: object) -> bool:
 def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
     """Return whether the server counted too few tokens for the prompt to have read all of it.
 
-    A count of 0 is no count. Tokenizers differ, so this finds a prompt of which a third or more is missing.
+    A count of 0 means that the server does not count. Tokenizers differ, so this finds a prompt of which a third or
+    more is missing.
     """
     if reply.usage is None or not reply.usage.prompt_tokens:
         return False
     wide = len(WIDE.findall(prompt))
     words = len(WORD.findall(WIDE.sub(" ", prompt)))
-    least = MIN_TOKENS_PER_WORD * words + MIN_TOKENS_PER_WIDE * wide
-    return words + wide >= MIN_WORDS and reply.usage.prompt_tokens < least
+    minimum = MIN_TOKENS_PER_WORD * words + MIN_TOKENS_PER_WIDE * wide
+    return words + wide >= MIN_WORDS and reply.usage.prompt_tokens < minimum
 
 
 def is_empty(reply: ModelReply, *, is_notes: bool) -> bool:

@@ -1,6 +1,6 @@
 """The answer in a reply's text: without reasoning, channels, fences, and sentences around it.
 
-Servers differ in how much of a model's output they remove. What surrounds the JSON is removed here, and never a part of
+Servers remove different parts of a model's output. Text around the JSON is removed here, and never a part of
 the JSON: where it is not certain which text is the answer, there is none, and the model is asked again.
 """
 

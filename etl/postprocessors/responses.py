@@ -112,7 +112,7 @@ def refuse_constant(_name: str) -> Any:
 # ---- Numbers --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """A number that cannot be stored, and why."""
+    """A number that cannot be stored, with the reason."""
 
     reason: str
 
@@ -124,12 +124,12 @@ def number(literal: str) -> int | Number | OutOfRange:
         return OutOfRange(f"The number has more than {MAX_DIGITS} digits.")
     if exponent and len(exponent[1]) > MAX_EXPONENT:
         return OutOfRange(f"The exponent of the number has more than {MAX_EXPONENT} digits.")
-    if reason := why_out_of_range(Decimal(literal)):
+    if reason := range_error(Decimal(literal)):
         return OutOfRange(reason)
     return Number(literal) if exponent or "." in literal else exact_json.integer(literal)
 
 
-def why_out_of_range(value: Decimal) -> str:
+def range_error(value: Decimal) -> str:
     _, digits, exponent = value.as_tuple()
     if len(digits) > MAX_DIGITS:
         return f"The number has more than {MAX_DIGITS} digits."

@@ -70,7 +70,7 @@ def relax_one(schema: Schema) -> Schema:
 
 
 def for_pieces(schema: Schema) -> Schema:
-    """Return the schema that is shown for a piece: relaxed, except for the items of lists, which are whole in a piece.
+    """Return the schema shown for a piece: relaxed, except for the items of lists, which are complete in a piece.
     Items with an `x-merge-key` may be in several, and are relaxed."""
     return PieceSchema(schema, lambda _pointer, inside: inside).build()
 

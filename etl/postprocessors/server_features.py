@@ -54,8 +54,8 @@ class ServerFeatures:
             yield replace(self, form=FALLBACKS[self.form])
 
     def scope_of(self, message: str, *, sent: str) -> "Scope":
-        """Return what the message is about. `sent`: the text that was sent. A server that repeats it in its message
-        says nothing about itself."""
+        """Return the scope of a message: the server, its schema support, or the document. `sent`: the text that was
+        sent. A message that only repeats it is about the document."""
         if self.after(message) in list(self.fallbacks(sent.lower())):
             return Scope.DOCUMENT
         has_schema = self.form in (JsonMode.STRICT, JsonMode.JSON_SCHEMA)
@@ -109,7 +109,7 @@ class Negotiation:
             return False
         scope = self.features.scope_of(message, sent=sent)
         has_new_form = following.form is not self.features.form
-        # A form that was only reached because of the schema says nothing about the others.
+        # A form that was only reached because of the schema is no evidence about the others.
         is_reached = self.features.form is JsonMode.JSON_OBJECT and self.lasting.form is not JsonMode.JSON_OBJECT
         if scope is Scope.DOCUMENT:
             self.of_document = following

@@ -3,7 +3,7 @@
 Each character is in exactly one piece, in order; pieces of white space are dropped. A row of a table or an item of
 several lines is split only if it is longer than a piece. Page markers and headings stay with the text after them.
 
-A model is shown more than the piece, all of it marked as for reading only: the headings that it is under, the head of a
+A model is also shown context, marked as for reading only: the headings that it is under, the head of a
 table that continues with the current group, and, where the cut may be inside an item, a few lines of both sides. An
 item belongs to the piece in which it begins.
 """
@@ -32,7 +32,7 @@ CUTS = (
 )
 # A marker or a heading extends to the first character after it.
 WHOLE = re.compile(rf"^{PAGE_MARKER}\s*(?:{HEADING}\s*)?|^{HEADING}\s*", re.MULTILINE)
-AHEAD = 2_000  # characters after a piece in which items are looked for
+AHEAD = 2_000  # characters after a piece in which items are searched for
 MAX_CONTEXT = 500  # characters of each side
 TABLE_GOES_ON = "[a table goes on; its head, for reading only:]"
 UNDER_HEADINGS = "[the headings above, for reading only:]"
@@ -43,9 +43,9 @@ PIECE_ENDS = "[this piece ends here; for reading only, the beginning of the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """`text` is `content[start:end]`. `headings`: those that it is under. `lead`: the head and groups that its first
-    table lacks, or ""; `lead_at`: where its rows begin in `text`. `before`, `after`: lines around the piece, where an
-    item may go on there, or ""."""
+    """A piece of a text. `text` is `content[start:end]`. `headings`: those that it is under. `lead`: the head and
+    groups that its first table lacks, or ""; `lead_at`: where its rows begin in `text`. `before`, `after`: lines around
+    the piece, if an item may continue there, or ""."""
 
     number: int
     start: int
@@ -93,20 +93,22 @@ def pages_named(first: int, last: int) -> str:
     return f"page {first}" if first == last else f"pages {first} to {last}"
 
 
-def pages_listed(numbers: list[int], *, most: int = 20) -> str:
-    shown = ", ".join(map(str, numbers[:most])) + (f", and {len(numbers) - most} more" if len(numbers) > most else "")
+def pages_listed(numbers: list[int], *, max_pieces: int = 20) -> str:
+    shown = ", ".join(map(str, numbers[:max_pieces])) + (
+        f", and {len(numbers) - max_pieces} more" if len(numbers) > max_pieces else ""
+    )
     return f"page {shown}" if len(numbers) == 1 else f"pages {shown}"
 
 
-def split(text: DocumentText, *, size: int, most: int) -> list[Piece]:
-    """Return pieces of at most `size` characters. Raises DocumentTooLong if there are more than `most`."""
+def split(text: DocumentText, *, size: int, max_pieces: int) -> list[Piece]:
+    """Return pieces of at most `size` characters. Raises DocumentTooLong if there are more than `max_pieces`."""
     pieces: list[Piece] = []
     above = TextAbove(text.content)
     start = Border(0)
     for end in borders(text, size=size):
         if text.content[start.place : end.place].strip():
-            if len(pieces) == most:
-                raise DocumentTooLong(f"The document is longer than {most} pieces of {size} characters.")
+            if len(pieces) == max_pieces:
+                raise DocumentTooLong(f"The document is longer than {max_pieces} pieces of {size} characters.")
             pieces.append(build_piece(text, start, end, above, size=size, number=len(pieces) + 1))
         start = end
     return pieces
@@ -132,7 +134,7 @@ def build_piece(text: DocumentText, start: Border, end: Border, above: TextAbove
 
 
 def beginning(content: str, start: int, end: int) -> int:
-    """Return where the text after a page marker begins."""
+    """Return the beginning of the text after a page marker."""
     found = re.compile(rf"(?:{PAGE_MARKER})?\s*").match(content, start, end)
     return found.end() if found else start
 

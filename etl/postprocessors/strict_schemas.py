@@ -42,7 +42,7 @@ class NotStrict(Exception):
 
 
 def strict(schema: Schema) -> Schema | None:
-    """Return the schema in the subset, or None if it allows what the subset cannot express."""
+    """Return the schema in the subset, or None if the subset cannot express it."""
     try:
         return Conversion(schema).convert(schema, level=0)
     except NotStrict:
@@ -85,7 +85,7 @@ class Conversion:
         return self.typed(schema, level=level, nullable=nullable)
 
     def alone(self, described: list[str], name: str, schema: Any, *, level: int, nullable: bool) -> Schema:
-        """Return what a keyword describes. Raises NotStrict if others describe the value too."""
+        """Return the values that a keyword describes. Raises NotStrict if others describe the value too."""
         if described != [name]:
             raise NotStrict
         return self.convert(schema, level=level, nullable=nullable)

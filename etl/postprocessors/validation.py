@@ -1,4 +1,4 @@
-"""Validation of a model's replies, and the words for what does not fit."""
+"""Validation of a model's replies, and messages about mismatches."""
 
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -31,12 +31,12 @@ class PageImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
-    shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
-    response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
-    task, also when a user retries it. `least`: the number of items that lists must have, by pointer. `part` and
-    `complaints`: of an earlier response, the parts to correct, and the reasons. `images`: of the pages, shown after the
-    data."""
+    """A question to a model. `label`: of the call, in its task. `task` and `about`: the instruction, and a description
+    of the data. `schema`: shown to the model; `checked`: the schema that validates the response, with fewer
+    descriptions. `is_notes`: the response is text, and the schema only selects what is relevant. `is_lasting`: a valid
+    response is kept for the whole task, also when a user retries it. `min_items`: the number of items that lists must
+    have, by pointer. `part` and `complaints`: of an earlier response, the parts to correct, and the reasons. `images`:
+    of the pages, shown after the data."""
 
     label: str
     task: str
@@ -49,7 +49,7 @@ class Question:
     is_lasting: bool = False
     reasks: int = REASKS
     pages: tuple[int, int] | None = None  # of the data, for warnings
-    least: dict[str, int] = field(default_factory=dict)
+    min_items: dict[str, int] = field(default_factory=dict)
     part: str = ""
     complaints: tuple[str, ...] = ()
     images: tuple[PageImage, ...] = ()
@@ -109,8 +109,8 @@ def readings_of(text: str, question: Question, standing: Standing | None) -> lis
         found = standing.mismatches
         return [repair.patched(question.checked, standing.response, found, reading) for reading in readings]
     except NumberOutOfRange as reason:
-        numbers = {pointer.removeprefix("/data"): why for pointer, why in reason.numbers.items()}
-        complaints = [f"{named([pointer])}: {why} {AS_STRING}" for pointer, why in numbers.items()]
+        numbers = {pointer.removeprefix("/data"): text for pointer, text in reason.numbers.items()}
+        complaints = [f"{named([pointer])}: {text} {AS_STRING}" for pointer, text in numbers.items()]
         raise InvalidReply(complaints, [], numbers=numbers) from None
     except NotJson as reason:
         raise InvalidReply([str(reason)], []) from None
@@ -126,12 +126,12 @@ def as_meant(reading: ParsedResponse, question: Question) -> list[ParsedResponse
 
 
 def require_items(response: ParsedResponse, question: Question) -> ParsedResponse:
-    """Return the response. Raises InvalidReply if it has fewer items than what it was made from."""
-    counts = {pointer: repair.count_at(response.data, pointer) for pointer in question.least}
+    """Return the response. Raises InvalidReply if it has fewer items than the question requires."""
+    counts = {pointer: repair.count_at(response.data, pointer) for pointer in question.min_items}
     lost = [
-        (pointer, f"Must have at least {least} items, as in the notes, and has {counts[pointer]}.")
-        for pointer, least in question.least.items()
-        if counts[pointer] < least
+        (pointer, f"Must have at least {min_items} items, as in the notes, and has {counts[pointer]}.")
+        for pointer, min_items in question.min_items.items()
+        if counts[pointer] < min_items
     ]
     if lost:
         raise InvalidReply([f"{pointer}: {words}" for pointer, words in lost], lost)
@@ -172,7 +172,7 @@ def unrepresentable(numbers: dict[str, str]) -> NumberUnrepresentable:
 
 
 def reasons_for(numbers: dict[str, str]) -> str:
-    return " ".join(f"{named([pointer])}: {why}" for pointer, why in list(numbers.items())[:MAX_SHOWN])
+    return " ".join(f"{named([pointer])}: {text}" for pointer, text in list(numbers.items())[:MAX_SHOWN])
 
 
 def rejection(found: Mismatches, pages: str) -> str:

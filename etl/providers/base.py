@@ -31,7 +31,7 @@ class EInvoice:
     data: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Return what a task shows."""
+        """Return the fields that a task shows."""
         errors = list(self.errors)
         return {"syntax": self.syntax, "profile": self.profile, "valid": not errors, "errors": errors}
 
@@ -39,7 +39,8 @@ class EInvoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name.
-    `may_be_empty`: a document without text is no error of the provider: a model may read the images of its pages."""
+    `may_be_empty`: a document without text is not an error of the provider: a model may read the images of its
+    pages."""
 
     path: Path
     kind: DocumentFormat
@@ -89,7 +90,7 @@ class OCRResult:
     einvoice: dict[str, Any] | None = field(default=None, compare=False)  # stored on its own
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything except what is stored on its own, for the JSON that is stored beside it."""
+        """Return all fields for the stored JSON, except those that are stored separately."""
         return {
             "pages": [asdict(page) for page in self.pages],
             "provider": self.provider,
@@ -140,7 +141,7 @@ class MarkdownOfPages:
         self._length = 0
 
     def add(self, number: int, text: str, *, method: str = "text", confidence: float | None = None) -> tuple[int, int]:
-        """Add a page after its marker. Returns the start and end of its text."""
+        """Add a page after its marker. Return the start and end of its text."""
         head = f"{page_marker(number)}\n\n"
         start = self._length + len(head)
         end = start + len(text)

@@ -38,7 +38,7 @@ from etl.runstate.transitions import (
     forget,
     forget_many,
     mark_unsent,
-    most_attempts,
+    max_attempts,
     note_digest,
     note_progress,
     note_provider_task,
@@ -53,6 +53,6 @@ __all__ = [
     "HALF", "RESULT_BYTES", "RunState", "TransitionResult", "Unavailable", "Verdict", "Waiting", "advance",
     "attempts_of", "cancel", "cancel_many", "complete", "create", "create_many", "enqueued", "enqueued_many", "fail",
     "find_due", "find_free", "find_running", "forget", "forget_many", "get_shared", "key_of", "mark_unsent",
-    "most_attempts", "new_id", "note_digest", "note_progress", "note_provider_task", "note_usage", "once", "put_shared",
+    "max_attempts", "new_id", "note_digest", "note_progress", "note_provider_task", "note_usage", "once", "put_shared",
     "read", "read_many", "release", "renew", "scan_all", "scan_open", "start", "wait", "whole_metadata",
 ]  # fmt: skip

@@ -16,8 +16,8 @@
 --   free                no live lease, and the next attempt is due
 --   hint, longest       no wake-up message within `hint` seconds; doubled after each one, up to `longest` times
 --   peek                change nothing
---   take, lease         take the lease under this token, and one of at most `most` attempts, counted in field `attempts`,
---                       and record when it began
+--   take, lease         take the lease under this token, and one of at most `max_attempts` attempts, counted in field
+--                       `attempts`, and record when it began
 --   lease               renew the lease
 --   drop                return token and lease
 --   refused             the storage refused the stage's output: record since when. Without it, a `delay` clears that
@@ -179,7 +179,7 @@ end
 -- ---- Set --------------------------------------------------------------------------------------------------------
 if move.take then
     redis.call('HSET', key, 'token', move.take, 'lease_until', instant(now + move.lease), 'hints', 0)
-    if tonumber(redis.call('HGET', key, move.attempts) or '') >= move.most then
+    if tonumber(redis.call('HGET', key, move.attempts) or '') >= move.max_attempts then
         return remember('spent')
     end
     redis.call('HINCRBY', key, move.attempts, 1)

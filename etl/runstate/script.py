@@ -105,23 +105,23 @@ def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
         found = pipeline.execute(raise_on_error=False)
         return {
             task_id: state
-            for task_id, had in zip(ids, found, strict=True)
-            if had and (state := parse_or_log(task_id, had))
+            for task_id, fields in zip(ids, found, strict=True)
+            if fields and (state := parse_or_log(task_id, fields))
         }
 
 
-def parse_or_log(task_id: int, had: Mapping[str, str] | ResponseError) -> RunState | None:
+def parse_or_log(task_id: int, fields: Mapping[str, str] | ResponseError) -> RunState | None:
     """Return the run-state of a reply, or None after logging an unreadable one.
 
     Raises errors of Redis that are not about this key.
     """
-    if isinstance(had, ResponseError):
-        if not is_about_key(had):
-            raise had
+    if isinstance(fields, ResponseError):
+        if not is_about_key(fields):
+            raise fields
         log_unreadable(task_id, "WrongType")
         return None
     try:
-        return parsed(task_id, had)
+        return parsed(task_id, fields)
     except Unreadable as error:
         log_unreadable(task_id, str(error))
         return None
@@ -137,18 +137,18 @@ def log_unreadable(task_id: int, reason: str) -> None:
     log.error("run_state_unreadable", etl_task_id=task_id, reason=reason)
 
 
-def scan_open(*, size: int, most: int) -> Iterator[list[int]]:
+def scan_open(*, size: int, max_batches: int) -> Iterator[list[int]]:
     """Yield the ids of tasks with an open run-state, in batches. Raises Unavailable.
 
-    `most`: the number of batches, of about `size` keys each. The log reports when there are more.
+    `max_batches`: the number of batches, of about `size` keys each. The log reports when there are more.
     """
     pages = scan_all(size=size)
-    for task_ids in islice(pages, most):
+    for task_ids in islice(pages, max_batches):
         with translate_errors():
             open_ones = open_among(task_ids)
         yield open_ones
     if next(pages, None) is not None:
-        log.warning("run_states_scan_incomplete", keys=size * most)
+        log.warning("run_states_scan_incomplete", keys=size * max_batches)
 
 
 def scan_all(*, size: int) -> Iterator[list[int]]:
@@ -186,7 +186,7 @@ def escaped(text: str) -> str:
 
 # ---- Transitions ----------------------------------------------------------------------------------------------------
 class TransitionResult(NamedTuple):
-    """`seconds`: left of the lease, or until the next attempt. `state`: the current one, if requested."""
+    """The outcome of a transition. `seconds`: left of the lease, or until the next attempt. `state`: if requested."""
 
     verdict: Verdict
     seconds: float = 0
@@ -226,8 +226,8 @@ def encoded(conditions: Mapping[str, Any]) -> str:
 
 def result_of(task_id: int, reply: list[str]) -> TransitionResult:
     verdict, seconds, *rest = reply
-    had = dict(zip(rest[::2], rest[1::2], strict=True))
-    if not had:
+    fields = dict(zip(rest[::2], rest[1::2], strict=True))
+    if not fields:
         return TransitionResult(Verdict(verdict), float(seconds))
-    state = parse_or_log(task_id, had)
+    state = parse_or_log(task_id, fields)
     return TransitionResult(Verdict(verdict), float(seconds), state) if state else TransitionResult(Verdict.GONE)

@@ -169,58 +169,58 @@ class Unreadable(Exception):
     """The hash is not a valid run-state."""
 
 
-def parsed(task_id: int, had: Mapping[str, str]) -> RunState:
+def parsed(task_id: int, fields: Mapping[str, str]) -> RunState:
     """Parse a hash. Raises Unreadable."""
     try:
-        return read_fields(task_id, had)
+        return read_fields(task_id, fields)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise Unreadable(type(error).__name__) from None
 
 
-def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
-    attempts = {stage: int(had.get(f"attempts_{stage}", 0)) for stage in Stage.values}
-    usage = {name: int(had.get(name, 0)) for name in USAGE}
-    post = json.loads(had.get("postprocess") or "{}")
+def read_fields(task_id: int, fields: Mapping[str, str]) -> RunState:
+    attempts = {stage: int(fields.get(f"attempts_{stage}", 0)) for stage in Stage.values}
+    usage = {name: int(fields.get(name, 0)) for name in USAGE}
+    post = json.loads(fields.get("postprocess") or "{}")
     plain: dict[str, Any] = {
-        **{name: int(had[name]) for name in WHOLE_NUMBERS},
-        **{name: had.get(name, "") for name in TEXTS},
-        **{name: float(had.get(name) or 0) for name in ("lease_until", "available_at", "began_at", "refused_at")},
+        **{name: int(fields[name]) for name in WHOLE_NUMBERS},
+        **{name: fields.get(name, "") for name in TEXTS},
+        **{name: float(fields.get(name) or 0) for name in ("lease_until", "available_at", "began_at", "refused_at")},
     }
     return RunState(
         task_id=task_id,
-        generation=int(had["fence"]),
+        generation=int(fields["fence"]),
         **plain,
-        status=Status(had["status"]),
-        phase=Stage(had["phase"]),
+        status=Status(fields["status"]),
+        phase=Stage(fields["phase"]),
         attempts=attempts,
         usage=usage,
-        error=json.loads(had.get("error") or "null"),
-        result=exact_json.loads(had.get("result") or "null"),
-        result_is_elsewhere=had.get("result_is_elsewhere") == "1",
-        previous_run=int(had.get("previous_run") or 0),
-        batch_id=int(had.get("batch_id") or 0) or None,
-        duplicate_of=int(had.get("duplicate_of") or 0) or None,
-        started=had.get("started") == "1",
+        error=json.loads(fields.get("error") or "null"),
+        result=exact_json.loads(fields.get("result") or "null"),
+        result_is_elsewhere=fields.get("result_is_elsewhere") == "1",
+        previous_run=int(fields.get("previous_run") or 0),
+        batch_id=int(fields.get("batch_id") or 0) or None,
+        duplicate_of=int(fields.get("duplicate_of") or 0) or None,
+        started=fields.get("started") == "1",
         metadata=whole_metadata(
             {
                 "attempts": attempts,
-                "artifact_mineru_markdown_key": had.get("markdown_key") or None,
-                "provider": had.get("provider") or None,
-                "provider_task_id": had.get("provider_task_id") or None,
-                "ocr": json.loads(had.get("ocr") or "{}"),
-                "postprocess": post | {"usage": usage, **earlier_usage(had)},
-                "warnings": json.loads(had.get("warnings") or "[]"),
-                "failed_attempts": json.loads(had.get("failed_attempts") or "[]"),
+                "artifact_mineru_markdown_key": fields.get("markdown_key") or None,
+                "provider": fields.get("provider") or None,
+                "provider_task_id": fields.get("provider_task_id") or None,
+                "ocr": json.loads(fields.get("ocr") or "{}"),
+                "postprocess": post | {"usage": usage, **earlier_usage(fields)},
+                "warnings": json.loads(fields.get("warnings") or "[]"),
+                "failed_attempts": json.loads(fields.get("failed_attempts") or "[]"),
             }
         ),
-        created_at=moment(had["created_at"]),
-        updated_at=moment(had["updated_at"]),
+        created_at=moment(fields["created_at"]),
+        updated_at=moment(fields["updated_at"]),
     )
 
 
-def earlier_usage(had: Mapping[str, str]) -> dict[str, Any]:
+def earlier_usage(fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the usage of the runs before a retry; nothing from earlier releases, which do not write it."""
-    return {"earlier_usage": json.loads(had["earlier_usage"])} if had.get("earlier_usage") else {}
+    return {"earlier_usage": json.loads(fields["earlier_usage"])} if fields.get("earlier_usage") else {}
 
 
 def moment(seconds: str) -> datetime:

@@ -18,7 +18,7 @@ from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunStat
 # Larger results are only in the row and in object storage: every read of a state and every event would carry them.
 RESULT_BYTES = 256 * 1024
 # The longest pause between wake-up messages of a waiting task, in recovery intervals: copies would fill a long queue.
-LONGEST_PAUSE = 4
+MAX_PAUSE = 4
 FAILURES = 10  # failed attempts of a run that are kept, the newest
 
 
@@ -182,12 +182,12 @@ def start(
         take=secrets.token_hex(16),
         lease=settings.SLUICE.etl_lease_seconds,
         attempts=f"attempts_{stage}",
-        most=most_attempts(stage),
+        max_attempts=max_attempts(stage),
         set={"job_id": job_id} if job_id else None,
     )
 
 
-def most_attempts(stage: Stage) -> int:
+def max_attempts(stage: Stage) -> int:
     """Return the maximum number of runs of a stage, including the first."""
     env = settings.SLUICE
     return int(env.etl_ocr_max_attempts if stage == Stage.OCR else env.etl_postprocess_max_attempts)
@@ -361,7 +361,7 @@ def find_due(tasks: Iterable[Waiting]) -> dict[int, TransitionResult]:
     one, which already counts as sent. Raises Unavailable.
     """
     every = settings.SLUICE.etl_recovery_seconds
-    due = {"free": True, "hint": every, "longest": LONGEST_PAUSE, "hinted": 0, "with_state": "news"}
+    due = {"free": True, "hint": every, "longest": MAX_PAUSE, "hinted": 0, "with_state": "news"}
     return move_many({task.task_id: identity(task) | due for task in tasks})
 
 

@@ -73,7 +73,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
     )  # fmt: skip
     list_filter = (OfSchedule, "status", "dataset", "format", ByChunkError, "created_at", "finished_at")
     unindexed = frozenset({"dataset", "format", "error_code"})
-    list_select_related = ()  # a join before the sort reads a user for each row that fits, not for those shown
+    list_select_related = ()  # a join before the sort would read a user for each matching row
     search_fields = ("job_id", "user__username")
     search_help_text = "Export ID or its first 8 digits, exact username, or part of the name"
     change_form_outer_before_template = "admin/refresh.html"
@@ -240,7 +240,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Restrict a status to the conditions of its indexes, which its rows meet anyway."""
+        """Add the conditions of a status's indexes, which its rows meet anyway."""
         status = request.GET.get("status__exact")
         if status == ChunkStatus.PENDING:
             queryset = queryset.filter(Q(reusable=True) | Q(reusable=False))

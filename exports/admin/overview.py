@@ -1,5 +1,5 @@
-"""Figures and charts of exports on the start page. Each statement reads at most `MOST` live or recent rows by an index,
-and no ended chunks, which are nearly all."""
+"""Figures and charts of exports on the start page. Each statement reads at most `MAX_ROWS` live or recent rows by an
+index, and no ended chunks, which are nearly all."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from config.platform import wakeups
 from config.platform.admin import overview, workers
 from config.platform.admin.display import counted, list_url, number, page_of, size
 from config.platform.admin.overview import (
-    MOST,
+    MAX_ROWS,
     Chart,
     Drawn,
     Figure,
@@ -46,14 +46,14 @@ BEAT_DOWN = "beat or the maintenance worker is down, so lost work is not recover
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
 JOBS_BY_HOUR = """
 WITH recent AS MATERIALIZED (
-    SELECT created_at, status FROM exports_jobs WHERE created_at >= %(since)s ORDER BY created_at DESC LIMIT %(most)s
+    SELECT created_at, status FROM exports_jobs WHERE created_at >= %(since)s ORDER BY created_at DESC LIMIT %(limit)s
 )
 SELECT date_trunc('hour', created_at) AS hour, status, count(*) AS jobs FROM recent GROUP BY 1, 2
 """
 EXPORTED_BY_HOUR = """
 WITH recent AS MATERIALIZED (
     SELECT finished_at, status, rows, bytes FROM exports_jobs
-    WHERE finished_at >= %(since)s ORDER BY finished_at DESC LIMIT %(most)s
+    WHERE finished_at >= %(since)s ORDER BY finished_at DESC LIMIT %(limit)s
 )
 SELECT date_trunc('hour', finished_at) AS hour, sum(rows)::bigint AS rows, sum(bytes)::bigint AS bytes, count(*) AS jobs
 FROM recent WHERE status = 'success' GROUP BY 1
@@ -62,9 +62,9 @@ FROM recent WHERE status = 'success' GROUP BY 1
 
 def draw_jobs() -> Drawn:
     hours = last_hours()
-    created = sql.rows(JOBS_BY_HOUR, since=hours[0], most=MOST)
+    created = sql.rows(JOBS_BY_HOUR, since=hours[0], limit=MAX_ROWS)
     counts = {(row["hour"], row["status"]): row["jobs"] for row in created}
-    exported = sql.rows(EXPORTED_BY_HOUR, since=hours[0], most=MOST)
+    exported = sql.rows(EXPORTED_BY_HOUR, since=hours[0], limit=MAX_ROWS)
     return Drawn(
         charts=[
             overview.by_status_and_hour(
@@ -97,10 +97,10 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
     )
 
 
-def scale_of(most: int) -> tuple[int, str]:
+def scale_of(maximum: int) -> tuple[int, str]:
     """Return the divisor and unit for an axis of bytes, with the units of `size`."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
-        if most >= 1000**power:
+        if maximum >= 1000**power:
             return 1000**power, unit
     return 1, "bytes"
 
@@ -112,11 +112,11 @@ def scale_of(most: int) -> tuple[int, str]:
 QUEUE = """
 WITH running AS MATERIALIZED (
     SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
-    FROM (SELECT job_id, lease_until FROM exports_chunk WHERE status = 'running' LIMIT %(most)s) c GROUP BY job_id
+    FROM (SELECT job_id, lease_until FROM exports_chunk WHERE status = 'running' LIMIT %(limit)s) c GROUP BY job_id
 ), active AS MATERIALIZED (
     SELECT j.job_id, j.created_at, j.retrying,
            j.total - j.done - j.failed - j.cancelled - j.retrying - coalesce(r.chunks, 0) AS waiting
-    FROM (SELECT * FROM exports_jobs WHERE status IN ('pending', 'retrying', 'running') LIMIT %(most)s) j
+    FROM (SELECT * FROM exports_jobs WHERE status IN ('pending', 'retrying', 'running') LIMIT %(limit)s) j
     LEFT JOIN running r USING (job_id)
 ), next AS MATERIALIZED (
     SELECT c.job_id, c.since FROM exports_dataset d CROSS JOIN LATERAL (
@@ -154,8 +154,8 @@ WITH failing AS MATERIALIZED (
     (SELECT job_id FROM exports_jobs WHERE status IN ('pending', 'retrying', 'running') AND failed > 0 LIMIT 1000)
 ), recent AS MATERIALIZED (
     SELECT c.error_code FROM failing f CROSS JOIN LATERAL (
-        SELECT error_code, finished_at FROM exports_chunk WHERE job_id = f.job_id AND status = 'failed' LIMIT %(most)s
-    ) c WHERE c.finished_at >= %(since)s LIMIT %(most)s
+        SELECT error_code, finished_at FROM exports_chunk WHERE job_id = f.job_id AND status = 'failed' LIMIT %(limit)s
+    ) c WHERE c.finished_at >= %(since)s LIMIT %(limit)s
 )
 SELECT error_code AS code, count(*) AS chunks FROM recent GROUP BY 1 ORDER BY 2 DESC
 """
@@ -163,7 +163,7 @@ SELECT error_code AS code, count(*) AS chunks FROM recent GROUP BY 1 ORDER BY 2 
 
 def draw_queue() -> Drawn:
     return Drawn(
-        figures=queue_of(sql.one(QUEUE, most=MOST + 1, slots=settings.SLUICE.export_db_slots) or {}),
+        figures=queue_of(sql.one(QUEUE, limit=MAX_ROWS + 1, slots=settings.SLUICE.export_db_slots) or {}),
         charts=[failures_since(last_hours()[0])],
     )
 
@@ -215,8 +215,8 @@ def leases_of(overdue: int, reaped: datetime | None) -> str:
     if not overdue:
         return "all leases are valid"
     over = f"{overdue:,} with an expired lease"
-    why = ", not recovered: see periodic tasks" if is_beat_down(reaped) else ": their workers are lost"
-    return over + why
+    cause = ", not recovered: see periodic tasks" if is_beat_down(reaped) else ": their workers are lost"
+    return over + cause
 
 
 def oldest_pending(row: dict[str, Any]) -> Figure:
@@ -244,7 +244,7 @@ def oldest_pending(row: dict[str, Any]) -> Figure:
 
 
 def failures_since(since: datetime) -> Chart:
-    counts = {row["code"]: row["chunks"] for row in sql.rows(FAILURES, since=since, most=MOST)}
+    counts = {row["code"]: row["chunks"] for row in sql.rows(FAILURES, since=since, limit=MAX_ROWS)}
     query = {"status__exact": "failed", "finished_at__gte": since.isoformat()}
     return overview.by_error("chunks", "chunk", counts, names=title_of, **query)
 
@@ -257,7 +257,7 @@ SELECT count(*) FILTER (WHERE token IS NOT NULL) AS held, count(*) AS slots,
 FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s
 """
 DELIVERIES = """
-SELECT (SELECT count(*) FROM (SELECT 1 FROM exports_delivery WHERE status = 'pending' LIMIT %(most)s) d) AS waiting,
+SELECT (SELECT count(*) FROM (SELECT 1 FROM exports_delivery WHERE status = 'pending' LIMIT %(limit)s) d) AS waiting,
        (SELECT count(*) FROM exports_webhook WHERE failures > 0 OR failing_since IS NOT NULL) AS failing,
        (SELECT count(*) FROM exports_webhook WHERE NOT enabled) AS disabled
 """
@@ -320,7 +320,7 @@ def calls() -> list[workers.Call]:
 
 
 def draw_deliveries() -> Drawn:
-    row = sql.one(DELIVERIES, most=MOST + 1) or {}
+    row = sql.one(DELIVERIES, limit=MAX_ROWS + 1) or {}
     until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {duration(DISABLE_SECONDS)})"
     deliveries = Figure(
         title="Pending webhook deliveries",

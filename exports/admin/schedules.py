@@ -14,8 +14,8 @@ from config.platform.admin.confirmed_actions import (
     RowResult,
     StaffAction,
     StaffActionAdmin,
-    blaming_owners_quota,
     each,
+    naming_owners_quota,
 )
 from config.platform.admin.display import badge, instant, list_of, moment, page_of, short, shown
 from config.platform.db import clock
@@ -50,7 +50,7 @@ def run_now(schedules: Sequence[Schedule], by: Confirmation) -> Iterable[RowResu
     def run(schedule: Schedule) -> str:
         once = Idempotency(key=f"staff-{by.nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
         caller = submission.Caller(user_id=schedule.user_id, binding=runs.binding_of(schedule), idempotency=once)
-        with blaming_owners_quota():
+        with naming_owners_quota():
             job, _ = editing.run_now(schedule, read_export, caller, now=clock.now())
         return f"New export {job.pk}."
 

@@ -40,8 +40,8 @@ class SlotAdmin(StaffActionAdmin):
 
 def is_in_use(slot: Slot) -> bool:
     """Return whether claims use the slot. Rows remain after EXPORT_DB_SLOTS or a dataset's limit is lowered."""
-    most = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
-    return most is not None and slot.number <= most
+    limit = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
+    return limit is not None and slot.number <= limit
 
 
 @admin.register(Tick)

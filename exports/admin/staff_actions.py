@@ -9,9 +9,9 @@ from config.platform.admin.confirmed_actions import (
     Confirmation,
     RowResult,
     StaffAction,
-    blaming_owners_quota,
     change,
     each,
+    naming_owners_quota,
     only_if_status,
 )
 from config.platform.admin.display import counted, short
@@ -33,7 +33,7 @@ def end_time(row: Any) -> str:
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
 def retry_job(job: Job) -> str:
-    with blaming_owners_quota():
+    with naming_owners_quota():
         chunks = actions.retry(job)
     return f"{counted(chunks, 'failed chunk')} queued." if chunks else "Delivery queued; no chunks had failed."
 
@@ -47,7 +47,7 @@ def replay_job(job: Job, nonce: str) -> str:
     """Replay a job for its owner, whose quota is charged. The nonce deduplicates clicks."""
     once = Idempotency(key=f"staff-{nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
     binding = ClientBinding(network=job.network, agent=job.agent)
-    with blaming_owners_quota():
+    with naming_owners_quota():
         again, replayed = actions.replay(job, submission.Caller(user_id=job.user_id, binding=binding, idempotency=once))
     if replayed:
         raise Problem(f"Already replayed as export {again.pk}.")
@@ -120,7 +120,7 @@ def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[RowResult]:
     done, left = "", ""
     try:
         if failed:
-            with blaming_owners_quota():
+            with naming_owners_quota():
                 actions.retry(job, only=[chunk.pk for chunk in failed])
         done = "Queued with a full set of attempts."
     except actions.NotFailed:

@@ -20,7 +20,7 @@ from config.platform.http.responses import SECRET
 from config.platform.http.scopes import DATA
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, rates
-from exports.api.views import NoSuchExport, client_of, owned
+from exports.api.views import NoSuchExport, client_of, visible
 from exports.delivery import chunk_files, links, receipts
 from exports.delivery.access import AccessRemoved
 from exports.jobs import schemas
@@ -42,7 +42,7 @@ class LinkView(APIView):
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id, by_staff=False)
+        job = visible(request, job_id, by_staff=False)
         EmptyBody.read(request.data)
         link = receipts.fresh_link(job, client_of(request))
         url = request.build_absolute_uri(links.path_of(link))
@@ -58,7 +58,7 @@ class LinkRefused(Problem):
     headers = NO_TRACE
     detail = "This link cannot be used."
 
-    WHY = {
+    DETAILS = {
         "link_invalid": "The link is invalid or was changed.",
         "link_expired": "The link has expired. The owner can create a new one until the delivery expires; then, export"
         " again: existing files are reused.",
@@ -70,7 +70,7 @@ class LinkRefused(Problem):
     }
 
     def __init__(self, refusal: links.LinkUnusable) -> None:
-        super().__init__(self.WHY.get(refusal.outcome))
+        super().__init__(self.DETAILS.get(refusal.outcome))
         self.code = refusal.outcome
 
 
@@ -90,7 +90,7 @@ class DownloadView(APIView):
             **openapi.THE_FILE,
             204: OpenApiResponse(description="The request was a prefetch, which does not use up the link."),
             302: OpenApiResponse(description="Redirect to the object."),
-            (403, CONTENT_TYPE): ProblemResponses(LinkRefused.WHY),
+            (403, CONTENT_TYPE): ProblemResponses(LinkRefused.DETAILS),
             **problems(NotFound, throttling.RateLimited),
         },
     )
@@ -149,5 +149,5 @@ class FileView(APIView):
         },
     )
     def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
-        url = chunk_files.presign(owned(request, job_id, by_staff=False), key=key, effective_date=effective_date)
+        url = chunk_files.presign(visible(request, job_id, by_staff=False), key=key, effective_date=effective_date)
         return HttpResponseRedirect(url, headers=NO_TRACE)

@@ -24,7 +24,7 @@ from config.platform.http.paging import whole_number
 from config.platform.http.scopes import EXPORTS
 from exports.api import openapi
 from exports.api.event_hub import JobEventHub, JobListener
-from exports.api.views import NoSuchExport, owned
+from exports.api.views import NoSuchExport, visible
 from exports.jobs import representation
 from exports.models import Event, Job
 
@@ -49,7 +49,7 @@ class ExportEventsView(APIView):
         },
     )
     def get(self, request: Request, job_id: UUID) -> HttpResponseBase:
-        job = owned(request, job_id)
+        job = visible(request, job_id)
         start, credential = begin(job, request), credential_of(request, owner_id=job.user_id, model=Job)
         connection.close()
         if start is None:

@@ -1,4 +1,4 @@
-"""Serializers that validate the fields of schedules. `exports.schedules` validates what they mean together."""
+"""Serializers that validate the fields of schedules. `exports.schedules` validates their combination."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ SINCE_LAST_SUCCESS = (
     }
 )
 class RequestField(serializers.Field[dict[str, Any], Any, Any, Any]):
-    """An object. Its content is validated as `POST /exports` validates it."""
+    """An object whose content is validated like the body of `POST /exports`."""
 
     default_error_messages = {"invalid": "Must be an object."}
 

@@ -92,9 +92,9 @@ def is_too_long(listed: Any) -> bool:
     return isinstance(listed, list) and len(listed) > 10 * settings.SLUICE.export_max_chunks_per_job
 
 
-def too_many_chunks(count: int, what: str = "chunks") -> ValidationError:
+def too_many_chunks(count: int, unit: str = "chunks") -> ValidationError:
     limit = settings.SLUICE.export_max_chunks_per_job
-    detail = f"The request has {count:,} {what}. The limit is {limit:,} chunks per export."
+    detail = f"The request has {count:,} {unit}. The limit is {limit:,} chunks per export."
     return ValidationError([ErrorDetail(detail, code="too_many_chunks")])
 
 

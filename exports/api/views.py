@@ -178,7 +178,7 @@ class NoSuchExport(NotFound):
     detail = "Export not found."
 
 
-def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
+def visible(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     """Return the job if the user may see it. Raises NoSuchExport, also for a job of another user.
 
     Staff with the permission may see every job, but not create links to its data or download its files.
@@ -193,7 +193,7 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
 
 def changeable(request: Request, job_id: UUID) -> Job:
     """Return the job if the user may change it. Raises NoSuchExport, and NotPermitted if the user may only see it."""
-    job = owned(request, job_id)
+    job = visible(request, job_id)
     staff.require_change(user_of(request), job)
     return job
 
@@ -210,7 +210,7 @@ class ExportView(APIView):
         responses={200: openapi.ONE, **problems(NoSuchExport)},
     )
     def get(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id)
+        job = visible(request, job_id)
         headers = {} if job.has_ended else {"Retry-After": str(POLL_SECONDS)}
         return Response(representation.job(job, request), headers=SECRET | headers)
 
@@ -230,7 +230,7 @@ class ChunkListView(generics.ListAPIView[Chunk]):
     ordering = ("seq",)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        job = owned(request, self.kwargs["job_id"])
+        job = visible(request, self.kwargs["job_id"])
         chunks = Chunk.objects.filter(job=job)
         if status := chosen(request, "status", among=ChunkStatus.values):
             chunks = chunks.filter(status=status)
@@ -257,7 +257,7 @@ class RetryExportView(APIView):
         EmptyBody.read(request.data)
         with staff.recorded(request.user, job, "Over the API: retried."):
             actions.retry(job)
-        return Response(representation.job(owned(request, job_id), request), status=202)
+        return Response(representation.job(visible(request, job_id), request), status=202)
 
 
 class CancelExportView(APIView):
@@ -276,7 +276,7 @@ class CancelExportView(APIView):
         EmptyBody.read(request.data)
         with staff.recorded(request.user, job, "Over the API: cancelled."):
             actions.cancel(job)
-        return Response(representation.job(owned(request, job_id), request))
+        return Response(representation.job(visible(request, job_id), request))
 
 
 class ReplayExportView(APIView):

@@ -1,4 +1,4 @@
-"""API views of webhooks, at `/webhooks` and, as before, at `/exports/webhooks`. Only the owner can access a
+"""API views of webhooks, at `/webhooks` and, for older clients, at `/exports/webhooks`. Only the owner can access a
 webhook: staff get 404 too."""
 
 from typing import Any

@@ -57,7 +57,7 @@ class SourceCancelled(SourceError):
 
 class SourceConflict(SourceError):
     """The source database ended the call in favor of replication or of another transaction. Replication usually
-    continues for a while, so that attempts in quick succession meet the same conflict."""
+    continues for a while, so that attempts in quick succession have the same conflict."""
 
     backoff_factor = 8
 
@@ -69,7 +69,7 @@ class RowTooLarge(SourceError):
 
 
 class ValueNotRepresentable(SourceError):
-    """The dataset's function returned a value that the requested format has no equal for."""
+    """The dataset's function returned a value that the requested format cannot represent."""
 
     retryable = False
 
@@ -123,7 +123,7 @@ class FileGone(Exception):
 # SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
 # invalid authorization, feature not supported; and the code of a write in a read-only transaction.
 PERMANENT = ("42", "3F", "28", "0A", "25006")
-# How the details of such errors start. Only code and detail are stored.
+# Prefixes of the details of such errors. Only code and detail are stored.
 PERMANENT_DETAILS = (
     *(f"SQLSTATE {code}" for code in PERMANENT),
     "a row has ",

@@ -32,7 +32,7 @@ SELECT (SELECT coalesce(sum(pending), 0) FROM active) AS pending,
        (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND token IS NULL AND number <= %(slots)s) AS free,
        (SELECT count(*) FROM exports_delivery WHERE status = 'pending') AS deliveries,
        (SELECT count(*) FROM exports_event WHERE kind = 'status' AND status IN ('cancelled', 'failed', 'success')
-            AND told_at IS NULL) AS untold,
+            AND told_at IS NULL) AS undelivered,
        (SELECT count(*) FROM exports_receipt WHERE deleted_at IS NULL
             AND expires_at < clock_timestamp() - interval '1 minute') AS outlived,
        (SELECT count(*) FROM exports_schedule WHERE check_at <= clock_timestamp()) AS due,
@@ -84,5 +84,7 @@ def collect(row: Row) -> Iterator[Metric]:
     )
     yield gauge("export_schedules_late", "Schedules that have been due for more than ten minutes.", row["late"])
     yield gauge("export_deliveries_pending", "Webhook deliveries that wait for an attempt.", row["deliveries"])
-    yield gauge("export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["untold"])
+    yield gauge(
+        "export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["undelivered"]
+    )
     yield labeled_gauge("export_tick_age_seconds", "Time since a periodic task last ran.", "tick", row["ticks"] or {})

@@ -14,7 +14,7 @@ CHOICES = {_constants.BRANCH, _constants.GROUPREF, _constants.GROUPREF_EXISTS}
 
 
 def error_of(pattern: str) -> str:
-    """Return why a pattern cannot be used, or ""."""
+    """Return the error of an invalid pattern, or ""."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -71,8 +71,8 @@ def sample_of(kind: Any, value: Any, turn: Iterator[int]) -> str:
         usual = (char for chars in SAMPLES for char in chars[start:] + chars[:start] if has(kind, value, char))
         return next(usual, chr(value[0][1]) if kind is _constants.IN and isinstance(value[0][1], int) else "")
     if kind in REPETITIONS:
-        least, most, inner = value
-        return "".join(sample(inner, turn) for _ in range(max(least, min(most, LENGTH))))
+        minimum, maximum, inner = value
+        return "".join(sample(inner, turn) for _ in range(max(minimum, min(maximum, LENGTH))))
     if kind is _constants.SUBPATTERN:
         return sample(value[-1], turn)
     return sample(value[1][0], turn) if kind is _constants.BRANCH else ""

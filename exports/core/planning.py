@@ -66,7 +66,7 @@ def digest(columns: tuple[str, ...]) -> str:
 
 
 def file_name(pair: Pair, shape: Shape) -> str:
-    """`2013/02/15/JFK_20130215.csv`: the path from the year on."""
+    """Return the path from the year on: `2013/02/15/JFK_20130215.csv`."""
     day = pair.effective_date.isoformat()  # strftime would not pad the year 7 to four digits
     return f"{day.replace('-', '/')}/{pair.key}_{day.replace('-', '')}{shape.extension}"
 

@@ -1,6 +1,6 @@
-"""Access of an owner to the dataset and the keys of a job, which may have ended since the job was accepted.
+"""The owner's access to the dataset and the keys of a job, which may be removed after the job was accepted.
 
-The job runs on without it, as it was accepted. But its owner gets no link, no file, and no retry.
+The job continues nevertheless, but its owner gets no link, no file, and no retry.
 """
 
 from collections.abc import Callable
@@ -46,9 +46,9 @@ def has_access(job_id: UUID, user_id: int, dataset_id: int) -> bool:
 
 
 def message_check(job: Job, user_id: int | None) -> Callable[[str], bool]:
-    """Return a function that returns whether a user sees the source's message of a chunk, by its key.
+    """Return a function that decides by a chunk's key whether a user may see the source's error message.
 
-    Owners do for datasets that show errors. Staff who see the job do not: they have the admin, which records it.
+    Owners may, for datasets that show errors. Staff who see the job may not: the admin, which records that, shows it.
     """
     dataset = granted(job.user_id, job.dataset_id) if job.user_id == user_id else None
     return dataset.grant_check() if dataset and dataset.show_errors else lambda _key: False

@@ -1,9 +1,8 @@
 """Bundles: the delivered objects of a job. A copy of one file, one joined file, a zip, or a manifest with the bytes of
 all files beside it.
 
-Chunk files lie at paths where later exports replace them, so a delivery consists of copies. They are in a folder of
-their own attempt, and nothing changes them until they are deleted. Small files of a manifest share objects: see
-`exports.delivery.packs`.
+Later exports replace the files of chunks, so a delivery consists of copies. Each attempt has its own folder, whose
+objects do not change until they are deleted. Small files of a manifest share objects: see `exports.delivery.packs`.
 
 All are streamed: memory does not grow with the number or the size of the files.
 """
@@ -35,7 +34,7 @@ from exports.source import encoding
 
 PREFIX = packs.PREFIX
 READERS = 8
-# How often a chunk adopts a newer file before its bundle is started again.
+# Newer files that a chunk may adopt before its bundle is started again.
 ADOPTIONS = 20
 # Files up to this size are prefetched, so that a bundle of many small files does not wait for each.
 SMALL_BYTES = 1024 * 1024
@@ -90,7 +89,7 @@ class Attempt:
 
 
 def make(attempt: Attempt) -> Bundle:
-    """Create the delivered object and return it. On failure, delete what the attempt has stored.
+    """Create the delivered object and return it. On failure, delete the attempt's objects.
 
     Raises FileGone when a chunk's object was deleted, or replaced by one that no row references, and FilesDiffer.
     """
@@ -107,7 +106,7 @@ def folder_of_attempt(job: Job, token: int) -> str:
 
 
 def discard(folder: str) -> None:
-    """Delete what an attempt without a receipt has stored. What remains, the sweep deletes."""
+    """Delete the objects of an attempt without a receipt. The sweep deletes those that remain."""
     try:
         delete_folder(folder)
     except storage.StorageError as error:
@@ -192,14 +191,14 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
 
 
 def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
-    """Keep the bytes of all files, and list them."""
+    """Copy all files, and list them."""
     job = attempt.job
     entries = (entry_of(job, chunk) for chunk in kept(attempt))
     return f"{base_name(job)}.manifest.json", "application/json", manifest_of(job, entries)
 
 
 def kept(attempt: Attempt) -> Iterator[Chunk]:
-    """Yield every chunk, in request order, while its file is copied: small files into packs, others alone."""
+    """Copy the files, small ones into packs, and yield their chunks in request order."""
     files = each_file(attempt.job, partial(packed_or_copied, attempt), attempt.adopt)
     for number, some in groupby(files, key=lambda file: packs.number_of(file[0])):
         yield from fill_pack(attempt, packs.key_of(attempt.folder, number), some)
@@ -223,7 +222,7 @@ def fill_pack(attempt: Attempt, key: str, files: Iterable[tuple[Chunk, bytes]]) 
 
 
 def packed_or_copied(attempt: Attempt, chunk: Chunk) -> bytes:
-    """Return the bytes of a file that belongs into a pack. Copy a large one to a key of its own, and return nothing."""
+    """Return the bytes of a small file, for a pack. Copy a large file to its own key, and return no bytes."""
     attempt.checkpoint()
     if chunk.pack is not None:
         return b""  # its batch has packed it
@@ -365,7 +364,7 @@ def contents(job: Job, adopt: Adopt) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
 
 
 def small_file(chunk: Chunk) -> bytes | None:
-    """Return a small file, and None for a large one. Raises FileGone."""
+    """Return a small file, or None for a large one. Raises FileGone."""
     return whole_file(chunk) if (chunk.bytes or 0) <= SMALL_BYTES else None
 
 
@@ -380,13 +379,13 @@ def whole_file(chunk: Chunk) -> bytes:
 
 
 def large_file(chunk: Chunk) -> Iterator[bytes]:
-    """Return the blocks of a file, of which the first was read. Raises FileGone."""
+    """Return the blocks of a file after reading the first one. Raises FileGone."""
     blocks = blocks_of(chunk)
     return chain([next(blocks, b"")], blocks)
 
 
 def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Iterator[tuple[Chunk, T]]:
-    """Yield every chunk, in request order, with the result of `work`, which a few threads do ahead of their turn."""
+    """Yield every chunk, in request order, with the result of `work`, which a few threads compute in advance."""
     waiting: deque[tuple[Chunk, Future[T]]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
         for chunk in job.chunks.in_request_order().iterator(chunk_size=1000):
@@ -400,7 +399,7 @@ def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Iterator[tu
 
 def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], adopt: Adopt) -> tuple[Chunk, T]:
     """Return the chunk with the result of `first`. If its file was replaced, the chunk adopts the newer file, and
-    `work` is done with that. Raises FileGone."""
+    the result is that of `work`. Raises FileGone."""
     for _ in range(ADOPTIONS):
         try:
             return chunk, first()
@@ -455,7 +454,7 @@ class SeekableFile(io.RawIOBase):
 
 
 def chunks_without_file(job: Job) -> list[int]:
-    """Return the ids of the chunks whose object was replaced or deleted, and of which no pack has the bytes."""
+    """Return the ids of the chunks whose object was replaced or deleted, and whose bytes are in no pack."""
 
     def has_bytes(chunk: Chunk) -> bool:
         return chunk.pack is not None or ((head := storage.head(chunk.path)) is not None and head.etag == chunk.etag)

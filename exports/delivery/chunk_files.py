@@ -1,4 +1,4 @@
-"""Downloads of single files of a successful job, as its manifest links them."""
+"""Downloads of single files of a successful job, by the links in its manifest."""
 
 from contextlib import suppress
 from datetime import date
@@ -35,13 +35,13 @@ FILE_DELETED = "This file was deleted after the export. Download the whole deliv
 
 
 def presign(job: Job, *, key: str, effective_date: date) -> str:
-    """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
+    """Return a presigned URL of the file, valid for EXPORT_PRESIGN_SECONDS.
 
-    The URL is that of a copy, which no later export replaces. Copies of a manifest's large files were made with it;
-    others are made by the first request for a file, for a manifest from its packs.
+    It is the URL of a copy, which no later export replaces. A manifest's large files were copied together with it. All
+    other copies are made by the first request for a file, for a manifest from its packs.
 
-    Raises NoSuchFile, AccessRemoved, ReceiptExpired, FileSuperseded when other bytes are at its path by now and the
-    delivery has not kept its own, and StorageUnavailable.
+    Raises NoSuchFile, AccessRemoved, ReceiptExpired, StorageUnavailable, and FileSuperseded if the file was replaced
+    and the delivery has no copy.
     """
     chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
     if chunk is None or job.status != JobStatus.SUCCESS:
@@ -64,7 +64,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
 
 
 def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
-    """Return the key of the delivery's own copy of a file, which is made now if it is not there yet."""
+    """Return the key of the delivery's copy of a file. Make the copy if it does not exist."""
     folder = bundles.folder_of(receipt.object_key)
     key = bundles.key_of_file(folder, job, chunk)
     if storage.head(key) is None and not unpack(job, chunk, folder, key):
@@ -73,7 +73,7 @@ def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
 
 
 def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:
-    """Take the file out of its pack unless a concurrent request did. Return whether the delivery has it there."""
+    """Extract the file from its pack unless a concurrent request did. Return whether the file was packed."""
     if job.delivery != DeliveryKind.MANIFEST or (content := packs.read(folder, chunk)) is None:
         return False
     with suppress(storage.Conflict):

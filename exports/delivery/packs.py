@@ -1,10 +1,11 @@
-"""Packs: the small files of a manifest's delivery, which lie one after the other in a few objects.
+"""Packs: a few objects with the concatenated small files of a manifest's delivery.
 
-A copy of each would take thousands of requests for files of which few may ever be downloaded. A pack keeps their bytes
-as well. The first request for a file takes it out of its pack: `exports.delivery.chunk_files`.
+Copying each file would take thousands of requests, although few of the files may ever be downloaded. The first request
+for a file extracts it from its pack: `exports.delivery.chunk_files`.
 
-A worker that runs a batch of chunks has their bytes, and puts them into a pack before it records their end. Each file
-is a zstd frame there: an object storage takes longer for more bytes. The completion packs the other files, as they are.
+A worker that runs a batch of chunks has their bytes in memory, and packs them before it records their end. Each file is
+a zstd frame in that pack, because an object storage stores fewer bytes faster. The completion packs the other files,
+unchanged.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ log = structlog.get_logger(__name__)
 # The folder of delivered objects. No dataset overlaps with it: a base path never begins with an underscore.
 PREFIX = "_receipts"
 
-# These two and `key_of` are a format: packs of live receipts were made with them.
+# With `key_of`, a storage format: packs of live receipts were made with these values.
 PACKED_BYTES = 1024 * 1024  # the largest file in a pack
 FILES = 1000  # chunks of a pack of the completion
 
@@ -54,21 +55,21 @@ def key_of_batch(job_id: UUID, token: int) -> str:
 
 
 def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
-    """Store the files of a batch in a pack, and return the position of each, or None if it is not there.
+    """Store the files of a batch in a pack, and return the offset of each, or None for a file that was not packed.
 
-    That is no failure, because the completion packs what no batch has packed. The leases of the chunks are not renewed
-    meanwhile, so it takes one request of some seconds at most, and none while the storage is suspected.
+    That is no failure, because the completion packs the remaining files. The leases of the chunks are not renewed
+    meanwhile, so this makes one request of a few seconds at most, and none while the storage is suspected.
     """
-    nowhere: list[int | None] = [None] * len(contents)
+    none_packed: list[int | None] = [None] * len(contents)
     if storage.is_suspected():
-        return nowhere
-    offsets, pack, compressor = nowhere.copy(), bytearray(), zstandard.ZstdCompressor(level=1)
+        return none_packed
+    offsets, pack, compressor = none_packed.copy(), bytearray(), zstandard.ZstdCompressor(level=1)
     for number, content in enumerate(contents):
         if content is not None and len(pack) + longest_frame(len(content)) <= BATCH_BYTES:
             offsets[number] = len(pack)
             pack += compressor.compress(content)
     if not pack:
-        return nowhere
+        return none_packed
     metadata = {"job": str(job_id), "token": str(token), **identity.marker()}
     try:
         storage.put_once(key_of_batch(job_id, token), bytes(pack), content_type=CONTENT_TYPE, metadata=metadata)
@@ -76,28 +77,29 @@ def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int
         log.warning("pack_not_stored", error=str(error))
         if error.is_outage:
             storage.suspect()
-        return nowhere
+        return none_packed
     return offsets
 
 
 def longest_frame(size: int) -> int:
-    """Return the longest that a frame of so many bytes can be: `ZSTD_compressBound`, rounded up."""
+    """Return the maximum length of a frame with this number of bytes: `ZSTD_compressBound`, rounded up."""
     return size + size // 256 + 64
 
 
 def read_from_batch(chunk: Chunk) -> bytes:
-    """Return the bytes of a file, or none if they are not there. Raises storage.Missing and zstandard.ZstdError."""
+    """Return the bytes of a file, or b"" if its frame has another size. Raises storage.Missing and
+    zstandard.ZstdError."""
     span = longest_frame(chunk.bytes or 0)
     frame = storage.read_span(key_of_batch(chunk.job_id, chunk.pack or 0), start=chunk.pack_offset or 0, size=span)
-    # The size before any memory is allocated for it.
+    # Checked before memory is allocated for it.
     return zstandard.decompress(frame) if zstandard.frame_content_size(frame) == chunk.bytes else b""
 
 
 def unset_lost(job_id: UUID, token: int) -> None:
     """Let the completion with this token pack the files whose pack is old or gone. Raises StorageError.
 
-    Packs are gone after a restore of the database, or of the bucket. Their age is by the storage's clock, as the sweep
-    and the lifecycle rule have it.
+    Packs are gone after a restore of the database, or of the bucket. Their age is by the storage's clock, as for
+    the sweep and the lifecycle rule.
     """
     since = storage.now() - BATCH_KEPT
     found = storage.list_objects(f"{folder_of_batches(job_id)}/")
@@ -124,7 +126,8 @@ def key_of(folder: str, number: int) -> str:
 
 
 def read_from_completion(folder: str, chunk: Chunk) -> bytes:
-    """Return the bytes of a file, whose place follows from the sizes of the files before it. Raises storage.Missing."""
+    """Return the bytes of a file, whose offset is the size of the packed files before it. Raises
+    storage.Missing."""
     if not chunk.bytes:
         return b""
     before = Chunk.objects.filter(
@@ -142,8 +145,8 @@ def read_from_completion(folder: str, chunk: Chunk) -> bytes:
 
 
 def read(folder: str, chunk: Chunk) -> bytes | None:
-    """Return a chunk's file from its pack, that of its batch or one in the folder of a delivery, or None if it is not
-    there. Its checksum decides."""
+    """Return a chunk's file from the pack of its batch or of the delivery, or None if no pack has bytes with its
+    checksum."""
     if not is_packed(chunk):
         return None
     try:

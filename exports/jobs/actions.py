@@ -89,7 +89,7 @@ WITH mine AS MATERIALIZED (
 
 
 def retry(job: Job, *, only: Collection[int] | None = None) -> int:
-    """Queue the failed chunks of a failed job, with all their attempts. Returns how many.
+    """Queue the failed chunks of a failed job, with all their attempts. Return their number.
 
     They are charged again. A job that failed while its files were bundled has no failed chunks: then only bundling is
     retried, at no charge. `only`: these chunks, all of which must have failed. Raises AccessRemoved, NotFailed or
@@ -169,7 +169,7 @@ WITH mine AS MATERIALIZED (
 )
 
 
-# All chunks are locked before the first part locks the job. The parts then see what the chunks are.
+# All chunks are locked before the first part locks the job, so that their statuses do not change between the parts.
 LOCK_ACTIVE = """
 SELECT count(*) FROM (
     SELECT FROM exports_chunk
@@ -180,7 +180,7 @@ SELECT count(*) FROM (
 
 
 def cancel(job: Job) -> int:
-    """Cancel an active job. Returns the number of cancelled chunks. Raises AlreadyEnded.
+    """Cancel an active job. Return the number of cancelled chunks. Raises AlreadyEnded.
 
     Finished files are kept for reuse.
     """
@@ -216,7 +216,7 @@ def try_to_cancel(job: Job) -> int | None:
 
 
 def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
-    """Submit the request of a job again, as `submission.submit` does. Also raise NotReplayable."""
+    """Submit the request of a job again, as `submission.submit` does. Also raises NotReplayable."""
     return submission.submit(lambda: request_of(job, caller.user_id), caller)
 
 
@@ -254,5 +254,5 @@ def request_of(job: Job, user_id: int) -> submission.ExportRequest:
 
 
 def has_columns(dataset: Dataset, names: list[str]) -> bool:
-    """Return whether the dataset has these columns, as far as they are known: the call fails otherwise."""
+    """Return whether the dataset has these columns. True if its columns are unknown: the call may then fail."""
     return dataset.columns is None or {column["name"] for column in dataset.columns} >= set(names)

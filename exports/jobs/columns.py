@@ -26,15 +26,15 @@ def as_stored(columns: list[database.Column]) -> list[DatasetColumn]:
 def columns_of(dataset: Dataset) -> list[DatasetColumn]:
     """Return the columns of the dataset as of its latest registration.
 
-    A dataset that was registered when nothing stored them, or when its function did not exist, is described and stored
-    now. Raises ColumnsUnknown.
+    If the registration did not store them, for example because the function did not exist, they are read from the
+    source and stored now. Raises ColumnsUnknown.
     """
     if dataset.columns is None:
         try:
             dataset.columns = as_stored(database.describe(dataset.schema_and_name))
         except ExportError:
             raise ColumnsUnknown from None
-        # Not over those of a registration in between.
+        # Do not overwrite those of a concurrent registration.
         Dataset.objects.filter(pk=dataset.pk, function=dataset.function, columns__isnull=True).update(
             columns=dataset.columns
         )

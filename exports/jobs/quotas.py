@@ -41,7 +41,7 @@ WITH allowed AS (
 """
 
 # The debit locks the row until the end of the transaction, and workers that refund a chunk wait for it. Without this
-# timeout a web host that is lost in between would block them until TCP notices.
+# timeout, a web host that is lost meanwhile would block them until TCP detects it.
 LIMIT_IDLE_TIME = "SELECT set_config('idle_in_transaction_session_timeout', '30s', true)"
 
 # The row's lock serializes the debits of one user. While there is no row, the unique index does: the first insert wins,
@@ -82,9 +82,9 @@ REFUND = """
 
 
 def debit(*, user_id: int, jobs: int, chunks: int) -> date:
-    """Take from today's quota and return the day. Call it in the transaction of what is paid for.
+    """Charge today's quota and return the day. Call it in the transaction of the charged change.
 
-    Raises QuotaExceeded, and takes nothing.
+    Raises QuotaExceeded, and charges nothing.
     """
     sql.scalar(LIMIT_IDLE_TIME)
     day: date | None = sql.scalar(DEBIT, **values(user_id), jobs=jobs, chunks=chunks)
@@ -106,7 +106,7 @@ def values(user_id: int) -> dict[str, Any]:
 
 
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
-    """Return the problem with the numbers that were requested and are left."""
+    """Return the problem, with the requested and the remaining number."""
     if jobs and quota.jobs + jobs > quota.daily_jobs:
         reason = f"You have used all {quota.daily_jobs:,} exports of today"
     else:

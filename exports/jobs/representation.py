@@ -1,4 +1,4 @@
-"""Bodies of responses, events, and webhooks, and the queries that read what they need.
+"""Bodies of responses, events, and webhooks, and the queries for their data.
 
 One representation serves single resources, lists, event streams, webhooks, and pages. `schemas` declares its types.
 """
@@ -28,7 +28,7 @@ from exports.models.job import JobQuerySet
 
 
 def with_all(jobs: JobQuerySet) -> JobQuerySet:
-    """Prefetch what `job` needs: two queries for any number of jobs, which read no chunks but running ones."""
+    """Load the data of `job`, in two queries for any number of jobs. Of the chunks, they read only running ones."""
     newest_first = Link.objects.order_by("-created_at")
     return (
         jobs.with_running()
@@ -78,9 +78,9 @@ WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(any_owner)s:
 
 
 def find(job_id: UUID, *, user_id: int, any_owner: bool = False) -> Job | None:
-    """Return the job with what `job` needs, or None if it does not exist or belongs to another user.
+    """Return a job with the data of `job`, or None if it does not exist or belongs to another user.
 
-    One statement. Of chunks, it reads those that are running, by their index.
+    This is one statement. Of the chunks, it reads only running ones, by their index.
     """
     row = sql.one(FIND, job=job_id, user=user_id, any_owner=any_owner)
     if row is None:
@@ -174,7 +174,7 @@ def summary(job: Job, now: datetime) -> schemas.JobSummary:
 
 
 def purge_at(job: Job) -> datetime:
-    """Return the earliest deletion of the job. While it is active, return the earliest possible value.
+    """Return the earliest time of the job's deletion, or a lower bound while the job is active.
 
     A job is kept as long as its delivery.
     """
@@ -217,7 +217,7 @@ def error(code: str, detail: str) -> schemas.Failure | None:
 
 
 def receipt(job: Job, request: Request, now: datetime) -> schemas.Receipt:
-    """Return the receipt, with its link for the owner only: staff who see the job could use the link up."""
+    """Return the receipt, with its one-time link only for the owner: staff could otherwise redeem it."""
     body = webhook_receipt(job, now)
     is_shown = body["state"] == "active" and request.user.pk == job.user_id
     url = request.build_absolute_uri(links.path_of(job.receipt.newest_first[0])) if is_shown else None
@@ -257,7 +257,8 @@ def newest_link(receipt: Receipt) -> Link | None:
 
 
 def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | None = None) -> schemas.StatusEvent:
-    """Return the data of the event `status`. `cause`: of a failure that was retried since; the job has lost it."""
+    """Return the data of the event `status`. `cause`: of a failure that was retried since, and that the job no longer
+    has."""
     if cause is None and status == job.status == JobStatus.FAILED:
         cause = error(job.error_code, job.error_detail)
     return {"status": status, "error": cause, "at": at}
@@ -303,5 +304,5 @@ def dataset(dataset: Dataset) -> schemas.Dataset:
 
 
 def dataset_detail(each: Dataset) -> schemas.DatasetDetail:
-    """Raises ColumnsUnknown."""
+    """Represent a dataset with its columns. Raises ColumnsUnknown."""
     return {**dataset(each), "columns": columns_of(each)}

@@ -25,11 +25,11 @@ from exports.models.job import Reuse
 
 log = structlog.get_logger(__name__)
 
-CHUNKS_AT_ONCE = 10_000  # in one statement, so that none takes a second
+CHUNKS_AT_ONCE = 10_000  # per statement, so that each takes less than a second
 
 
 def parts(total: int) -> list[range]:
-    """Return the positions of a job's chunks, divided for statements that process CHUNKS_AT_ONCE of them."""
+    """Split the positions of a job's chunks into ranges of at most CHUNKS_AT_ONCE, one for each statement."""
     return [range(first, min(first + CHUNKS_AT_ONCE, total)) for first in range(0, total, CHUNKS_AT_ONCE)]
 
 
@@ -51,7 +51,7 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The user who submits a job, and the request that it comes with."""
+    """The user who submits a job, and the context of the request."""
 
     user_id: int
     request_id: str = ""
@@ -67,8 +67,8 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
     Return the job, and whether an earlier request with the same idempotency key created it. `read` returns the
     validated request. It is not called for a job that exists: the request might be refused by now.
 
-    CHUNKS_AT_ONCE chunks take one statement of a kind. If the broker does not respond, the job is safe:
-    the reaper sends the wake-up messages again. Raise QuotaExceeded, KeyReused and InFlight; nothing is written then.
+    Each statement processes at most CHUNKS_AT_ONCE chunks. If the broker does not respond, the reaper sends the wake-up
+    messages later. Raises QuotaExceeded, KeyReused and InFlight, and then writes nothing.
     """
     once = caller.idempotency
     if once and (job := once.find(Job.objects.all(), user_id=caller.user_id)):
@@ -81,7 +81,7 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
         day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
         rank = turns.next_rank(user_id=caller.user_id, dataset_id=request.dataset.pk)
         job = create_job(request, caller, charged_on=day, rank=rank)
-        reusable = paths_with_a_file(request, paths)
+        reusable = reusable_paths(request, paths)
         copy_chunks(job, request.pairs, paths, reusable)
         audit.record_change(job_id=job.pk)
     metrics.job_moved(JobStatus.PENDING)
@@ -138,30 +138,30 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank
 
 
 # An estimate by one query. A worker checks that the object exists and is unchanged when it processes the chunk.
-PATHS_WITH_A_FILE = """
+REUSABLE_PATHS = """
 SELECT f.path FROM exports_file f JOIN exports_dataset d ON d.id = %(dataset)s
 WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
   AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
 """
 
 
-def paths_with_a_file(request: ExportRequest, paths: list[str]) -> set[str]:
-    """Return the paths that have a file which this request may reuse."""
+def reusable_paths(request: ExportRequest, paths: list[str]) -> set[str]:
+    """Return the paths whose file this request may reuse."""
     if request.reuse != Reuse.IF_PRESENT:
         return set()
     dataset = request.dataset
     found: set[str] = set()
     for part in parts(len(paths)):
         some = paths[part.start : part.stop]
-        rows = sql.rows(PATHS_WITH_A_FILE, dataset=dataset.pk, paths=some, version=dataset.schema_version)
+        rows = sql.rows(REUSABLE_PATHS, dataset=dataset.pk, paths=some, version=dataset.schema_version)
         found.update(row["path"] for row in rows)
     return found
 
 
 def preview(request: ExportRequest) -> schemas.Preview:
-    """Return what `submit` would do with this request, and change nothing. `reusable` is an estimate, as above."""
+    """Return the effect of `submit` on this request, and change nothing. `reusable` is an estimate, as above."""
     paths = object_keys(request)
-    reusable = paths_with_a_file(request, paths)
+    reusable = reusable_paths(request, paths)
     return {
         "totalChunks": len(paths),
         "duplicates": request.duplicates,
@@ -186,7 +186,7 @@ COPY_CHUNKS = f"COPY exports_chunk ({', '.join((*PLANNED, *INITIAL))}) FROM STDI
 
 
 def copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str]) -> None:
-    """Insert the chunk rows by COPY: a tenth of a second for 10,000 rows, and a statement.
+    """Insert the chunk rows by COPY, which takes a tenth of a second for the 10,000 rows of a statement.
 
     In a large job, each COPY checks its foreign keys; otherwise, the commit would check those of all rows.
     """

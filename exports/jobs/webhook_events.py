@@ -26,7 +26,7 @@ BATCH = 100  # events in one transaction
 
 
 def fan_out() -> int:
-    """Add the deliveries of all new events. Returns their number."""
+    """Add the deliveries of all new events. Return their number."""
     added = 0
     while True:
         events, deliveries = fan_out_batch()
@@ -42,7 +42,7 @@ def fan_out_batch() -> tuple[int, int]:
     """Return the numbers of events and of deliveries that were added for them."""
     with transaction.atomic():
         # Parallel workers share the events: a row that another one has locked is skipped.
-        events = list(Event.objects.untold().order_by("at").select_for_update(skip_locked=True)[:BATCH])
+        events = list(Event.objects.without_deliveries().order_by("at").select_for_update(skip_locked=True)[:BATCH])
         return len(events), add_all(events)
 
 
@@ -51,11 +51,11 @@ def fan_out_job(job_id: UUID) -> int:
 
     A delivery describes the job as its row is: after a retry, it would describe a failure as running.
     """
-    return add_all(list(Event.objects.untold().filter(job_id=job_id).order_by("seq").select_for_update()))
+    return add_all(list(Event.objects.without_deliveries().filter(job_id=job_id).order_by("seq").select_for_update()))
 
 
 def add_all(events: Collection[Event]) -> int:
-    """Add the deliveries of locked events. Returns their number."""
+    """Add the deliveries of locked events. Return their number."""
     jobs = jobs_with_webhooks([event.job_id for event in events])
     added = sum(add(event, jobs[event.job_id]) for event in events if event.job_id in jobs)
     Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())
@@ -81,6 +81,6 @@ def add(event: Event, job: Job) -> int:
 
 def wake_for_due() -> None:
     """Wake workers for events without deliveries, and for deliveries that are due."""
-    waiting = len(Event.objects.untold().values_list("seq")[:1]) + outbox.due(limit=FEW)
+    waiting = len(Event.objects.without_deliveries().values_list("seq")[:1]) + outbox.due(limit=FEW)
     if waiting:
         wake_senders(waiting=waiting, again=True)

@@ -41,7 +41,7 @@ def is_wrong_bucket() -> bool:
 
 # ---- Rows -----------------------------------------------------------------------------------------------------------
 def release_leases() -> int:
-    """Release every lease, without counting an attempt: its holder is gone. Returns how many.
+    """Release every lease, without counting an attempt: its holder is gone. Return their number.
 
     Slots stay held until the reaper has ended the calls that may still run under them.
     """
@@ -86,7 +86,8 @@ def release_deliveries() -> int:
 
 
 def revoke_links() -> int:
-    """Revoke every link that could be used, since any of them may have been used after the backup. Returns how many.
+    """Revoke every link that could be used, since any of them may have been used after the backup. Return their
+    number.
 
     Owners create new ones.
     """
@@ -115,7 +116,7 @@ def advance_events_of_failed() -> int:
 
 # ---- Rows whose object is gone --------------------------------------------------------------------------------------
 def end_receipts() -> int:
-    """End the receipts whose delivered object is gone. Returns how many."""
+    """End the receipts whose delivered object is gone. Return their number."""
     storage_cleanup.delete_expired()  # or the hourly sweep would report these as TTL violations
     receipts = Receipt.objects.filter(deleted_at=None)
     ended = 0
@@ -138,7 +139,7 @@ def end_receipt(receipt: Receipt) -> int:
 
 
 def delete_stale_files() -> int:
-    """Delete the rows of files whose object is gone or has changed. Returns how many.
+    """Delete the rows of files whose object is gone or has changed. Return their number.
 
     An active job exports such a chunk again when it makes its bundle. For an ended job the file is superseded.
     """
@@ -168,7 +169,7 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 # ---- Objects that no row references ---------------------------------------------------------------------------------
 def unknown_files(*, delete: bool) -> int:
-    """Find, and delete, unreferenced files that Sluice wrote into the datasets' folders. Returns how many.
+    """Find, and delete, unreferenced files that Sluice wrote into the datasets' folders. Return their number.
 
     They belong to jobs that the restored database does not have. Objects of other programs are not deleted.
     """
@@ -190,7 +191,7 @@ def count_unknown(path: str, etag: str, *, delete: bool) -> bool:
 
 
 def unknown_deliveries(*, delete: bool) -> int:
-    """Find, and delete, delivered objects that no receipt names. Returns how many."""
+    """Find, and delete, delivered objects that no receipt names. Return their number."""
     found = 0
     for batch in batches(item.key for item in storage.list_objects(f"{bundles.PREFIX}/")):
         # In this order: a completion that ends between the two queries has its receipt by the second.

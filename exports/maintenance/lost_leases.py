@@ -1,6 +1,6 @@
 """Chunks and slots of lost workers: take back expired leases, and end the calls that may still run.
 
-Each function with a statement of its own is that one statement, as in `exports.worker.transitions`.
+Each function that has its own statement runs only that one, as in `exports.worker.transitions`.
 """
 
 from typing import NamedTuple
@@ -84,7 +84,7 @@ def reclaim_batch(*, batch: int) -> list[LostChunk]:
 def withdraw(chunk_id: int, *, token: int) -> LostChunk | None:
     """Take a chunk from the holder of this token before its lease expires. Return None if the token is not current.
 
-    The previous holder is fenced off. The slot stays held until its lease, which is not renewed any more, expires and
+    The previous holder is fenced off. The slot stays held until its lease, which is no longer renewed, expires and
     the call is ended: so there are never more calls than slots.
     """
     row = sql.one(
@@ -154,7 +154,8 @@ def free_slots() -> None:
 
 
 def end_calls_and_free(expired: list[ExpiredSlot]) -> int:
-    """Free the slots whose call has ended. Return how many calls still run. Raises ExportError, and then frees none."""
+    """Free the slots whose call has ended. Return the number of calls that still run. Raises ExportError, and then
+    frees none."""
     still_running = database.end_calls([slot.backend for slot in expired])
     transitions.free_slots([slot.token for slot in expired if slot.backend not in still_running])
     log.warning("slots_freed", slots=len(expired) - len(still_running), still_calling=len(still_running))

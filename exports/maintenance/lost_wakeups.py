@@ -32,7 +32,7 @@ SELECT (SELECT count(*) FROM (
 
 
 def waiting_work() -> WaitingWork:
-    """Count the chunks that could run now, no further than the numbers matter."""
+    """Count the chunks that could run now, up to the numbers that matter."""
     row = sql.one(WAITING, slots=settings.SLUICE.export_db_slots)
     return WaitingWork(**row) if row else WaitingWork(0, 0, 0)
 

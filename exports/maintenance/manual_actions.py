@@ -71,7 +71,7 @@ def free_slot(slot: Slot) -> None:
 
 
 def invalidate_file(file: File) -> None:
-    """Exclude a file from reuse and from standing in when the source fails. Raises FileReplaced.
+    """Exclude a file from reuse and from use when the source fails. Raises FileReplaced.
 
     The object stays until the next export of its key and date replaces it.
     """

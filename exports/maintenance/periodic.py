@@ -18,7 +18,7 @@ from exports.worker import completion
 def reap() -> list[str]:
     """Recover from lost workers and lost messages, delete expired objects, and notice a restored database.
 
-    Runs every EXPORT_REAPER_SECONDS. Returns the names of the steps that failed, as do `sweep` and `purge`.
+    Run every EXPORT_REAPER_SECONDS. Return the names of the steps that failed, as do `sweep` and `purge`.
     """
     return run_steps(
         provide_slots,
@@ -36,7 +36,8 @@ def reap() -> list[str]:
 
 
 def sweep() -> list[str]:
-    """Delete what the reaper missed, orphans, unreferenced files, abandoned uploads and old events. Runs hourly."""
+    """Delete objects that the reaper missed, orphans, unreferenced files, abandoned uploads and old events. Runs
+    hourly."""
     return run_steps(
         storage_cleanup.delete_overdue,
         storage_cleanup.delete_orphans,

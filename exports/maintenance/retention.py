@@ -52,11 +52,11 @@ def purge_jobs() -> None:
 def purge_some() -> int:
     """Delete a batch of jobs. Locking their rows keeps a job that is being retried at this moment.
 
-    A job stays until the webhook deliveries of its end are made. So does the newest success of a schedule that exports
-    the days since then.
+    A job stays until the webhook deliveries of its end are created. So does the newest success of a schedule that
+    exports the days since then.
     """
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
-    settled = ~Exists(Event.objects.untold().filter(job=OuterRef("pk")))
+    settled = ~Exists(Event.objects.without_deliveries().filter(job=OuterRef("pk")))
     newer = Job.objects.filter(
         schedule_id=OuterRef("schedule_id"), status=JobStatus.SUCCESS, created_at__gt=OuterRef("created_at")
     )
@@ -92,7 +92,7 @@ def delete_old_events() -> int:
     """Delete the events of jobs that ended a day ago. A client that reconnects to such a stream gets a snapshot.
 
     All events of a job are deleted, or none, so that a kept sequence has no gaps. None are deleted while the webhook
-    deliveries of the job's end are still to be made.
+    deliveries of the job's end are still to be created.
     """
     deleted = in_batches(delete_some_events)
     if deleted:
@@ -114,7 +114,7 @@ def delete_some_events() -> int:
             events__told_at__isnull=False,
             finished_at__lt=Now() - EVENTS_KEPT,
         )
-        .exclude(Exists(Event.objects.untold().filter(job=OuterRef("pk"))))
+        .exclude(Exists(Event.objects.without_deliveries().filter(job=OuterRef("pk"))))
         .order_by("events__at")
     )
     with transaction.atomic():

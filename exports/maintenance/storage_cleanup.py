@@ -29,7 +29,7 @@ BATCH = 500
 # No chunk or bundle runs longer: Celery's hard time limit is 11 minutes.
 GRACE = timedelta(hours=1)
 OVERDUE = timedelta(minutes=1)  # after the expiry of a receipt: a violation of its TTL
-# Jobs are checked for unreferenced files for so long after their end. A single check would miss them if a sweep fails.
+# Jobs are checked for unreferenced files for this long after their end: a single check could fail.
 SEARCH_PERIOD = timedelta(days=1)
 HEAD_THREADS = 8
 
@@ -81,7 +81,7 @@ def delete_delivered(receipts: list[Receipt]) -> int:
 
 
 def delete_orphans() -> int:
-    """Delete delivered objects that no receipt names: a bundle attempt died between its object and its receipt.
+    """Delete delivered objects that no receipt names: a bundle attempt crashed between its object and its receipt.
 
     Each counts as a TTL violation, because nothing else would have deleted it. Packs of batches do not count, because
     completions use only recent ones, nor does the test object of an interrupted doctor run: no client was ever promised

@@ -42,7 +42,7 @@ def advance() -> None:
 
 
 def adopt() -> int:
-    """Move the number past a copy that is ahead. Return by how much it was behind. Raises StorageError."""
+    """Move the number past a copy that is ahead. Return the difference. Raises StorageError."""
     mark, copy = read()
     behind = max(copy.number - mark.number, 0)
     move(mark, copy, to=mark.number + behind + 1)

@@ -25,7 +25,7 @@ class Format(models.TextChoices):
 
 
 class Kind(models.TextChoices):
-    """Where the rows come from: a function of the source database, or this service's own documents."""
+    """The origin of the rows: a function of the source database, or this service's own documents."""
 
     FUNCTION = "function"
     DOCUMENTS = "documents"
@@ -52,13 +52,13 @@ def default_formats() -> list[str]:
 
 class DatasetQuerySet(models.QuerySet["Dataset"]):
     def with_own_path(self) -> "DatasetQuerySet":
-        """Exclude rows from before a path was reserved."""
+        """Exclude datasets whose path became reserved after they were registered."""
         return self.exclude(models.Q(base_path=RESERVED) | models.Q(base_path__startswith=f"{RESERVED}/"))
 
     def granted_to(self, user_id: int) -> "DatasetQuerySet":
-        """Datasets that the user may export: open ones, those granted to a group of the user, all for a superuser.
+        """Return the datasets that a user may export: open ones and those granted to a group, or all for superusers.
 
-        Annotates `granted_patterns`, the key patterns of these grants; None without a limit to some keys.
+        Annotates `granted_patterns`, the key patterns of these grants; None if all keys are allowed.
         """
         grants = Grant.objects.filter(dataset=OuterRef("pk"))
         own = grants.filter(group__user=user_id)
@@ -73,7 +73,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
         )
 
     def in_order(self) -> "DatasetQuerySet":
-        """Registered datasets by their names, and then the built-in ones."""
+        """Order by name, with built-in datasets last."""
         return self.order_by(models.Case(models.When(kind=Kind.FUNCTION, then=0), default=1), "name")
 
     def of_functions(self) -> "DatasetQuerySet":
@@ -86,7 +86,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
                 name=each.name,
                 kind=each.name,
                 function="",
-                base_path=f"_{each.name}",  # no other dataset's path begins so
+                base_path=f"_{each.name}",  # no other dataset's path begins with an underscore
                 formats=list(each.formats),
                 columns=list(each.columns),
                 statement_timeout=MAX_TIMEOUT,
@@ -183,7 +183,7 @@ class Dataset(models.Model):
         return list(filter(self.key_check(), filter(None, map(key_patterns.example_of, patterns))))
 
     def grant_check(self) -> Callable[[str], bool]:
-        """Return a function that returns whether the user that `granted_to` was asked for may export a key."""
+        """Return a function that returns whether the user of `granted_to` may export a key."""
         if self.granted_patterns is None:
             return lambda _key: True
         granted = [re.compile(pattern).fullmatch for pattern in self.granted_patterns]

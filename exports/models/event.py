@@ -8,8 +8,8 @@ ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
 
 
 class EventQuerySet(models.QuerySet["Event"]):
-    def untold(self) -> "EventQuerySet":
-        """Ends of jobs whose webhook deliveries are not created yet."""
+    def without_deliveries(self) -> "EventQuerySet":
+        """Return the ends of jobs whose webhook deliveries are not created yet."""
         return self.filter(ENDS, told_at=None)
 
 

@@ -13,8 +13,8 @@ def check_key_pattern(pattern: str) -> None:
 class Grant(models.Model):
     """Permission of a group to export a dataset, or its keys that match a pattern.
 
-    A dataset without grants is open to all users. A group with grants cannot be deleted, so that no dataset is opened
-    by the way.
+    A dataset without grants is open to all users. A group with grants cannot be deleted, so that this cannot open
+    a dataset to all users.
     """
 
     dataset = models.ForeignKey("exports.Dataset", models.CASCADE, related_name="grants", db_index=False)

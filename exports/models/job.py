@@ -50,11 +50,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(Job.matches(text))
 
     def ready_to_complete(self) -> "JobQuerySet":
-        """Jobs whose chunks are all done, without a receipt yet."""
+        """Return the jobs whose chunks are all done, without a receipt yet."""
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
-        """Annotate `running`, the number of chunks that are running, by an index that has them by job and status.
+        """Annotate `running`, the number of running chunks, from the index on job and status.
 
         Defers `filters`: up to a megabyte that no response contains.
         """
@@ -143,11 +143,11 @@ class Job(models.Model):
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
 
-    # Of the same clock as the other times, so that a web process with a wrong clock makes no negative durations.
+    # From the same clock as the other times, so that a web process with a wrong clock makes no negative durations.
     created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    # For the estimate of what is left: the pace counts from the last retry.
+    # For the estimate of the remaining time: the pace counts from the last retry.
     resumed_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last retry.")
     resumed_ended = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Chunks that had ended at the last retry."

@@ -14,7 +14,7 @@ DELETION_DELAY = timedelta(seconds=30)
 
 class ReceiptQuerySet(models.QuerySet["Receipt"]):
     def due_for_deletion(self) -> "ReceiptQuerySet":
-        """Expired receipts whose delivered object still exists."""
+        """Return the expired receipts whose delivered object still exists."""
         return self.filter(expires_at__lte=Now() - DELETION_DELAY, deleted_at=None)
 
 

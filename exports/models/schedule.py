@@ -1,4 +1,4 @@
-"""Rows of recurring exports: schedules, and what became of each planned time."""
+"""Models of recurring exports: schedules, and the outcomes of their planned times."""
 
 import uuid
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ MAX_REASON = 300  # characters
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def due(self, now: datetime) -> "ScheduleQuerySet":
-        """Schedules that the scheduler should look at, the most overdue first."""
+        """Return the schedules to check, the most overdue first."""
         return self.filter(check_at__lte=now).order_by("check_at")
 
 
@@ -93,13 +93,13 @@ class Schedule(models.Model):
         self.enabled, self.disabled_reason, self.next_run_at, self.check_at = True, "", at, at
 
     def disable(self, reason: str) -> None:
-        """Pause. Does not save."""
+        """Disable the schedule. Does not save."""
         self.enabled, self.next_run_at, self.check_at = False, None, None
         self.disabled_reason = reason[:MAX_REASON]
 
 
 class ScheduleRun(models.Model):
-    """The outcome of one planned time, or of a run by hand. Written in the transaction that moves the schedule on."""
+    """The outcome of one planned time, or of a run by hand. Written in the transaction that advances the schedule."""
 
     class Outcome(models.TextChoices):
         STARTED = "started"  # the job has the status from now on

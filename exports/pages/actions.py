@@ -63,7 +63,7 @@ class ReplayExport(JobAction):
 
 
 class CreateLink(JobAction):
-    """Create a one-time link for a script. The page shows it until it is used."""
+    """A new one-time link for a script. The page shows it until it is used."""
 
     def act(self, *, job_id: UUID) -> str:
         fresh_link(self.request, job_id)
@@ -89,7 +89,7 @@ class DownloadDelivery(JobAction):
 def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
     """Return a new link bound to this browser. Raises NotFound for other users, NotReady, ReceiptExpired."""
     drf_request = api_request(request)
-    return receipts.fresh_link(views.owned(drf_request, job_id, by_staff=False), views.client_of(drf_request))
+    return receipts.fresh_link(views.visible(drf_request, job_id, by_staff=False), views.client_of(drf_request))
 
 
 class DownloadFile(LoginRequiredMixin, RateLimitedView, View):
@@ -104,6 +104,6 @@ class DownloadFile(LoginRequiredMixin, RateLimitedView, View):
         effective_date = as_day(day)
         if effective_date is None:
             raise NotFound
-        job = views.owned(api_request(request), job_id, by_staff=False)
+        job = views.visible(api_request(request), job_id, by_staff=False)
         url = chunk_files.presign(job, key=key, effective_date=effective_date)
         return HttpResponseRedirect(url, headers=downloads.NO_TRACE)

@@ -30,7 +30,7 @@ class JobPage(ExportsPage):
 
     def job(self) -> Job:
         job_id: UUID = self.kwargs["job_id"]
-        return views.owned(api_request(self.request), job_id)
+        return views.visible(api_request(self.request), job_id)
 
 
 def span(job: Job) -> str:

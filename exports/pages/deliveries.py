@@ -85,7 +85,7 @@ def row_of(delivery: Delivery) -> DeliveryRow:
 
 
 def poll_seconds(rows: Iterable[DeliveryRow]) -> int:
-    """Return how often a page should poll for changes, 0 for never."""
+    """Return the seconds between polls of a page, 0 for none."""
     waiting = [each for each in rows if each.is_sending or each.next_at]
     if not waiting:
         return 0

@@ -1,80 +1,40 @@
 """The form of an export. It builds the body of the API request, and the API's serializer validates it."""
 
 import csv
-import io
 import re
-from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
 from django import forms
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework.exceptions import ValidationError
 
-from config.platform.durations import duration
 from config.platform.http import problems
 from config.platform.http.problems import InputError
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
 from exports.jobs.submission import ExportRequest
-from exports.models import Dataset, Job
-from exports.models.dataset import FORMATS, Kind
+from exports.models import Dataset
+from exports.models.dataset import Kind
 from exports.models.job import MAX_NAME
 from exports.pages import pasted_pairs
+from exports.pages.form_choices import (
+    CSV_PRESETS,
+    DELIMITERS,
+    DELIVERIES,
+    DIALECTS,
+    DOCUMENT_STATUSES,
+    FORMAT_CHOICES,
+    lifetimes,
+)
+from exports.pages.form_errors import FORM_TEXTS, field_and_text
 from exports.pages.recent_keys import recent_keys
 from rules.library.choices import rules_for
 
 MAX_FILE = 5 * 1024 * 1024  # bytes; the API's limit for a body
 ITEMS, FILTERS = "items", "filters"
 SEPARATORS = re.compile(r"[\s,;]+")
-
-DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe |"}
-# Presets for CSV, for users who do not know what a byte order mark is.
-DIALECTS = {
-    "standard": Dialect(),
-    "excel": Dialect(bom=True, formula_policy="escape"),
-    "excel-semicolon": Dialect(bom=True, delimiter=";", formula_policy="escape"),
-}
-CSV_PRESETS = [
-    ("standard", "Standard: exactly as Postgres writes it"),
-    ("excel", "Excel: UTF-8 with byte order mark, formulas escaped"),
-    ("excel-semicolon", "Excel with decimal commas (1,5): the same, delimited by semicolons"),
-    ("own", "Custom"),
-]
-FORMAT_CHOICES = [
-    ("csv", "CSV"),
-    ("jsonl", "JSON Lines: one object per row"),
-    ("json", "JSON: with column names and types"),
-    ("parquet", "Parquet: typed columns, for DuckDB, Spark or pandas"),
-]
-DELIVERIES = [
-    ("auto", "Automatic: a file for one chunk, a zip for several"),
-    ("single", "Single file: all chunks joined"),
-    ("zip", "Zip: one file per chunk"),
-    ("manifest", "Manifest: a list of files to download one by one"),
-]
-
-
-DOCUMENT_STATUSES = [
-    ("", "All"),
-    ("completed", "Completed"),
-    ("failed", "Failed"),
-    ("cancelled", "Cancelled"),
-    ("pending", "Waiting or running"),
-]
-
-
-LIFETIMES = {600: "10 minutes", 3600: "1 hour", 86_400: "1 day", 259_200: "3 days", 604_800: "1 week"}
-
-
-def lifetimes() -> list[tuple[int | str, str]]:
-    """Return the lifetimes of a delivery to choose from, the default first."""
-    env = settings.SLUICE
-    default = duration(env.export_delivery_ttl_seconds)
-    allowed = [(seconds, text) for seconds, text in LIFETIMES.items() if seconds <= env.export_delivery_ttl_max_seconds]
-    return [("", f"Default: {default}"), *allowed]
 
 
 class ExportForm(forms.Form):
@@ -176,7 +136,7 @@ class ExportForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.user_id = user_id
         self.datasets = list(Dataset.objects.granted_to(user_id).in_order())
-        choices = [(each.name, titled(each)) for each in self.datasets]
+        choices = [(each.name, label_of(each)) for each in self.datasets]
         self.functions = sum(each.kind == Kind.FUNCTION for each in self.datasets)
         first = [("", "Choose a dataset")] if self.functions > 1 else []
         self.fields["dataset"].choices = [*first, *choices]  # type: ignore[attr-defined]
@@ -260,7 +220,7 @@ class ExportForm(forms.Form):
     def selection(self, data: dict[str, Any]) -> dict[str, Any]:
         if self.is_of_documents():
             dates = {"dateFrom": data["date_from"], "dateTo": data["date_to"]}
-            filters = {**of_documents(data), "batchId": data["batch"], **dates}
+            filters = {**document_filters(data), "batchId": data["batch"], **dates}
             return {"filters": {name: value for name, value in filters.items() if value}}
         if data["how"] == FILTERS:
             keys = [key for key in SEPARATORS.split(data["keys"]) if key]
@@ -295,54 +255,14 @@ class ExportForm(forms.Form):
         data[name] = value
 
 
-def titled(dataset: Dataset) -> str:
+def label_of(dataset: Dataset) -> str:
     return f"{dataset.name}: {dataset.built_in.description.lower()}" if dataset.built_in else dataset.name
 
 
-def of_documents(data: dict[str, Any]) -> dict[str, Any]:
+def document_filters(data: dict[str, Any]) -> dict[str, Any]:
     """Return the filters of documents that exports and schedules share."""
     filters = {"ruleId": int(data["rule"]) if data["rule"] else None, "status": data["status"]}
     return {name: value for name, value in filters.items() if value}
-
-
-FIELDS = {
-    "/name": "name",
-    "/dataset": "dataset",
-    "/filters/ruleId": "rule",
-    "/filters/batchId": "batch",
-    "/filters/status": "status",
-    "/filters/keys": "keys",
-    "/filters/dateFrom": "date_from",
-    "/filters/dateTo": "date_to",
-    "/filters": "keys",
-    "/csv/delimiter": "delimiter",
-    "/csv": "written_for",
-    "/format": "format",
-    "/compression": "compression",
-    "/delivery": "delivery",
-    "/deliveryTtlSeconds": "keep_for",
-    "/columns": "columns",
-}
-NUMBERED = re.compile(r"/(?:filters/)?(key|column)s/(\d+)")
-INVALID_DATE = "Enter a date such as 2024-02-29."
-FORM_TEXTS = {
-    "Must not be empty.": "Enter at least one key and date.",
-    "Must be a non-empty list of keys.": "Enter at least one key.",
-    "Must be a date written YYYY-MM-DD.": INVALID_DATE,
-    "Must not be before dateFrom.": "The end date is before the start date.",
-}
-
-
-def field_and_text(error: InputError) -> tuple[str | None, str]:
-    """Return the field and the text of an error. Errors of a key or a column name its position."""
-    name = next((field for start, field in FIELDS.items() if within(error.pointer, start)), None)
-    text = FORM_TEXTS.get(error.detail, error.detail)
-    place = NUMBERED.fullmatch(error.pointer)
-    return name, f"{place[1].capitalize()} {int(place[2]) + 1}: {text}" if place else text
-
-
-def within(pointer: str, start: str) -> bool:
-    return pointer == start or pointer.startswith(f"{start}/")
 
 
 def column_names(text: str) -> list[str]:
@@ -351,69 +271,8 @@ def column_names(text: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def columns_text(names: Iterable[str]) -> str:
-    """Return a line that `column_names` reads."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return line.getvalue()
-
-
 def dialect(data: dict[str, Any]) -> Dialect:
     known = DIALECTS.get(data["written_for"] or "standard")
     return known or Dialect(
         bom=data["bom"], delimiter=data["delimiter"] or ",", formula_policy="escape" if data["guard"] else "none"
     )
-
-
-# ---- Initial values -------------------------------------------------------------------------------------------------
-
-
-def fresh_initial() -> dict[str, Any]:
-    return {"once": uuid4()}
-
-
-def initial_like(job: Job) -> dict[str, Any]:
-    """Return initial values that repeat a job's request."""
-    return {
-        **fresh_initial(),
-        "name": job.name,
-        "dataset": job.dataset.name,
-        **selection_of(job),
-        "format": job.format if job.format in FORMATS else "csv",
-        **initial_of_dialect(job.shape.dialect),
-        "compression": job.compression,
-        "columns": columns_text(job.columns or ()),
-        "delivery": job.delivery,
-        "reuse": job.reuse == "if-present",
-        "allow_degraded": job.allow_degraded,
-        "keep_for": job.ttl if job.ttl in LIFETIMES and job.ttl != settings.SLUICE.export_delivery_ttl_seconds else "",
-    }
-
-
-def initial_of_dialect(written: Dialect) -> dict[str, Any]:
-    return {
-        "written_for": next((name for name, each in DIALECTS.items() if each == written), "own"),
-        "delimiter": written.delimiter,
-        "bom": written.bom,
-        "guard": written.formula_policy == "escape",
-    }
-
-
-def selection_of(job: Job) -> dict[str, Any]:
-    if job.dataset.built_in:
-        return initial_of_documents(job.filters or {})
-    if job.filters:
-        filters = job.filters
-        return {
-            "how": FILTERS,
-            "keys": "\n".join(filters["keys"]),
-            "date_from": filters["dateFrom"],
-            "date_to": filters["dateTo"],
-        }
-    pairs = job.chunks.in_request_order().values_list("key", "effective_date")
-    return {"how": ITEMS, "items": pasted_pairs.text_of(pairs)}
-
-
-def initial_of_documents(filters: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"rule": "ruleId", "batch": "batchId", "status": "status", "date_from": "dateFrom", "date_to": "dateTo"}
-    return {field: filters.get(name, "") for field, name in names.items()}

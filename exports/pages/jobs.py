@@ -76,7 +76,7 @@ def row(job: Job) -> dict[str, Any]:
 
 
 class BulkExportPage(ExportsPage):
-    """Cancel or retry the selected exports: the first POST shows a confirmation, the second runs the action."""
+    """Cancellation or retry of selected exports: the first POST shows a confirmation, the second runs the action."""
 
     http_method_names = ["post"]
     template_name = "exports/several.html"

@@ -20,7 +20,8 @@ from exports.core.states import JobStatus
 from exports.jobs import submission
 from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left
-from exports.pages.form import FILTERS, ExportForm, fresh_initial, initial_like
+from exports.pages.form import FILTERS, ExportForm
+from exports.pages.form_initial import fresh_initial, initial_like
 
 IN_QUERY = ("dataset", "rule", "batch", "status", "date_from", "date_to")
 NEWEST = 5  # exports that the estimate is based on
@@ -42,7 +43,7 @@ class NewExportPage(ExportsPage):
             chosen=form.chosen(),
             recent_keys=form.recent_keys(),
             quota=quota_left(self.user.pk),
-            most=settings.SLUICE.export_max_chunks_per_job,
+            limit=settings.SLUICE.export_max_chunks_per_job,
             **context,
         )
 
@@ -51,7 +52,7 @@ class NewExportPage(ExportsPage):
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial() | {name: self.request.GET[name] for name in IN_QUERY if name in self.request.GET}
-        return initial_like(views.owned(api_request(self.request), earlier))
+        return initial_like(views.visible(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         """Apply the rate limit before parsing the form, because parsing a long list is expensive."""
@@ -109,8 +110,8 @@ class PreviewThrottle(rates.ExportThrottle):
     """EXPORT_RATE in a separate window, so that previews while typing do not use up the limit for submissions."""
 
     def counted(self, request: Request) -> tuple[str, str]:
-        name, who = super().counted(request)
-        return name, f"{who}:preview"
+        name, client = super().counted(request)
+        return name, f"{client}:preview"
 
 
 def preview(form: ExportForm) -> dict[str, int | None]:

@@ -15,7 +15,7 @@ from django.conf import settings
 from config.platform.http.problems import InputError
 
 SHOWN = 20  # errors; the rest are counted
-LONGEST = 60  # characters of a line that an error quotes
+MAX_QUOTED = 60  # characters of a line that an error quotes
 NUMBER = re.compile(r"\d")
 HEADINGS = {"key", "keys"}
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -24,7 +24,7 @@ KEY, DATE, MORE = "key", "effectiveDate", "a third column"
 
 
 class PastedLine(NamedTuple):
-    """A line that is not empty: its number, from 1, and its cells."""
+    """A non-empty line: its number, from 1, and its cells."""
 
     number: int
     cells: list[str]
@@ -100,4 +100,4 @@ def explanation(name: str | None, line: PastedLine) -> str:
 
 
 def quoted(cell: str) -> str:
-    return f"“{cell[:LONGEST]}…”" if len(cell) > LONGEST else f"“{cell}”" if cell else ""
+    return f"“{cell[:MAX_QUOTED]}…”" if len(cell) > MAX_QUOTED else f"“{cell}”" if cell else ""

@@ -16,16 +16,9 @@ from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
 from exports.models import Job, Schedule
 from exports.models.schedule import Misfire
-from exports.pages.form import (
-    SEPARATORS,
-    ExportForm,
-    columns_text,
-    field_and_text,
-    initial_like,
-    initial_of_dialect,
-    initial_of_documents,
-    of_documents,
-)
+from exports.pages.form import SEPARATORS, ExportForm, document_filters
+from exports.pages.form_errors import field_and_text
+from exports.pages.form_initial import columns_text, initial_dialect, initial_document_filters, initial_like
 from exports.schedules import editing
 from exports.schedules.requests import FILTERS
 from exports.schedules.timetable import days, timezones
@@ -99,7 +92,7 @@ class ScheduleForm(ExportForm):
 
     def selection(self, data: dict[str, Any]) -> dict[str, Any]:
         if self.is_of_documents():
-            return of_documents(data)
+            return document_filters(data)
         stored = self.schedule.request.get("keys") if self.schedule else None
         if data["keys"].splitlines() == stored:
             return {"keys": stored}  # a key may contain a separator
@@ -196,9 +189,9 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
         "misfire": schedule.misfire,
         "dataset": request["dataset"],
         "keys": "\n".join(request.get("keys", ())),
-        **{name: value for name, value in initial_of_documents(request).items() if name in ("rule", "status")},
+        **{name: value for name, value in initial_document_filters(request).items() if name in ("rule", "status")},
         "format": request.get("format", "csv"),
-        **initial_of_dialect(written),
+        **initial_dialect(written),
         "compression": request.get("compression", "none"),
         "columns": columns_text(request.get("columns") or ()),
         "delivery": request.get("delivery", "auto"),

@@ -17,7 +17,7 @@ from exports.api import rates, views
 from exports.api.schedules import read_export
 from exports.models import Job, Schedule, ScheduleRun
 from exports.pages.base import ExportsPage, quota_left
-from exports.pages.form import fresh_initial
+from exports.pages.form_initial import fresh_initial
 from exports.pages.new import PreviewThrottle, problems
 from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeating, planned_runs
 from exports.schedules import editing, representation
@@ -45,7 +45,7 @@ class ScheduleListPage(ExportsPage):
                 }
                 for each in schedules
             ],
-            most=editing.MAX_PER_USER,
+            limit=editing.MAX_PER_USER,
             is_full=len(schedules) >= editing.MAX_PER_USER,
             **context,
         )
@@ -82,7 +82,7 @@ class ScheduleFormPage(ExportsPage):
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial()
-        return initial_repeating(views.owned(api_request(self.request), earlier))
+        return initial_repeating(views.visible(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         self.count(PreviewThrottle if "check" in request.POST else None)
@@ -215,7 +215,7 @@ class ResumeSchedule(ScheduleAction):
 
 
 class RunSchedule(ScheduleAction):
-    """Run now. Repeated clicks create one export."""
+    """An immediate run. Repeated clicks create one export."""
 
     made: Job | None = None
 

@@ -77,7 +77,7 @@ class WebhookListPage(ExportsPage):
         return super().get_context_data(
             rows=rows,
             form=form,
-            most=subscriptions.MAX_PER_USER,
+            limit=subscriptions.MAX_PER_USER,
             is_full=len(rows) >= subscriptions.MAX_PER_USER,
             title=self.title,
             **context,

@@ -11,9 +11,9 @@ from exports.core.states import Source
 from exports.models import Job
 from exports.source import database
 
-MOST = 400  # chunks that are read
+MAX_CHUNKS = 400  # chunks that are read
 LANES = 20
-WIDTH, LEAST = 1000, 2  # of the chart and of its narrowest bar, in SVG units
+WIDTH, MIN_WIDTH = 1000, 2  # of the chart and of its narrowest bar, in SVG units
 
 # Each nth chunk, found by an index; LIMIT 1 keeps the planner from reading all chunks.
 CHUNKS = """
@@ -62,7 +62,7 @@ class WorkerChart:
 
 def chart_of(job: Job) -> WorkerChart | None:
     """Return the chart, or None before the first call."""
-    step = max(1, -(-job.total // MOST))
+    step = max(1, -(-job.total // MAX_CHUNKS))
     now = clock.now()
     rows = sql.rows(CHUNKS, job=job.pk, total=job.total, step=step)
     if not rows:
@@ -84,11 +84,11 @@ def lanes_of(rows: Iterable[sql.Row], begin: datetime, end: datetime, now: datet
         began, ended = max(row["started_at"], ends[name]), row["finished_at"] or now
         ends[name] = ended
         took = max(ended - began, timedelta(0))
-        x = min(round(WIDTH * ((began - begin) / (end - begin))), WIDTH - LEAST)
+        x = min(round(WIDTH * ((began - begin) / (end - begin))), WIDTH - MIN_WIDTH)
         lane.bars.append(
             Bar(
                 x=x,
-                width=max(LEAST, min(round(WIDTH * (took / (end - begin))), WIDTH - x)),
+                width=max(MIN_WIDTH, min(round(WIDTH * (took / (end - begin))), WIDTH - x)),
                 status=row["status"],
                 text=f"{row['key']} {row['effective_date']}: {row['status']}, {precise(took)}",
             )

@@ -1,4 +1,4 @@
-"""Schedules as their owners change them: create, change, delete, and run now."""
+"""Changes of schedules by their owners: create, change, delete, and run now."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def owned(schedule_id: UUID, *, user_id: int) -> Schedule:
 
 @contextmanager
 def locked(schedule: Schedule) -> Iterator[Schedule]:
-    """Lock the row until the end of the transaction: the scheduler moves the same columns. Raises NoSuchSchedule."""
+    """Lock the row until the end of the transaction: the scheduler changes the same columns. Raises NoSuchSchedule."""
     with transaction.atomic():
         yield require_first(Schedule.objects.select_for_update().filter(pk=schedule.pk), NoSuchSchedule)
         audit.record_change(schedule_id=schedule.pk)

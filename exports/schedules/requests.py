@@ -62,8 +62,8 @@ def window(schedule: Schedule, day: date) -> tuple[date, date]:
     keys = schedule.request.get("keys")
     if after and isinstance(keys, list) and keys:
         chunks = min(settings.SLUICE.export_max_chunks_per_job, quotas.state(schedule.user_id).daily_chunks)
-        most = max(schedule.window_to - schedule.window_from + 1, chunks // len(keys))
-        last = min(last, first + timedelta(days=most - 1))
+        max_days = max(schedule.window_to - schedule.window_from + 1, chunks // len(keys))
+        last = min(last, first + timedelta(days=max_days - 1))
     return first, last
 
 

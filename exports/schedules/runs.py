@@ -119,9 +119,9 @@ def plan_next(schedule: Schedule, following: datetime | None) -> None:
 def choose(schedule: Schedule, timetable: Timetable, first: datetime, now: datetime) -> tuple[datetime, bool]:
     """Return the planned time to decide on, and whether it is too late for it. Earlier ones are skipped."""
     is_kept = schedule.misfire == Misfire.CATCH_UP
-    most = settings.SLUICE.export_schedule_catch_up if is_kept else 1
+    limit = settings.SLUICE.export_schedule_catch_up if is_kept else 1
     # Without a match, the rules of the time zone have changed since `first` was planned.
-    planned = (timetable.newest(most, since=first, until=now) or [first])[0]
+    planned = (timetable.newest(limit, since=first, until=now) or [first])[0]
     return planned, not is_kept and now - planned > LATE
 
 

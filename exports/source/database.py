@@ -137,7 +137,7 @@ class SourceSession:
             self._chunk_id, self.cancelled = chunk_id, False
 
     def _end_call(self) -> bool:
-        """Return whether it is certain that the call has ended. A server notices a broken connection late or never."""
+        """End the call. Return whether that is certain: a server detects a broken connection late or never."""
         if self._stream is not None:
             with suppress(ExportError):
                 self._stream.close()

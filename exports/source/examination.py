@@ -1,4 +1,4 @@
-"""Examination of a function that staff register as a dataset, with words for what is wrong with it."""
+"""Examination of a function that staff register as a dataset, with descriptions of its faults."""
 
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def look_up(session: SourceSession, function: tuple[str, str]) -> tuple[list[Fun
 
 
 def reason(name: str, found: list[Function], similar: str, error: ExportError) -> str:
-    """Return why a call fails, in words."""
+    """Return the reason for a call's failure, in words."""
     if error.code == "EXPORT_SOURCE_UNAVAILABLE":
         detail = f": {in_words(error.detail)}" if error.detail else ""
         return f"The source database cannot be reached{detail}."

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARSED_BYTES = 1024 * 1024  # of CSV that are converted at once
 GROUP_BYTES = 8 * 1024 * 1024  # of values in a row group, before encoding and compression
-MAX_DIGITS = 38  # of a decimal that every reader takes
+MAX_DIGITS = 38  # of a decimal that every reader supports
 
 TYPES = {
     "smallint": pa.int16(),
@@ -48,7 +48,7 @@ def type_of(column: Column) -> pa.DataType:
 
 
 def scalar(name: str, modifier: int) -> pa.DataType:
-    """Return the type of values of a type of Postgres. `modifier`: precision and scale of a numeric."""
+    """Return the Arrow type of a Postgres type. `modifier`: precision and scale of a numeric."""
     if name != "numeric" or modifier < 0:
         return TYPES.get(name, pa.string())
     precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
@@ -82,7 +82,7 @@ class Content:
 
 
 def joined(blocks: Iterable[bytes | bytearray]) -> Iterator[bytearray]:
-    """Join blocks of whole lines to larger ones."""
+    """Join blocks of whole lines into larger ones."""
     held = bytearray()
     for block in blocks:
         held += block
@@ -157,7 +157,7 @@ def from_hex(texts: list[str | None]) -> pa.Array:
 
 
 def lists(values: pa.ChunkedArray, kind: pa.ListType) -> pa.Array:
-    """Return arrays, which come as JSON arrays of texts. Raises ArrowTypeError for arrays of several dimensions."""
+    """Convert arrays, which arrive as JSON arrays of texts. Raises ArrowTypeError for arrays of several dimensions."""
     offsets: list[int | None] = []
     elements: list[str | None] = []
     for text in values.to_pylist():
@@ -173,7 +173,7 @@ def elements_of(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind) or not len(texts):
         return texts.cast(kind) if pa.types.is_string(kind) else pa.array([], kind)
     if pa.types.is_binary(kind):
-        return from_hex([None if text is None else after(HEX, text) for text in texts.to_pylist()])
+        return from_hex([None if text is None else without_prefix(HEX, text) for text in texts.to_pylist()])
     # The texts of the other types contain neither commas nor quotes nor line ends.
     lines = "".join(f"{text or ''}\n" for text in texts.to_pylist()).encode()
     return parse(lines, [kind]).column(0).combine_chunks()
@@ -182,8 +182,9 @@ def elements_of(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
 HEX = "\\x"
 
 
-def after(prefix: str, text: str) -> str:
-    """Raises ValueError without the prefix: `bytea_output = escape`, which a function can set, may look like hex."""
+def without_prefix(prefix: str, text: str) -> str:
+    """Remove the prefix. Raises ValueError without it: `bytea_output = escape`, which a function can set, may look like
+    hex."""
     if not text.startswith(prefix):
         raise ValueError(prefix)
     return text.removeprefix(prefix)
@@ -193,7 +194,7 @@ def after(prefix: str, text: str) -> str:
 
 
 class Sink:
-    """A file that keeps what was written since the last `take`."""
+    """A file object that buffers writes until `take`."""
 
     closed = False
 
@@ -227,7 +228,7 @@ def write(tables: Iterable[pa.Table], schema: pa.Schema, compression: str) -> It
 
 
 def groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join tables to row groups of about GROUP_BYTES."""
+    """Join tables into row groups of about GROUP_BYTES."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:

@@ -1,8 +1,8 @@
 """Adoption of files that other jobs put at a chunk's path: while it is uploaded, and while its job is completed.
 
 All jobs with the same dataset, key, date, and shape write to the same path. A newer file of the same schema version is
-as good, so nothing fails, and no call is repeated, because others replaced the file. After a dataset got another base
-path, jobs of another dataset may write to its old paths: their files are not adopted.
+equally good, so a replaced file fails no chunk and repeats no call. After a dataset got another base path, jobs of
+another dataset may write to its old paths: their files are not adopted.
 """
 
 import time
@@ -24,15 +24,15 @@ log = structlog.get_logger(__name__)
 
 # ---- During an upload -----------------------------------------------------------------------------------------------
 
-# How often an upload meets an object that another worker has just put at its path, before the attempt fails.
+# Objects of other workers that an upload may find at its path before the attempt fails.
 REPLACEMENTS = 50
 
 
 def commit_or_adopt(claim: Claim, upload: storage.Upload) -> storage.StoredObject | KnownFile:
     """Commit the upload. If another job has put a file at the path meanwhile, return that file or replace it.
 
-    With many jobs that export the same slice, the object may be replaced again before each request. Another attempt
-    would call the source again, and meet the same. Raises UploadConflict after REPLACEMENTS.
+    If many jobs export the same slice, the object may be replaced again before each request. Another attempt would
+    call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS.
     """
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
@@ -67,8 +67,8 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
 # ---- During a completion --------------------------------------------------------------------------------------------
 
 # Another job replaced a file between the end of the chunk and the bundle. The chunk adopts the newer file, the job's
-# sums change with it, and clients see that as events of chunk and progress. A job that requests fresh files adopts none
-# that was read before the job began: an export that read earlier may be the last to write. The job's row is locked
+# sums change with it, and clients see that as `chunk` and `progress` events. A job that requests fresh files adopts
+# none that was read before the job began: an export that read earlier may be the last to write. The job's row is locked
 # first, which only the holder of the completion may do. It cannot deadlock with the end of a chunk, as all are done.
 ADOPT = (
     """
@@ -112,10 +112,10 @@ ADOPT_POLL_SECONDS = 0.02
 
 
 def adopt(token: int, chunk: Chunk) -> Chunk:
-    """Let the chunk adopt the newer file at its path, and return it as it is then. Waits until that file is recorded.
+    """Assign the newer file at its path to the chunk, and return the new row. Waits until that file is recorded.
 
     Raises LeaseLost. Raises FileGone if that file has another dataset or schema version, or none that is fresh enough
-    is recorded within ADOPT_TIMEOUT_SECONDS seconds.
+    is recorded within ADOPT_TIMEOUT_SECONDS.
     """
     until = time.monotonic() + ADOPT_TIMEOUT_SECONDS
     while True:

@@ -1,8 +1,8 @@
 """Batches: small chunks of one job that a worker claims together, runs one after the other, and ends together.
 
 A batch has one slot, because its calls run one at a time: while one chunk calls the source, the file of the last one is
-uploaded. It has BATCH_SECONDS: then what has ended is recorded, what has not begun returns to the queue, and the
-running chunks go on. So no chunk waits behind one that takes long.
+uploaded. After BATCH_SECONDS, ended chunks are recorded, chunks that have not begun return to the queue, and running
+chunks continue. So no chunk waits behind a slow one.
 """
 
 import threading
@@ -29,7 +29,7 @@ from exports.worker.transitions import ChunkResult
 
 log = structlog.get_logger(__name__)
 
-AIM_SECONDS = 0.125  # the work that a worker claims at once
+TARGET_SECONDS = 0.125  # of work that a worker claims at once
 BATCH_SECONDS = 0.25
 
 
@@ -43,18 +43,18 @@ class Ended(NamedTuple):
 
 
 class ChunkDurations:
-    """How long the chunks of each dataset took lately in this process, and how many of them to claim at once."""
+    """Recent durations of chunks in this process by dataset, and the batch sizes that follow from them."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     def note(self, dataset: str, seconds: float) -> None:
-        """Record how long a chunk took. The newest counts as much as all before it."""
+        """Record the duration of a chunk. The newest weighs as much as all earlier ones together."""
         self._seconds[dataset] = (self._seconds.get(dataset, seconds) + seconds) / 2
 
     def sizes(self) -> dict[str, int]:
-        """Return how many chunks to claim at once, for the datasets with more than one."""
-        sizes = {name: min(leases.MAX_BATCH, int(AIM_SECONDS / seconds)) for name, seconds in self._seconds.items()}
+        """Return the number of chunks to claim at once, for datasets with more than one."""
+        sizes = {name: min(leases.MAX_BATCH, int(TARGET_SECONDS / seconds)) for name, seconds in self._seconds.items()}
         return {name: size for name, size in sizes.items() if size > 1}
 
 
@@ -62,7 +62,7 @@ class ChunkDurations:
 
 
 class Batch:
-    """The claims of a batch, as a context manager. Iterate it, and report each chunk by `end` or `leave`.
+    """The claims of a batch, as a context manager. Iterate over it, and report each chunk with `end` or `leave`.
 
     `record` records the success of chunks; `keep_slots` as in `transitions.finish`.
     """
@@ -73,7 +73,7 @@ class Batch:
         self._token = claims[0].token
         self._session = session
         self._record = record
-        self._lock = threading.Lock()  # guards the next five
+        self._lock = threading.Lock()  # guards the five attributes below
         self._waiting = deque(claims)
         self._running: set[int] = set()  # ids of chunks
         self._ended: list[Ended] = []
@@ -89,7 +89,7 @@ class Batch:
         return self
 
     def __iter__(self) -> Iterator[Claim]:
-        """Yield the next chunk until none is left, or the source may still run a call of the last one."""
+        """Yield the chunks. Stop early if the source may still run the call of the last one."""
         while not self._session.may_still_run:
             with self._lock:
                 if not self._waiting:
@@ -100,7 +100,7 @@ class Batch:
 
     @contextmanager
     def renewing(self, heartbeat: Heartbeat) -> Iterator[None]:
-        """Run a chunk's heartbeat once the time of the batch is over: until then the lease is new."""
+        """Run a chunk's heartbeat once BATCH_SECONDS are over. Until then, the lease is fresh."""
         with self._lock:
             self._heartbeats.add(heartbeat)
             if self._is_split:
@@ -120,7 +120,7 @@ class Batch:
         return self._uploads.submit(copy_context().run, closing_connection(work))
 
     def end(self, claim: Claim, result: ChunkResult, seconds: float) -> None:
-        """Take over the result of a chunk. The last one of the batch, or any later one, is recorded at once."""
+        """Add the result of a chunk. Results are recorded with the last one, and after the split each one at once."""
         with self._lock:
             kept = sum(len(each.result.content or b"") for each in self._ended)
             if kept + len(result.content or b"") > packs.BATCH_BYTES:
@@ -133,7 +133,7 @@ class Batch:
         self._flush(keep_slots=keep_slots)
 
     def leave(self, claim: Claim) -> bool:
-        """Take a chunk that did not succeed out of the batch. Return whether the batch still needs its slot.
+        """Remove a chunk that did not succeed. Return whether the batch still needs its slot.
 
         If not, the statement that ends the chunk frees the slot.
         """
@@ -163,7 +163,7 @@ class Batch:
             self._holds_slot = self._holds_slot and keep_slots
 
     def _record_ended(self, *, keep_slots: bool) -> bool:
-        """Record what has ended. Return whether there was any. What was not recorded is recorded again at the end."""
+        """Record the ended chunks, or keep them if that fails. Return whether there were any."""
         with self._lock:
             ended, self._ended = self._ended, []
         try:
@@ -176,7 +176,7 @@ class Batch:
         return bool(ended)
 
     def _split(self) -> None:
-        """Return what has not begun, and record what has ended. Runs in a thread of its own."""
+        """Return the chunks that have not begun to the queue, and record the ended ones. Runs in its own thread."""
         with self._lock:
             rest, self._waiting = list(self._waiting), deque()
             self._is_split = True
@@ -185,7 +185,7 @@ class Batch:
         try:
             if rest:
                 transitions.release(rest, keep_slot=True)
-                # A worker that has a slot looks for its next chunk without a message.
+                # A worker that has a slot claims its next chunk without a message.
                 wakeups.chunks(waiting=min(len(rest), leases.slots_left()))
             self._record_ended(keep_slots=True)
         except Error as error:
@@ -195,7 +195,7 @@ class Batch:
 
 
 def closing_connection(work: Callable[[], None]) -> Callable[[], None]:
-    """Return the work, with the database connection of its thread closed after it."""
+    """Return a function that does the work and then closes the database connection of its thread."""
 
     def done() -> None:
         try:

@@ -1,7 +1,7 @@
 """Completion of jobs whose chunks are all done: one delivered object and one receipt, exactly once.
 
-A completion has a lease like a chunk, and can be repeated: an attempt that dies leaves an object under its own token,
-which no receipt names and the sweep deletes.
+A completion has a lease like a chunk, and can be repeated: an attempt that crashes leaves an unreferenced object under
+its own token, which the sweep deletes.
 """
 
 import time
@@ -34,16 +34,14 @@ from exports.worker.heartbeat import heartbeat
 
 log = structlog.get_logger(__name__)
 
-
-# How long a worker completes waiting jobs for one message.
+# Time that a worker spends on one message.
 DRAIN_SECONDS = 5
 
 
 def drain(job_id: UUID) -> None:
     """Complete a job, and then all others that are ready, until DRAIN_SECONDS are over.
 
-    So a job whose message was lost does not wait for its own: the queue may be full of messages about jobs that are
-    complete by now.
+    So a job whose message was lost does not wait behind a queue full of messages about jobs that are already complete.
     """
     deadline = time.monotonic() + DRAIN_SECONDS
     try:
@@ -73,14 +71,14 @@ def complete(job_id: UUID) -> None:
 
 
 def attempt(job: Job, token: int) -> None:
-    """Bundle and issue under the token of a claim, and record the outcome."""
+    """Bundle the files and issue the receipt under the token of a claim, and record the outcome."""
     try:
         with heartbeat(partial(renew, job.job_id, token)) as beat:
             bundle = make_or_repair(job, token, beat.check)
         if bundle:
             issue(job, token, bundle)
     except LeaseLost:
-        # Taken over, or cancelled: no receipt names what this attempt has stored.
+        # Taken over, or cancelled: no receipt references this attempt's object.
         log.warning("completion_lost")
         bundles.discard(bundles.folder_of_attempt(job, token))
     except storage.StorageError as error:
@@ -273,9 +271,9 @@ def fail_exhausted() -> None:
 # ---- Replaced and missing files -------------------------------------------------------------------------------------
 
 # The object is missing, unreferenced, or of another dataset or schema version, so the chunk is exported again. In the
-# last case, its path becomes one of its own version: jobs of two versions would otherwise replace each other's files
-# for ever. This is the only transition from done to pending, and happens only before the job has ended. A reused chunk
-# was refunded at its end, and must not be again.
+# last case, the chunk gets a path of its schema version: jobs of two versions would otherwise replace each other's
+# files forever. This is the only transition from done to pending, and happens only before the job has ended. A reused
+# chunk was refunded at its end, and must not be refunded again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
@@ -321,7 +319,7 @@ WITH ours AS MATERIALIZED (
 
 
 def export_missing_again(job: Job, token: int) -> int:
-    """Queue the chunks whose files are gone for another export, and return how many there are.
+    """Queue the chunks whose files are missing for another export. Return their number.
 
     For EXPORT_STORAGE_PATIENCE_SECONDS this costs no attempt, because another schema version of the dataset may be
     exported to the same paths. Later, the last attempt fails the job.

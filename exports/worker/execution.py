@@ -45,10 +45,10 @@ from exports.worker.transitions import ChunkResult, JobProgress
 
 log = structlog.get_logger(__name__)
 
-# How long a worker claims chunks for one message. A message costs Celery some 4 ms, as much as a small chunk; but only
-# between two messages can Celery shut down, or run another task.
+# Time that a worker spends on one message. A message costs Celery about 4 ms, as much as a small chunk, but Celery can
+# shut down or run another task only between messages.
 DRAIN_SECONDS = 5
-# How long it exports chunks before it checks the next batch for reuse, so that neither kind blocks the other.
+# Time for exports before the next batch is checked for reuse, so that neither kind of work blocks the other.
 TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
@@ -69,19 +69,19 @@ def drain() -> None:
 def export_some(session: database.SourceSession) -> bool:
     """Export chunks until none is ready or TURN_SECONDS are over. Return whether there were any."""
     until = time.monotonic() + TURN_SECONDS
-    some = False
+    has_exported = False
     while time.monotonic() < until:
-        storage.require_writable()  # nothing is read from the source that cannot be stored
+        storage.require_writable()  # do not read rows that cannot be stored
         since = time.monotonic()
         claims = next_claims(session)
         if not claims:
             session.close()  # another worker may have the slot by now, and connect
             break
-        some = True
+        has_exported = True
         if claims[0].started_job:
             metrics.job_moved(JobStatus.RUNNING)
         run_batch(claims, session, since)
-    return some
+    return has_exported
 
 
 def next_claims(session: database.SourceSession) -> list[Claim]:
@@ -92,13 +92,13 @@ def next_claims(session: database.SourceSession) -> list[Claim]:
 
 
 def run_batch(claims: list[Claim], session: database.SourceSession, since: float) -> None:
-    """Run claimed chunks of one job. Each calls the source while the file of the chunk before it is uploaded.
+    """Run claimed chunks of one job. Each calls the source while the file of the previous one is uploaded.
 
     `since`: the `time.monotonic()` before their claim.
     """
     session.may_still_run = False
     with Batch(claims, session, record_successes) as batch, ExitStack() as unfinished:
-        finish_last: Callable[[], None] = nothing
+        finish_last: Callable[[], None] = no_op
         for claim in batch:
             advance = in_own_context(run_chunk(claim, session, batch, since))
             unfinished.callback(advance)  # also after an error; it does nothing when the chunk is over
@@ -107,7 +107,7 @@ def run_batch(claims: list[Claim], session: database.SourceSession, since: float
             finish_last = advance
 
 
-def nothing() -> None: ...
+def no_op() -> None: ...
 
 
 def in_own_context(steps: Iterator[None]) -> Callable[[], None]:
@@ -139,7 +139,7 @@ def stop_without_servers() -> Iterator[None]:
 
 
 def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
-    """Bring one claimed chunk to an outcome, and record it under the fencing token, or leave that to the batch.
+    """Process one claimed chunk, and record its outcome under the fencing token, or leave that to the batch.
 
     This yields when another chunk may call the source, while the file of this one is uploaded.
     """
@@ -219,7 +219,7 @@ def produce(claim: Claim, session: database.SourceSession, batch: Batch, since: 
 def reuse(claim: Claim, *, for_pack: bool = False) -> ChunkResult | None:
     """Return the file at the chunk's path if it may be reused and its ETag is the recorded one.
 
-    `for_pack`: with its bytes, which takes one request as well.
+    `for_pack`: also read its bytes, which takes no further request.
     """
     known, content = claim.known_file, None
     if not claim.may_reuse or known is None:
@@ -243,7 +243,7 @@ def export(
 ) -> Iterator[None]:
     """Read the rows once and stream them into the object. An upload that is not committed leaves no object.
 
-    The last request, which is the only one of a small object, is sent by another thread if there are more chunks.
+    The last request, the only one of a small object, is sent by another thread if the batch has more chunks.
     """
     with storage.Upload(
         claim.path,
@@ -331,7 +331,7 @@ def record_successes(ended: list[Ended], keep_slots: bool) -> None:  # noqa: FBT
 
 
 def packed(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim, ChunkResult]]:
-    """Keep the small files of several chunks of one job in a pack, where the job's delivery needs their bytes."""
+    """Store the small files of a job's chunks in a pack, if the job's delivery needs their bytes."""
     if len(results) == 1:
         return results
     first = results[0][0]
@@ -377,7 +377,7 @@ def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None
 def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
     """Return the older file at the chunk's path, if the source failed and the job accepts such a file.
 
-    Raises ChunkUploadFailed if the storage cannot say whether it is there.
+    Raises ChunkUploadFailed if the storage fails.
     """
     if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
         return None
@@ -447,7 +447,7 @@ def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
 
 
 def for_packs(claims: list[Claim]) -> Iterator[bool]:
-    """Return for each of these chunks whether its file belongs into their pack, which limits the memory they take."""
+    """Yield for each chunk whether its file fits into the batch's pack, whose size bounds the memory."""
     size = 0
     for claim in claims:
         more = claim.known_file.bytes if claim.known_file else 0
@@ -457,7 +457,7 @@ def for_packs(claims: list[Claim]) -> Iterator[bool]:
 
 
 def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT001 - by `map`
-    """Return as `reuse` does, and None when the object store does not respond: then the chunk is exported."""
+    """Return the reusable file, or None. If the storage fails, also return None: the chunk is then exported."""
     try:
         return reuse(claim, for_pack=for_pack)
     except storage.StorageError:
@@ -472,7 +472,7 @@ def finish_reused(results: list[tuple[Claim, ChunkResult]]) -> None:
 
 
 def queue_missing(claims: list[Claim]) -> None:
-    """Queue chunks whose file is gone or has changed for a call."""
+    """Queue chunks whose file is gone or has changed, so that they are exported."""
     if claims:
         transitions.release(claims, attempt=0)
         wakeups.chunks(waiting=len(claims))

@@ -113,9 +113,9 @@ WITH alternation AS MATERIALIZED (
 )
 """
 
-# More chunks of the same job, where the dataset's chunks take milliseconds: they run one after the other, as one call
-# at a time needs one slot. A batch takes at most its share of what waits, so that other workers have work too. A chunk
-# whose attempt was lost may have killed its worker, and runs alone.
+# More chunks of the same job, if the dataset's chunks take milliseconds. They run one after the other, so they share a
+# slot. A batch takes at most its share of the waiting chunks, so that other workers have work too. A chunk whose
+# attempt was lost may have killed its worker, and runs alone.
 MORE = """
 , wanted AS MATERIALIZED (
     SELECT job_id, chunk_id, coalesce((%(sizes)s::jsonb ->> dataset)::int, 1) AS size,
@@ -127,7 +127,7 @@ MORE = """
         SELECT count(*) AS chunks FROM (
             SELECT FROM exports_chunk c
             WHERE c.job_id = wanted.job_id AND c.status = 'pending' AND NOT c.reusable
-            LIMIT least(wanted.size * wanted.workers, %(most_counted)s)
+            LIMIT least(wanted.size * wanted.workers, %(max_counted)s)
         ) counted
     ) waiting
 ), more AS MATERIALIZED (
@@ -136,13 +136,13 @@ MORE = """
         WHERE c.job_id = (SELECT job_id FROM wanted) AND c.status = 'pending' AND NOT c.reusable AND c.attempts = 0
           AND c.id <> (SELECT chunk_id FROM wanted)
         ORDER BY c.seq LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED
-    ) next LIMIT %(most)s
+    ) next LIMIT %(max_chunks)s
 )
 """
 
 
 def take(chunks: str) -> str:
-    """Return the CTEs that give the slot and these chunks, a condition on `c` and `fence`, the same token."""
+    """Return the CTEs that give the slot and some chunks the same token. `chunks`: a condition on `c` and `fence`."""
     return f"""
 , fence AS MATERIALIZED (
     SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
@@ -220,13 +220,13 @@ def claim(*, backend: str) -> Claim | None:
 
 
 MAX_BATCH = 32  # chunks of a batch
-MOST_COUNTED = 1024  # waiting chunks that a claim looks at to find its share
+MAX_COUNTED = 1024  # waiting chunks that a claim counts to find its share
 
 
 def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
-    """Claim as `claim` does, and with the next chunk more of its job, under the same token and for the same slot.
+    """Claim the next chunk and a slot, and more chunks of the same job under the same token.
 
-    `sizes`: how many chunks to claim at once, at most MAX_BATCH, by the name of the dataset; 1 for others.
+    `sizes`: the number of chunks to claim at once by dataset, at most MAX_BATCH; 1 for other datasets.
     """
     rows = sql.rows(
         PREPARED_CLAIM_BATCH,
@@ -234,8 +234,8 @@ def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
         sizes=orjson.dumps(sizes).decode(),
-        most=MAX_BATCH,
-        most_counted=MOST_COUNTED,
+        max_chunks=MAX_BATCH,
+        max_counted=MAX_COUNTED,
     )
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 
@@ -244,7 +244,7 @@ SLOTS_LEFT = "SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND num
 
 
 def slots_left() -> int:
-    """Return how many more calls may run now, as far as datasets do not limit theirs."""
+    """Return the number of free slots. Datasets may have lower limits."""
     return int(sql.scalar(SLOTS_LEFT, slots=settings.SLUICE.export_db_slots))
 
 

@@ -46,7 +46,7 @@ class JobProgress:
     total: int
     done: int
     failed: int
-    chunks: int  # that this transition ended, or left waiting for a retry; with the sums of their files
+    chunks: int  # that this transition ended or queued for a retry; below, the sums of their files
     new_rows: int
     new_bytes: int
     chunk_ids: Collection[int] = ()  # that `finish` finished; the others were lost
@@ -117,8 +117,8 @@ SETTLE = (
 PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
 PROGRESS_OF_MANY = PROGRESS.replace(" FROM", ", ARRAY(SELECT id FROM ended) AS chunk_ids FROM")
 
-# One chunk, or a batch of reused ones. One chunk is found by its id: a plan for a list that was made when the table was
-# small would later scan the whole table.
+# One chunk, or a batch of reused ones. A single chunk is looked up by id: a plan for lists, made while the table was
+# small, would later scan the whole table.
 FINISH_ONE = """
 WITH ended AS (
     UPDATE exports_chunk
@@ -172,7 +172,7 @@ PREPARED_FINISH_MANY = sql.PreparedStatement(FINISH_MANY + RECORD_FILE + SETTLE 
 def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False) -> JobProgress | None:
     """Finish chunks of one job: rows, files, slots, and the job's counters in one statement.
 
-    Lost claims are skipped. Returns None when all were lost. `keep_slots` if a call may still run: the reaper ends the
+    Lost claims are skipped. Return None when all were lost. `keep_slots` if a call may still run: the reaper ends the
     call and frees the slots when their lease expires.
     """
     values: dict[str, list[Any]] = {name: [getattr(file, name) for _, file in results] for name in RESULT_FIELDS}

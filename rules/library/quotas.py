@@ -16,10 +16,10 @@ class QuotaExceeded(quotas.QuotaExceeded):
 
 def charge(user_id: int) -> None:
     """Charge a version. Call in the transaction that stores it. Raises QuotaExceeded."""
-    most = settings.SLUICE.etl_daily_rule_versions
-    if not RuleUsage.objects.charge(user_id, "versions", most=most):
+    limit = settings.SLUICE.etl_daily_rule_versions
+    if not RuleUsage.objects.charge(user_id, "versions", limit=limit):
         REFUSED.inc()
-        reason = f"You have used all {most:,} rule versions of today"
+        reason = f"You have used all {limit:,} rule versions of today"
         raise QuotaExceeded.of_day(reason)
 
 

@@ -35,12 +35,12 @@ class RuleQuerySet(models.QuerySet["Rule"]):
         return self.filter(deleted_at=None)
 
     def with_text_bytes(self) -> Self:
-        """Add `text_bytes`, the size of the schema's JSON text; an instruction is small."""
+        """Annotate `text_bytes`, the size of the schema's JSON text. The prompt is too small to matter."""
         return self.annotate(text_bytes=Coalesce(Length(Cast("json_schema", models.TextField())), 0))
 
 
 class Rule(RuleFields):
-    """How Markdown becomes JSON: the current content. `RuleVersion` stores every version."""
+    """The instructions for turning Markdown into JSON: the current content. `RuleVersion` stores every version."""
 
     rule_id = models.BigAutoField(primary_key=True)
     owner = models.ForeignKey(

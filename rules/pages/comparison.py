@@ -18,9 +18,9 @@ LABELS = {
 }
 AROUND = 3  # context lines before and after a change
 # Longer texts may take seconds to compare.
-MOST_LINES = 3_000
-# So may fewer lines that repeat: difflib compares each with all equal ones.
-MOST_PAIRS = 20_000
+MAX_LINES = 3_000
+# Fewer lines may also take seconds if they repeat: difflib compares each with all equal ones.
+MAX_PAIRS = 20_000
 UNCOMPARED = "Too many similar lines to compare: the old text, then the new text."
 
 
@@ -52,9 +52,9 @@ def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[FieldDiff]:
 
 def compared(old: str, new: str) -> Iterator[DiffLine]:
     before, after = old.splitlines(), new.splitlines()
-    if max(len(before), len(after)) > MOST_LINES:
+    if max(len(before), len(after)) > MAX_LINES:
         return
-    if pairs(before, after) > MOST_PAIRS:
+    if pairs(before, after) > MAX_PAIRS:
         yield DiffLine(kind="where", text=UNCOMPARED)
         yield from (DiffLine(kind="removed", text=line) for line in before)
         yield from (DiffLine(kind="added", text=line) for line in after)
@@ -64,10 +64,10 @@ def compared(old: str, new: str) -> Iterator[DiffLine]:
 
 
 def pairs(before: list[str], after: list[str]) -> int:
-    """Return how many pairs of equal lines difflib compares. From 200 lines on, it skips lines that are more than a
-    hundredth of the text, such as the brackets of a schema."""
-    most = len(after) // 100 + 1 if len(after) >= 200 else len(after)  # noqa: PLR2004 - difflib's own number
-    counts = {line: number for line, number in Counter(after).items() if number <= most}
+    """Return the number of pairs of equal lines that difflib compares. From 200 lines on, it skips lines that are more
+    than a hundredth of the text, such as the brackets of a schema."""
+    max_count = len(after) // 100 + 1 if len(after) >= 200 else len(after)  # noqa: PLR2004 - difflib's own number
+    counts = {line: number for line, number in Counter(after).items() if number <= max_count}
     return sum(number * counts.get(line, 0) for line, number in Counter(before).items())
 
 

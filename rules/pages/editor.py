@@ -60,14 +60,14 @@ class Editor(RulesPage):
 
 
 class New(Editor):
-    """Create a rule. `?from=` is the rule to copy."""
+    """The editor of a new rule. `?from=` is the rule to copy."""
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
         source = whole_number(request.GET.get("from", ""))
         form = forms.copy_of(access.visible(self.user, source)) if source else forms.empty()
         form.read()
-        form.forgive_missing_name()
+        form.hide_missing_name()
         return self.show(form=form, samples=catalog.visible_to(self.user).filter(owner=None).order_by("name"))
 
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -141,7 +141,7 @@ class Check(RulesPage):
 
 
 class Fields(Editor):
-    """Add or remove a field of the table. Returns the check for htmx, else the editor with the changed schema."""
+    """Changes of the table of fields. The response is the check for htmx, else the editor with the changed schema."""
 
     audited = NOTHING
     fragment_name = "rules/_checked.html"
@@ -161,7 +161,7 @@ def checked(form: RuleForm, request: HttpRequest) -> dict[str, Any]:
     """Validate the form. Return the schema's text if the browser has another, and whether its table is another."""
     form.read()
     if not request.POST.get("rule"):
-        form.forgive_missing_name()
+        form.hide_missing_name()
     is_wanted = form.table.is_applied or "format" in request.POST
     has_table = fields.SHOWN in request.POST
     return {"formatted": form.formatted() if is_wanted else None, "has_table": has_table}

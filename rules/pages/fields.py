@@ -18,9 +18,9 @@ NAME = "field-{}-{}"
 SHOWN = "fields_shown"
 ADD, REMOVE = "add_field", "remove_field"
 ROOT = "root"
-MOST_ROWS = 200
-MOST_LEVELS = 5
-MOST_CHARACTERS = 100_000  # a group with a long name would repeat it for each of its fields
+MAX_ROWS = 200
+MAX_LEVELS = 5
+MAX_CHARACTERS = 100_000  # a group with a long name would repeat it for each of its fields
 OTHER = "other"
 TYPES = {
     "string": "Text",
@@ -63,12 +63,12 @@ class FieldError(ValueError):
 
 # ---- The rows of a schema -------------------------------------------------------------------------------------------
 def rows_of(schema: Any) -> list[Row]:
-    """Return the fields of a schema and of its groups, at most MOST_ROWS and MOST_CHARACTERS of their pointers."""
+    """Return the fields of a schema and of its groups, at most MAX_ROWS and MAX_CHARACTERS of their pointers."""
     rows: list[Row] = []
     characters = 0
     for row in walk(schema, "", 0):
         characters += len(row.pointer)
-        if len(rows) == MOST_ROWS or characters > MOST_CHARACTERS:
+        if len(rows) == MAX_ROWS or characters > MAX_CHARACTERS:
             break
         rows.append(row)
     return rows
@@ -76,7 +76,7 @@ def rows_of(schema: Any) -> list[Row]:
 
 def walk(schema: Any, pointer: str, level: int) -> Iterator[Row]:
     group, place = group_in(schema, pointer)
-    if group is None or level == MOST_LEVELS:
+    if group is None or level == MAX_LEVELS:
         return
     required = group.get("required")
     for name, inside in properties_of(group).items():
@@ -132,7 +132,7 @@ def one_line(text: str) -> str:
 def shown_in(data: Mapping[str, Any]) -> list[Row]:
     """Return the rows as the form showed them: none if it has no table, or an invalid one."""
     try:
-        rows = [Row(**each) for each in orjson.loads(str(data.get(SHOWN, "")))][:MOST_ROWS]
+        rows = [Row(**each) for each in orjson.loads(str(data.get(SHOWN, "")))][:MAX_ROWS]
     except (orjson.JSONDecodeError, TypeError):
         return []
     return rows if all(map(is_valid, rows)) else []

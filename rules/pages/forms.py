@@ -22,9 +22,9 @@ from rules.pages.schema_text import Place, SchemaSize
 from rules.schema.json_schema import PLACE
 
 SCHEMA = "json_schema"
-# The checkbox, and what a browser sends for it.
+# The checkbox, and the value that a browser sends for it.
 COMPLETE, CHECKED = "require_complete", "on"
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 UNREADABLE = "The table was not applied, because the schema's text is not valid JSON. Fix the text first."
 NEW_SCHEMA = {
     "type": "object",
@@ -52,9 +52,8 @@ class FormError:
 
 @dataclass(slots=True, kw_only=True)
 class FieldTable:
-    """The table of the schema's fields. `shown` and `typed`: the rows that the browser has; `rows`: those to show.
-
-    They stay as typed while an edit is refused, or the text cannot be read: `is_kept`.
+    """The table of the schema's fields. `shown`: the rows that the page was sent with; `typed`: those that it returned;
+    `rows`: those to show. `is_kept`: they stay as typed, because an edit was refused or the text cannot be read.
     """
 
     shown: list[Row] = field(default_factory=list)
@@ -91,14 +90,14 @@ class FieldTable:
 
     @property
     def is_current(self) -> bool:
-        """Whether the browser has the rows: replacing them would interrupt the user."""
+        """Whether the browser already shows the rows. Replacing them would only interrupt the user."""
         return self.is_kept or fields.same_table(self.rows, self.typed, self.shown)
 
 
 class RuleForm(forms.Form):
     """A rule as typed; the template renders its fields. `since`: the version that the editing started from.
 
-    `table` has the fields of the schema. Edits of the table are in the schema's text from the start.
+    `table` has the fields of the schema. Edits of the table are applied to the schema's text first.
     """
 
     name = forms.CharField(required=False, strip=False)
@@ -180,7 +179,7 @@ class RuleForm(forms.Form):
             self.flaws.append(self.table.flaw)
         return None if self.flaws else values
 
-    def forgive_missing_name(self) -> None:
+    def hide_missing_name(self) -> None:
         """Do not report the empty name of a new rule before the user saves it."""
         left = [flaw for flaw in self.flaws if flaw.field != "name" or self.typed("name")]
         self.lacks_name, self.flaws = len(left) < len(self.flaws), left
@@ -198,7 +197,7 @@ class RuleForm(forms.Form):
         return whole_number(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
-        shown = errors[:MOST_SHOWN]
+        shown = errors[:MAX_SHOWN]
         seek = finder(self.typed(SCHEMA), [error.pointer.removeprefix(PLACE) for error in shown])
         for error in shown:
             field = field_of(error.pointer)
@@ -207,7 +206,7 @@ class RuleForm(forms.Form):
             found = seek(inside) if field == SCHEMA else None
             self.flaws.append(FormError(field=field, label=label, detail=error.detail, pointer=inside, place=found))
         if self.is_bound:
-            self.is_valid()  # which Django wants before errors are added
+            self.is_valid()  # Django requires this before errors are added
             show_in(self, BadInput(*errors), fields=field_of)
 
 

@@ -22,15 +22,15 @@ MALFORMED = "malformed"
 STEP = "  "
 # Longer texts are refused without parsing: indentation never makes the largest schema this long, and finding the
 # positions of all values in some megabytes takes a minute.
-MOST_TYPED = 8 * SAVED.size
-LONGEST_LIST = 80  # characters of a list on one line
+MAX_TYPED = 8 * SAVED.size
+MAX_LIST = 80  # characters of a list on one line
 Span = tuple[int, int]
 Tokens = Iterator[re.Match[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A position in a text. `line` counts from 1; `start` and `end` are what a browser selects."""
+    """A position in a text. `line` counts from 1; `start` and `end`: the selection in a browser."""
 
     line: int
     start: int
@@ -43,12 +43,12 @@ class SchemaSize:
 
     size: int
     levels: int
-    most_size: int = SAVED.size
-    most_levels: int = SAVED.depth
+    max_size: int = SAVED.size
+    max_levels: int = SAVED.depth
 
     @property
     def is_within(self) -> bool:
-        return self.size <= self.most_size and self.levels <= self.most_levels
+        return self.size <= self.max_size and self.levels <= self.max_levels
 
 
 def write(schema: Any) -> str:
@@ -72,7 +72,7 @@ def block(begin: str, parts: list[str], end: str, margin: str) -> str:
 
 
 def is_short(values: list[Any]) -> bool:
-    return not any(isinstance(value, dict | list) for value in values) and len(flat(values)) <= LONGEST_LIST
+    return not any(isinstance(value, dict | list) for value in values) and len(flat(values)) <= MAX_LIST
 
 
 def flat(value: Any) -> str:
@@ -102,7 +102,7 @@ def read(text: str) -> Any:
 
 
 def is_too_long(text: str) -> bool:
-    return len(text) > MOST_TYPED
+    return len(text) > MAX_TYPED
 
 
 def broken_at(text: str) -> Place | None:
@@ -117,7 +117,7 @@ def broken_at(text: str) -> Place | None:
 
 
 def schema_size(schema: Any) -> SchemaSize:
-    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, most=SAVED.depth))
+    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, max_levels=SAVED.depth))
 
 
 def place(text: str, span: Span) -> Place:

@@ -1,6 +1,6 @@
-"""Extension keywords of schemas: how the pieces of a long document are merged, and what is checked afterwards.
+"""Extension keywords of schemas: the merge of the pieces of a long document, and the checks afterwards.
 
-Validators ignore unknown keywords, so a misspelled value would have no effect, and its user would never know.
+Validators ignore unknown keywords, so a misspelled value would have no effect, and the user would not notice.
 """
 
 from collections.abc import Iterator

@@ -179,11 +179,11 @@ def remote_references(value: Any, pointer: str, *, names: bool = False) -> Itera
     if not isinstance(value, dict):
         return
     for name, inside in value.items():
-        where = join(pointer, name)
+        place = join(pointer, name)
         if name in subschemas.REFERENCES and isinstance(inside, str) and not inside.startswith("#"):
-            yield refusal(where, "remote_reference", "Must begin with #. Remote schemas are not fetched.")
+            yield refusal(place, "remote_reference", "Must begin with #. Remote schemas are not fetched.")
         elif names or name not in subschemas.DATA:
-            yield from remote_references(inside, where, names=not names and name in subschemas.MAPS)
+            yield from remote_references(inside, place, names=not names and name in subschemas.MAPS)
 
 
 def draft_errors(schema: dict[str, Any]) -> Iterator[InputError]:
@@ -198,7 +198,7 @@ def draft_errors(schema: dict[str, Any]) -> Iterator[InputError]:
 
 
 def pattern_errors(parts: Parts) -> Iterator[InputError]:
-    patterns = [(pointer, text) for where, part in parts.parts.items() for pointer, text in patterns_in(part, where)]
+    patterns = [(pointer, text) for start, part in parts.parts.items() for pointer, text in patterns_in(part, start)]
     if len(patterns) > MAX_PATTERNS:
         yield refusal("", "too_many_patterns", f"Must not have more than {MAX_PATTERNS} patterns.")
         return
@@ -210,11 +210,11 @@ def pattern_errors(parts: Parts) -> Iterator[InputError]:
             yield refusal(pointer, "invalid_pattern", detail)
 
 
-def patterns_in(part: Part, where: str) -> Iterator[tuple[str, str]]:
+def patterns_in(part: Part, pointer: str) -> Iterator[tuple[str, str]]:
     if isinstance(pattern := part.schema.get("pattern"), str):
-        yield f"{where}/pattern", pattern
+        yield f"{pointer}/pattern", pattern
     if isinstance(members := part.schema.get("patternProperties"), dict):
-        yield from ((join(f"{where}/patternProperties", pattern), pattern) for pattern in members)
+        yield from ((join(f"{pointer}/patternProperties", pattern), pattern) for pattern in members)
 
 
 def complexity_errors(parts: Parts, bounds: Bounds) -> Iterator[InputError]:
@@ -236,7 +236,7 @@ def compile_errors(schema: dict[str, Any]) -> Iterator[InputError]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compiled schema. `evaluations`: how often one value can be evaluated at most."""
+    """A compiled schema. `evaluations`: the maximum number of evaluations of one value."""
 
     validator: jsonschema_rs.Validator
     evaluations: int
@@ -275,9 +275,11 @@ def draft_of(schema: dict[str, Any]) -> str | None:
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-def levels_of(value: Any, *, most: int) -> int:
-    """Return the number of nested levels of objects and lists, or `most` + 1 if there are more."""
-    return next((levels for levels in range(most + 1) if not exact_json.nested_deeper(value, levels)), most + 1)
+def levels_of(value: Any, *, max_levels: int) -> int:
+    """Return the number of nested levels of objects and lists, or `max_levels` + 1 if there are more."""
+    return next(
+        (levels for levels in range(max_levels + 1) if not exact_json.nested_deeper(value, levels)), max_levels + 1
+    )
 
 
 def size_of(value: Any) -> int:

@@ -19,8 +19,8 @@ from config.platform.http.problems import MAX_POINTER, InputError
 # Limits of the analysis: the sum of evaluations over all parts, and the steps between parts.
 MAX_TOTAL = 50_000
 MAX_STEPS = 100_000
-# For each `unevaluatedProperties`, the library copies what the schemas beside it name, once for each reference to them,
-# in 70 bytes each.
+# For each `unevaluatedProperties`, the library copies the names in the schemas beside it, once for each reference to
+# them, in 70 bytes each.
 MAX_COPIES = 100_000
 # Levels of an instance. Recursive schemas are followed to this depth.
 MAX_LEVELS = 64
@@ -110,10 +110,10 @@ class Parts:
             return
         part = self.parts[pointer] = Part(schema)
         self.collect_anchors(schema, pointer)
-        for kind, where, inside, rest in subschemas_in(schema):
+        for kind, relative, inside, rest in subschemas_in(schema):
             if isinstance(inside, dict):  # true and false have no subschemas
                 self.spend(1)
-                target = pointer + where
+                target = pointer + relative
                 part.steps.append(Step(kind, target, **rest))
                 self.add(inside, target)
 
@@ -202,7 +202,7 @@ def member_at(value: Any, token: str) -> Any:
 
 
 def iter_growing(parts: dict[str, Part]) -> Iterator[str]:
-    """Yield the names, also those that are added during the iteration."""
+    """Yield the names, including those that are added during the iteration."""
     seen = 0
     while seen < len(parts):
         batch = list(parts)[seen:]

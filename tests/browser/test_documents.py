@@ -150,7 +150,7 @@ def test_a_refused_upload_shows_the_api_error(page: Page, watch: PageMonitor) ->
     messages = page.locator(".uploads li")
     expect(messages).to_contain_text("This is a RTF file. The configured OCR provider supports")
     expect(messages.get_by_role("button", name="Try again")).to_be_hidden()
-    page.evaluate("document.querySelector('[data-upload]').dataset.most = 5")
+    page.evaluate("document.querySelector('[data-upload]').dataset.maxBytes = 5")
     drop(page, ("large.txt", b"Hello."))
     expect(page.locator(".uploads li").nth(1)).to_contain_text("Not uploaded: the file is larger than 52.4 MB")
     assert not Task.objects.exists()

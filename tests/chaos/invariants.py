@@ -135,7 +135,7 @@ def nothing_is_leased() -> bool:
 
 
 def all_deliveries_ended() -> bool:
-    return not (Delivery.objects.filter(status="pending").exists() or Event.objects.untold().exists())
+    return not (Delivery.objects.filter(status="pending").exists() or Event.objects.without_deliveries().exists())
 
 
 def no_upload_is_open() -> bool:

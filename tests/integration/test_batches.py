@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow batches any time, so that a slow machine does not split them."""
     monkeypatch.setattr(batches, "BATCH_SECONDS", 60)
-    monkeypatch.setattr(batches, "AIM_SECONDS", 30)
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 30)
 
 
 def claim_batch(size: int = 32) -> list[Claim]:
@@ -478,7 +478,7 @@ def durations() -> batches.ChunkDurations:
 def test_the_batch_size_follows_the_durations_of_recent_chunks(
     durations: batches.ChunkDurations, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int | None
 ) -> None:
-    monkeypatch.setattr(batches, "AIM_SECONDS", 0.125)
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.125)
     for _ in range(10):
         durations.note("things", seconds)
     assert durations.sizes().get("things") == size

@@ -760,7 +760,7 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
 ) -> None:
     """A40: otherwise a delivery with one file that cannot be copied would fill the storage."""
     monkeypatch.setattr(packs, "FILES", 8)
-    monkeypatch.setattr(batches, "AIM_SECONDS", 0)  # no batch packs a file before
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()
     folder = f"_receipts/{job.pk}/"
@@ -789,7 +789,7 @@ def test_a_delivery_is_created_again_after_its_worker_was_killed(
 ) -> None:
     """A12, A26: SIGKILL after its first pack. The sweep deletes the objects of the killed attempt."""
     monkeypatch.setattr(packs, "FILES", 2)
-    monkeypatch.setattr(batches, "AIM_SECONDS", 0)  # no batch packs a file before
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()

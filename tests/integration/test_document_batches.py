@@ -308,7 +308,7 @@ def counting_descriptors(during: list[int], before: set[Path]) -> Callable[..., 
 def test_a_request_above_the_limit_is_413(api: APIClient, settings: LazySettings) -> None:
     from etl.ingest.multipart import FILES
 
-    limit = FILES[BATCHES].most
+    limit = FILES[BATCHES].limit
     assert limit > settings.SLUICE.etl_max_batch_bytes
     assert FILES[BATCHES].problem().body()["code"] == "batch_too_large"
 

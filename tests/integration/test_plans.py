@@ -89,7 +89,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
         "claim a batch": Case(
             work=lambda _: leases.claim_batch(backend="test", sizes=dict.fromkeys(million.DATASETS, leases.MAX_BATCH)),
             by=("exports_chunk_ready", "exports_chunk_waiting", "exports_chunk_of_status"),
-            most=leases.MOST_COUNTED,
+            most=leases.MAX_COUNTED,
         ),
         # Every second chunk of the job has to be exported.
         "claim what may be reused": Case(

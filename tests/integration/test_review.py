@@ -203,9 +203,9 @@ def test_only_completed_tasks_with_data_are_corrected(alice: User, api: APIClien
 
 
 def test_a_correction_of_very_many_values_is_one_event(alice: User, api: APIClient) -> None:
-    lines = ",".join(f'{{"item": "{n}"}}' for n in range(review.MOST_EVENTS + 1))
+    lines = ",".join(f'{{"item": "{n}"}}' for n in range(review.MAX_EVENTS + 1))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}]}}')
-    assert correct(api, task, {"lines": [{"item": f"x{n}"} for n in range(review.MOST_EVENTS + 1)]}).status_code == 200
+    assert correct(api, task, {"lines": [{"item": f"x{n}"} for n in range(review.MAX_EVENTS + 1)]}).status_code == 200
     (event,) = history(api, task)
     assert event["pointer"] == ""
     assert event["change"]["before"]["lines"][0] == {"item": "0"}

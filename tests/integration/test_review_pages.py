@@ -10,7 +10,7 @@ from django.test import Client
 
 from config.platform import exact_json
 from etl.models import ReviewEvent, Task
-from etl.pages.edit_form import MOST_FIELDS, ROWS
+from etl.pages.edit_form import MAX_FIELDS, ROWS
 from etl.pipeline import review
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
@@ -166,7 +166,7 @@ def test_the_first_of_two_concurrent_changes_is_kept(task: Task, client: Client,
 
 def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
     """B37: a long list is shown some rows at a time; the others stay unchanged."""
-    count = MOST_FIELDS
+    count = MAX_FIELDS
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}}}' for n in range(count))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}]}}')
     whole = client.get(path(task)).content.decode()
@@ -189,7 +189,7 @@ def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
 
 def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> None:
     """B37: added rows do not change the division into parts."""
-    lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MOST_FIELDS // 3 - 5))
+    lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MAX_FIELDS // 3 - 5))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}], "tags": ["a", "b"]}}')
     count = len(data(task)["lines"])
     added = {f"v/lines/{count + n}/item": f"New {n}" for n in range(20)}

@@ -372,7 +372,7 @@ def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
     response = me.post(reverse("check-rule"), {**TYPED, "format": "1"})
     assert response.context["form"].flaws == []
     size = response.context["form"].schema_size
-    assert (size.levels, size.most_levels, size.most_size) == (3, 32, 65536)
+    assert (size.levels, size.max_levels, size.max_size) == (3, 32, 65536)
     assert response.context["formatted"] == schema_text.write(SCHEMA)
     assert me.post(reverse("check-rule"), {**TYPED, "json_schema": "{", "format": "1"}).context["formatted"] is None
 

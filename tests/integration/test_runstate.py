@@ -434,9 +434,9 @@ def test_active_run_states_are_found_among_other_keys(settings: LazySettings) ->
     harm(12, "status=odd")
     for key in ("odd[*]?:task:x", "odd[*]?:recovery", "oddy:task:5", "task:5"):
         valkey().set(key, "x")
-    found = [task_id for batch in runstate.scan_open(size=7, most=100) for task_id in batch]
+    found = [task_id for batch in runstate.scan_open(size=7, max_batches=100) for task_id in batch]
     assert set(found) == set(range(13, 41))
-    assert sum(1 for _ in runstate.scan_open(size=7, most=2)) <= 2
+    assert sum(1 for _ in runstate.scan_open(size=7, max_batches=2)) <= 2
 
 
 # ---- Facts ----------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_it_reads_some_chunks_of_a_large_export(dataset: Dataset, alice: User) -
     plans = [plan for statement, plan in plans_of(lambda _: workers.chart_of(job)) if "generate_series" in statement]
     scans = [node for node in nodes(plans[0]) if node.get("Relation Name") == "exports_chunk"]
     assert [node["Index Name"] for node in scans] == ["exports_chunk_seq"]
-    assert sum(map(rows_of, scans)) <= workers.MOST
+    assert sum(map(rows_of, scans)) <= workers.MAX_CHUNKS
     chart = workers.chart_of(job)
     assert chart
     assert (chart.step, sum(len(lane.bars) for lane in chart.lanes)) == (3, 334)

@@ -126,8 +126,8 @@ MUTANTS = [
     ),
     SCRIPT(
         name="allow one attempt after the last",
-        old="if tonumber(redis.call('HGET', key, move.attempts) or '') >= move.most then",
-        new="if tonumber(redis.call('HGET', key, move.attempts) or '') > move.most then",
+        old="if tonumber(redis.call('HGET', key, move.attempts) or '') >= move.max_attempts then",
+        new="if tonumber(redis.call('HGET', key, move.attempts) or '') > move.max_attempts then",
         tests=runstate("attempts_are_counted_up_to_the_maximum"),
     ),
     SCRIPT(
@@ -240,8 +240,8 @@ MUTANTS = [
     ),
     CONTROL(
         name="do not record a cancel",
-        old="    completion.record(outcome.state)\n\n\ndef why_not",
-        new="\n\ndef why_not",
+        old="    completion.record(outcome.state)\n\n\ndef refusal_detail",
+        new="\n\ndef refusal_detail",
         tests=control("a_pending_task_is_cancelled"),
     ),
     Mutant(

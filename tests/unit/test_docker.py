@@ -425,7 +425,7 @@ def test_the_proxy_passes_static_files_and_event_streams() -> None:
     sized = re.findall(r"^location [=~] (\S+) \{\n *include /tmp/proxy/size.conf", PROXY, re.MULTILINE)
     assert {each.removeprefix("^").removesuffix("$") for each in sized} == set(multipart.FILES)
     most = int(subprocess.check_output(["sh", "-c", f"echo $(({START_SIZE}))"], text=True))
-    assert max(taken.most for taken in multipart.FILES.values()) < most
+    assert max(taken.limit for taken in multipart.FILES.values()) < most
     bound = int(re.search(r"client_max_body_size (\d+)m;", PROXY)[1]) * 1024**2  # type: ignore[index]
     assert bound > settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     streams = [path for path in every_path(get_resolver()) if path.endswith("/events")]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from config.platform import exact_json
-from etl.core.json_changes import ABSENT, MOST_ALIGNED, merge_patch, pairs
+from etl.core.json_changes import ABSENT, MAX_ALIGNED, merge_patch, pairs
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,6 @@ def test_another_notation_of_a_number_is_a_change() -> None:
 
 
 def test_long_lists_are_compared_item_by_item() -> None:
-    count = 2 * MOST_ALIGNED
+    count = 2 * MAX_ALIGNED
     before, after = ([{"n": n} for n in range(count)], [{"n": n + 1} for n in range(count)])
     assert sum(pair.is_change for pair in pairs(before, after)) == count

@@ -26,7 +26,7 @@ QUESTION = Question(
 
 
 def pieces_of(*pages: str, size: int = 3_000) -> list[Piece]:
-    return splitting.split(clean(ocr_of(*pages)), size=size, most=100)
+    return splitting.split(clean(ocr_of(*pages)), size=size, max_pieces=100)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def text_of(*pages: str) -> DocumentText:
 
 
 def pieces_of(*pages: str, size: int = 200, most: int = 1_000) -> list[Piece]:
-    return split(text_of(*pages), size=size, most=most)
+    return split(text_of(*pages), size=size, max_pieces=most)
 
 
 ROWS = [f"| {number} | {'x' * 20} |" for number in range(30)]
@@ -40,7 +40,7 @@ PAGES = st.lists(st.lists(LINES | st.text(max_size=80), max_size=25).map("\n".jo
 @example([f"{'x' * 250}\n{'x' * 250}"], 50)
 def test_every_character_is_in_one_piece(pages: list[str], size: int) -> None:
     text = text_of(*pages)
-    pieces = split(text, size=size, most=10_000)
+    pieces = split(text, size=size, max_pieces=10_000)
 
     between = zip([0, *(piece.end for piece in pieces)], [*(piece.start for piece in pieces), None], strict=True)
     assert all(not text.content[end:start].strip() for end, start in between)
@@ -48,13 +48,13 @@ def test_every_character_is_in_one_piece(pages: list[str], size: int) -> None:
     assert all(0 < len(piece.text) <= size for piece in pieces)
     assert all(piece.text == text.content[piece.start : piece.end] for piece in pieces)
     assert [piece.number for piece in pieces] == list(range(1, len(pieces) + 1))
-    assert pieces == split(text, size=size, most=10_000)
+    assert pieces == split(text, size=size, max_pieces=10_000)
 
 
 @given(PAGES, st.integers(50, 400))
 def test_a_piece_records_its_pages(pages: list[str], size: int) -> None:
     text = text_of(*pages)
-    for piece in split(text, size=size, most=10_000):
+    for piece in split(text, size=size, max_pieces=10_000):
         inside = range(piece.start, piece.end)
         touched = [
             span.number
@@ -68,7 +68,7 @@ def test_a_piece_records_its_pages(pages: list[str], size: int) -> None:
 @given(PAGES, st.integers(50, 400))
 def test_rows_that_fit_are_not_split(pages: list[str], size: int) -> None:
     text = text_of(*pages)
-    cuts = {piece.start for piece in split(text, size=size, most=10_000)}
+    cuts = {piece.start for piece in split(text, size=size, max_pieces=10_000)}
     for row in re.finditer(r"^[^\n|]*\|[^\n]*$", text.content, re.MULTILINE):
         if row.end() - row.start() < size and not re.search("</?tr", row.group()):
             assert not cuts & set(range(row.start() + 1, row.end()))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.pages import rendering
-from etl.pages.rendering import MOST_CHARACTERS, TAGS
+from etl.pages.rendering import MAX_CHARACTERS, TAGS
 
 TAG = re.compile(r"<\s*/?\s*([a-zA-Z][^\s/>]*)([^>]*)>")
 ATTRIBUTE = re.compile(r"\s([a-zA-Z:-]+)=\"([^\"]*)\"")
@@ -197,7 +197,7 @@ def test_ordinary_pages_are_rendered() -> None:
     assert not is_plain(page)
     assert not is_plain("> " * 12 + "deep")
     assert "deep" in render("> " * 12 + "deep")
-    assert is_plain("x" * (MOST_CHARACTERS + 1))
+    assert is_plain("x" * (MAX_CHARACTERS + 1))
 
 
 def test_any_amount_of_ordinary_formatting_is_rendered() -> None:

@@ -132,7 +132,7 @@ def test_items_are_paired_so_that_the_score_is_greatest() -> None:
 @pytest.mark.parametrize("size", [150, 1_100])
 def test_long_lists_are_compared(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """B38: without the best assignment, but with the same limits, and regardless of order."""
-    monkeypatch.setattr(scoring, "MOST_COMPARED", 100_000)
+    monkeypatch.setattr(scoring, "MAX_COMPARED", 100_000)
     expected: list[dict[str, Any]] = [{"id": f"item {number}", "sum": number} for number in range(size)]
     found = [{**each, "sum": each["sum"] + 0.5} for each in expected]
     random.Random(1).shuffle(found)

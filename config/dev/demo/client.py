@@ -82,7 +82,7 @@ def unfinished(api: httpx2.Client) -> list[Job]:
 
 
 def failure_report(api: httpx2.Client, job: Job) -> str:
-    """Return why a job did not succeed, with its first failed chunks."""
+    """Return the error of an unsuccessful job, with its first failed chunks."""
     lines = [f"the job ended as {job['status']}{reason(job['error'])}"]
     failed = expect(api.get(f"/exports/{job['jobId']}/chunks?status=failed&limit=3"), HTTPStatus.OK).json()
     lines += [f"{each['key']} {each['effectiveDate']} failed{reason(each['error'])}" for each in failed["results"]]

@@ -21,7 +21,7 @@ def browser() -> str | None:
 
 
 def take(stack: local.Stack, task_id: int, *, executable: str, file: Path) -> str:
-    """Save the screenshot, and return what is highlighted: a citation, or without any a block of text.
+    """Save the screenshot, and return the highlighted element: a citation, or a block of text if there is none.
 
     Raises CheckFailed and Playwright's errors.
     """

@@ -1,4 +1,4 @@
-"""Claims about the provider's users, as they are at the time of each request."""
+"""Claims about the provider's users, current at each request."""
 
 from typing import Any
 from urllib.parse import urlsplit

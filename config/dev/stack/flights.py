@@ -40,7 +40,8 @@ COPY = """
 COPY demo.flights (year, month, day, dep_time, sched_dep_time, dep_delay, arr_time, sched_arr_time, arr_delay, carrier,
     flight, tailnum, origin, dest, air_time, distance, hour, minute, time_hour)
 FROM STDIN (FORMAT csv, HEADER true, NULL 'NA')"""
-# `id` makes the order total: otherwise, two exports of a chunk could have flights of the same minute in another order.
+# `id` makes the order total: otherwise, two exports of a chunk could have flights of the same minute in a different
+# order.
 CREATE_FUNCTION = """
 CREATE INDEX flights_by_slice ON demo.flights (origin, flight_date, time_hour, id);
 CREATE FUNCTION demo.flights_for(key text, effective_date date)

@@ -101,7 +101,7 @@ def running(
 
 @contextmanager
 def provider(root: Path, identity: Identity) -> Iterator[dict[str, str]]:
-    """Run a local OpenID provider, and return the settings for it."""
+    """Run a local OpenID provider, and yield the settings for it."""
     server = OpenIDProvider(root, identity, durable=True)
     try:
         server.start()

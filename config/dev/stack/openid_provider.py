@@ -23,7 +23,7 @@ USERS: Mapping[str, tuple[str, ...]] = {
 
 
 class OpenIDProvider(LocalServer):
-    """The provider on a free port, with its SQLite file in `data`. A change there is a change at the provider."""
+    """The provider on a free port, with its SQLite file in `data`, whose rows are the provider's users and groups."""
 
     name: ClassVar[str] = "provider"
 

@@ -11,7 +11,7 @@ LOWEST = 10_000
 
 
 def free(count: int) -> list[int]:
-    """Return that many different ports in ascending order."""
+    """Return `count` different free ports in ascending order."""
     ports: list[int] = []
     with ExitStack() as held:
         for port in candidates():

@@ -131,14 +131,14 @@ class Process:
             raise StackError(f"{self.name} did not finish within {limit:g} s.\n{self.tail()}") from None
 
     def failure_report(self) -> str:
-        """Return how the process ended, and the end of its log."""
+        """Return the reason for the exit, and the end of the log."""
         return f"{self.exit_reason()}. The end of {self.log}:\n{self.tail()}"
 
     def exit_reason(self) -> str:
-        """Return how the process ended, such as `exports was killed by SIGKILL`."""
+        """Return the reason for the exit, such as `exports was killed by SIGKILL`."""
         status = self.exit_status or 0
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        return f"{self.name} {how}"
+        ending = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        return f"{self.name} {ending}"
 
     def tail(self, lines: int = 20) -> str:
         text = self.log.read_text(errors="replace") if self.log.is_file() else ""

@@ -40,7 +40,7 @@ IAM = PROJECT / "docs" / "iam"
 
 
 class SeaweedFS(LocalServer):
-    """`given` are the variables of the shell. Its bucket and keys take precedence."""
+    """A SeaweedFS server. `given`: the variables of the shell, whose bucket and keys take precedence."""
 
     name: ClassVar[str] = "seaweedfs"
     port_count: ClassVar[int] = 2 * len(LISTENERS) - 1

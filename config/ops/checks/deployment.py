@@ -38,7 +38,7 @@ def check_secret_key(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(deploy=True)
 def check_proxies(**_kwargs: Any) -> list[CheckMessage]:
-    """The client's address and scheme are read from headers that only these proxies may set."""
+    """Check the proxies whose headers set the client's address and scheme."""
     networks = settings.SLUICE.trusted_proxy_cidrs
     if any(network.prefixlen == 0 for network in networks):
         message = (
@@ -65,7 +65,7 @@ def check_metrics(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(deploy=True)
 def check_transport(**_kwargs: Any) -> list[CheckMessage]:
-    """Clients follow presigned URLs to this endpoint; over http the URLs and the files travel unencrypted."""
+    """Check that presigned URLs and the files behind them are encrypted in transit."""
     url = urlsplit(str(settings.SLUICE.s3_public_endpoint_url or settings.SLUICE.s3_endpoint_url or "https://"))
     if url.scheme != "http" or is_loopback(url.hostname or ""):
         return []
@@ -75,7 +75,7 @@ def check_transport(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(deploy=True)
 def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
-    """A document that takes over the parser's process must not be able to read secrets from files."""
+    """Check that a document that takes over the parser's process cannot read secrets from files."""
     env = settings.SLUICE
     has_secret_files = any(os.environ.get(f"{name.upper()}{IN_FILE}") for name in env.secrets())
     if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.can_deny_files():

@@ -20,7 +20,7 @@ COUNTERS_BYTES = MIB  # per process; it needs about 50 KB
 
 @register(deploy=True)
 def check_temporary_folder(**_kwargs: Any) -> list[CheckMessage]:
-    """Uploads are stored in TMPDIR while they are received, twice each; so are parts of large objects.
+    """Check TMPDIR, which holds each upload twice while it is received, and the parts of large objects.
 
     Checks the folder that the variable names, even if Python uses another one.
     """
@@ -36,12 +36,12 @@ def check_temporary_folder(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(deploy=True)
 def check_cache_folder(**_kwargs: Any) -> list[CheckMessage]:
-    """A warning at most: only OCR workers store documents in ETL_CACHE_DIR."""
+    """Check ETL_CACHE_DIR. This only warns, because only OCR workers use it."""
     needed = 2 * settings.SLUICE.etl_max_file_bytes
     messages = check_folder(settings.SLUICE.etl_cache_dir, "ETL_CACHE_DIR", needed=needed, low=LOW_SPACE)
-    where = "Only OCR workers use it: with containers, run this check in theirs."
+    note = "Only OCR workers use it: with containers, run this check in theirs."
     return [
-        CheckWarning(each.msg, hint=f"{each.hint} {where}", id="ops.W203") if each.is_serious() else each
+        CheckWarning(each.msg, hint=f"{each.hint} {note}", id="ops.W203") if each.is_serious() else each
         for each in messages
     ]
 

@@ -21,7 +21,7 @@ EXIT_SECONDS = 5  # from the end of the soft shutdown to the exit of the process
 
 
 def check_leases() -> Iterator[CheckMessage]:
-    """A heartbeat that waits for its server once, for the longest time allowed, must not lose the lease."""
+    """Check that a heartbeat that waits for its server once, for the maximum time, keeps the lease."""
     env = settings.SLUICE
     shortest = HEARTBEATS * WAIT_SECONDS
     if env.export_lease_seconds < shortest:
@@ -52,7 +52,7 @@ def check_reaper() -> Iterator[CheckMessage]:
 
 
 def check_limits() -> Iterator[CheckMessage]:
-    """A task that reaches its soft limit needs time to clean up before the hard limit kills it."""
+    """Check that a task that reaches its soft limit has time to clean up before the hard limit kills it."""
     for soft, hard, name in (
         (settings.CELERY_TASK_SOFT_TIME_LIMIT, settings.CELERY_TASK_TIME_LIMIT, "CELERY_TASK"),
         (settings.ETL_SOFT_TIME_LIMIT, settings.ETL_TIME_LIMIT, "ETL"),
@@ -92,7 +92,7 @@ def check_stages() -> Iterator[CheckMessage]:
 
 
 def check_redelivery() -> Iterator[CheckMessage]:
-    """The broker must not redeliver the message of a running task: it would run again and again."""
+    """Check that the broker does not redeliver the message of a running task, which would run again and again."""
     longest = max(settings.CELERY_TASK_TIME_LIMIT, settings.ETL_TIME_LIMIT)
     options: dict[str, Any] = settings.CELERY_BROKER_TRANSPORT_OPTIONS
     is_rabbitmq = broker.is_rabbitmq(settings.SLUICE.broker_url)

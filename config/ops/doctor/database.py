@@ -152,7 +152,8 @@ OVERDUE = "SELECT count(*) FROM exports_slot WHERE lease_until < clock_timestamp
 
 
 def check_held_slots(connection: Connection) -> Finding:
-    """A slot is freed only once its call is known to have ended, which may be long after its lease expired."""
+    """Check for slots that lost workers hold. A slot is freed when its call is known to have ended, which may be long
+    after its lease expired."""
     env = settings.SLUICE
     limit = 3 * (env.export_lease_seconds + env.export_reaper_seconds)
     held = scalar(connection, OVERDUE, limit)
@@ -179,7 +180,7 @@ AGES = "SELECT name, extract(epoch FROM clock_timestamp() - ran_at)::float FROM 
 
 
 def check_ticks(connection: Connection) -> Iterator[Finding]:
-    """A periodic task is late after four periods: runs that come close together count as one."""
+    """Check that each periodic task ran within four periods. Runs that come close together count as one."""
     ages: dict[str, float] = dict(connection.execute(AGES).fetchall())
     if "reap" not in ages:
         yield failure(

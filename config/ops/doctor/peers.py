@@ -50,7 +50,7 @@ STRUCTURED_OUTPUT = {
 
 
 def structured_output(env: Environment) -> str:
-    """Return what workers have found out about the server."""
+    """Return the findings of workers about the server."""
     known = server_features.recall(str(env.etl_llm_base_url), env.etl_llm_model)
     return STRUCTURED_OUTPUT[known.form] if known else "Which schemas it takes is found out by the next document."
 
@@ -124,7 +124,7 @@ def check_identity_provider(env: Environment) -> Finding:
 
 
 def check_webhooks(env: Environment) -> Finding:
-    """Users choose the URLs of webhooks, so EXPORT_WEBHOOK_ALLOW_CIDRS decides which internal servers they reach."""
+    """Check EXPORT_WEBHOOK_ALLOW_CIDRS, the internal servers that users can reach through URLs of webhooks."""
     allowed = env.export_webhook_allow_cidrs
     if within(METADATA_SERVICE, allowed):
         return failure(

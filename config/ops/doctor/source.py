@@ -59,7 +59,7 @@ def check_version(source: SourceConnection) -> Finding:
 
 
 def check_session(source: SourceConnection) -> Finding:
-    """A pooler may drop the session settings that the startup packet carries."""
+    """Check the session settings: a pooler may drop those in the startup packet."""
     interval = scalar(source.connection, "SHOW client_connection_check_interval")
     if interval != "1s":
         return failure(
@@ -108,12 +108,12 @@ def check_statement_timeout(source: SourceConnection) -> Finding:
 
 
 def check_room(source: SourceConnection) -> Finding:
-    """All slots may need a connection at the same time."""
+    """Check that there is a connection for each slot."""
     needed = settings.SLUICE.export_db_slots + SPARE
     limit = source.role["connections"]
-    most = int(str(scalar(source.connection, "SHOW max_connections")))
-    if 0 <= limit < needed or most < needed:
-        allowed = limit if 0 <= limit < most else most
+    max_connections = int(str(scalar(source.connection, "SHOW max_connections")))
+    if 0 <= limit < needed or max_connections < needed:
+        allowed = limit if 0 <= limit < max_connections else max_connections
         return warning(
             f"{allowed} connections are allowed and up to {needed} are needed: chunks without a connection wait.",
             f"Run ALTER ROLE … CONNECTION LIMIT {needed}, raise max_connections, or lower EXPORT_DB_SLOTS.",
@@ -136,7 +136,7 @@ FROM (SELECT to_regprocedure(%s) AS oid) f LEFT JOIN pg_proc p ON p.oid = f.oid
 
 
 def check_datasets(source: SourceConnection) -> Iterator[Finding]:
-    """Each registered function must exist, be executable, and time out before its task does."""
+    """Check that each registered function exists, is executable, and times out before its task does."""
     with database.open_database() as main:
         datasets = main.execute(DATASETS).fetchall()
     valid = 0
@@ -215,7 +215,7 @@ def path_problems(name: str, path: str) -> Iterator[Finding]:
 
 
 def check_conflicts(source: SourceConnection) -> Iterator[Finding]:
-    """A replica may cancel long calls that conflict with replay."""
+    """Check whether the source is a replica that cancels long calls in conflict with replay."""
     if not scalar(source.connection, "SELECT pg_is_in_recovery()"):
         return
     feedback = scalar(source.connection, "SHOW hot_standby_feedback")

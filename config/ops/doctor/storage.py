@@ -31,7 +31,7 @@ def check_reading(key: str) -> Finding:
 
 
 def check_conditions(key: str) -> Finding:
-    """Conditional writes keep a worker that lost its lease from overwriting the file of its successor."""
+    """Check conditional writes, which keep a worker without a lease from overwriting the file of its successor."""
     attempts: dict[str, Callable[[], bool]] = {
         "PUT with If-None-Match": lambda: probe.replaces(key),
         "PUT with If-Match": lambda: probe.replaces(key, if_match="0" * 32),

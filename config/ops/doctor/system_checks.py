@@ -9,7 +9,7 @@ from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 
 
 def check_system(_: None) -> Iterator[Finding]:
-    """Run what `manage.py check --deploy` runs."""
+    """Run the checks of `manage.py check --deploy`."""
     yield from findings(run_checks(include_deployment_checks=True)) or [ok("The system checks found no issues.")]
 
 
@@ -18,7 +18,7 @@ def findings(messages: Collection[CheckMessage]) -> list[Finding]:
 
 
 def finding(message: CheckMessage) -> Finding:
-    """Shorten Django's messages to their first sentence; the rest is advice that the id leads to."""
+    """Shorten Django's messages to their first sentence; the rest is advice that can be found by the id."""
     state = f"{str(message.msg).split(' If ')[0]} ({message.id})".replace("\n", " ")
     do = str(message.hint or f"Look up {message.id} in Django's system check framework.")
     return failure(state, do) if message.is_serious() else warning(state, do)

@@ -68,12 +68,12 @@ class Users(OwnFilters, UserAdmin, ModelAdmin):
     fieldsets = (*(UserAdmin.fieldsets or ()), ("Related", {"fields": ("related",)}))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
-        """Save. What staff decide about an account stands, whatever the OpenID provider had decided before."""
+        """Save, and override what the OpenID provider decided about the account before."""
         super().save_model(request, obj, form, change)
         Identity.objects.filter(pk=obj.pk).update(ended_at=None)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Also called by the password page."""
+        """Return whether the user may change the account or its password, whose page calls this too."""
         is_above = obj is not None and (obj.is_staff or obj.is_superuser) and obj.pk != request.user.pk
         allowed = bool(super().has_change_permission(request, obj))
         return allowed and (is_superuser(request) or not is_above)
@@ -83,7 +83,7 @@ class Users(OwnFilters, UserAdmin, ModelAdmin):
         return fields if is_superuser(request) else (*fields, *PRIVILEGE_FIELDS)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Accounts are deactivated, not deleted, because exports and the audit log refer to them."""
+        """Return False: accounts are deactivated instead, because exports and the audit log refer to them."""
         return False
 
     @admin.display(description="related")

@@ -1,7 +1,7 @@
 """Staff actions on one or many rows: confirmed on a separate page, run by POST, reported and logged.
 
-A list's action and a row's button lead to the same confirmation page, which changes nothing. It shows how many rows
-will change, and why the others will not. Its form carries the selected rows with their revisions.
+A list's action and a row's button lead to the same confirmation page, which changes nothing. It shows the number of
+rows that will change, and the reasons why others will not. Its form carries the selected rows with their revisions.
 """
 
 import json
@@ -52,7 +52,7 @@ class RowResult(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """Who confirmed an action, and the nonce of the page, so that a double-click is one request."""
+    """The user who confirmed an action, and the nonce of the page, so that a double-click is one request."""
 
     user: Any
     nonce: str
@@ -85,7 +85,7 @@ def change(do: Callable[[Any], object], done: str) -> Runner:
 
 
 @contextmanager
-def blaming_owners_quota() -> Iterator[None]:
+def naming_owners_quota() -> Iterator[None]:
     """Make the error name the owner's quota, because the request comes from staff."""
     try:
         yield
@@ -225,10 +225,10 @@ class StaffActionAdmin(ReadOnly):
             "question": question,
             "changing": self.count(len(question.fitting)),
             "selected": self.count(min(len(rows), MAX_ROWS)),
-            "others": [(why, self.count(len(left)), self.named(left)) for why, left in question.others.items()],
+            "others": [(reason, self.count(len(left)), self.named(left)) for reason, left in question.others.items()],
             "named": self.named(question.fitting),
             "unlisted": max(len(question.fitting) - MAX_LISTED, 0),
-            "most": MAX_ROWS,
+            "limit": MAX_ROWS,
             "nonce": secrets.token_urlsafe(12),
             "back": back,
             "action": self.url_of(f"do_{action.name}"),
@@ -300,8 +300,8 @@ class StaffActionAdmin(ReadOnly):
         if done:
             detail = f" {done[0].done}" if len(done) == 1 else ""
             self.message_user(request, f"{action.past} {self.count(len(done))}.{detail}", messages.SUCCESS)
-        for why, count in left.items():
-            self.message_user(request, f"Unchanged: {self.count(count)}. {why}", messages.WARNING)
+        for reason, count in left.items():
+            self.message_user(request, f"Unchanged: {self.count(count)}. {reason}", messages.WARNING)
 
     def return_url(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -310,7 +310,7 @@ class StaffActionAdmin(ReadOnly):
         return back if is_ours else ours
 
 
-def only_if_status(statuses: Iterable[str], why: str) -> Callable[[Any], str]:
+def only_if_status(statuses: Iterable[str], reason: str) -> Callable[[Any], str]:
     """Return a `refusal` function for actions that apply to some statuses only."""
     fitting = frozenset(statuses)
-    return lambda row: "" if row.status in fitting else why
+    return lambda row: "" if row.status in fitting else reason

@@ -1,6 +1,6 @@
 """The admin's start page: health checks, and figures and charts that the apps contribute, with links to their rows.
 
-Each part costs one or two statements over indexes of live or recent rows, and counts at most `MOST` of them.
+Each part costs one or two statements over indexes of live or recent rows, and counts at most `MAX_ROWS` of them.
 """
 
 import json
@@ -18,7 +18,7 @@ from config.platform.admin.display import list_url
 from config.platform.db import clock
 from config.platform.http import health
 
-MOST = 10_000
+MAX_ROWS = 10_000
 HOURS = 24
 HOUR = timedelta(hours=1)
 
@@ -252,10 +252,10 @@ def by_error(rows: str, model: str, counts: Mapping[str, int], *, names: Callabl
 
 
 def at_most(count: int) -> str:
-    """Format a count that is bounded by `MOST`."""
-    return f"{MOST:,}+" if count > MOST else f"{count:,}"
+    """Format a count that is bounded by `MAX_ROWS`."""
+    return f"{MAX_ROWS:,}+" if count > MAX_ROWS else f"{count:,}"
 
 
-def cut(count: int, what: str) -> str:
+def cut(count: int, rows: str) -> str:
     """Return a note if the count was cut off, else ""."""
-    return f"Based on the newest {MOST:,} {what}." if count >= MOST else ""
+    return f"Based on the newest {MAX_ROWS:,} {rows}." if count >= MAX_ROWS else ""

@@ -1,4 +1,4 @@
-"""The workers on the admin's start page: those that are alive, their queues, and what they do.
+"""The workers on the admin's start page: those that are alive, their queues, and their current work.
 
 The part is loaded after the page, because it waits for heartbeats. Without JavaScript, it is a page of its own.
 """
@@ -33,16 +33,16 @@ activities: list[Activity] = []
 
 
 def show(request: HttpRequest) -> HttpResponse:
-    """`GET /admin/workers`."""
+    """Render `/admin/workers`."""
     alive = workers.snapshot.read()
     missing = [queue for queue, names in workers.by_queue(alive or ()).items() if not names]
-    seen = [each.calls() for each in activities if request.user.has_perm(each.permission)]
+    visible = [each.calls() for each in activities if request.user.has_perm(each.permission)]
     context = {
         **admin.site.each_context(request),
         "title": "Workers",
         "is_known": alive is not None,
         "workers": alive,
         "missing": [workers.unserved(queue) for queue in missing] if alive is not None else (),
-        "calls": [call for calls in seen for call in calls],
+        "calls": [call for calls in visible for call in calls],
     }
     return TemplateResponse(request, "admin/workers.html", context)

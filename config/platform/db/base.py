@@ -88,7 +88,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return cursor
 
     def _configure_connection(self, connection: psycopg.Connection[Any]) -> bool:
-        """Extend what Django does once for each new connection. Returns whether to commit."""
+        """Configure a new connection beyond what Django does. Return whether to commit."""
         super()._configure_connection(connection)
         clock.configure(connection)
         return True

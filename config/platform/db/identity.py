@@ -1,4 +1,4 @@
-"""The identity of this database, by which a service knows its own objects in a bucket that it shares with others."""
+"""The identity of this database, which marks a service's objects in a shared bucket."""
 
 from django.db import connection
 
@@ -13,7 +13,7 @@ NAME = "database"  # in the metadata of objects
 
 
 def marker() -> dict[str, str]:
-    """Return the metadata of an object that this service makes."""
+    """Return the metadata of an object that this service creates."""
     if (known := sql.one(READ)) is None:
         with connection.cursor() as cursor:
             cursor.execute(CREATE)

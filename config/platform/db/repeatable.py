@@ -1,4 +1,4 @@
-"""Migrations that can be repeated from any point at which they may have ended."""
+"""Migrations that can be repeated after an interruption at any point."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
     """A migration that is recorded in the transaction of its changes.
 
     Django records a migration after that transaction if the schema editor has deferred statements, such as those for
-    foreign keys. A process that ended in between left a migration that failed forever: its tables existed.
+    foreign keys. A process that ended in between left a migration that could never succeed, because its tables existed.
     """
 
     def apply(
@@ -44,7 +44,7 @@ def has_column(schema_editor: Any, table: str, column: str) -> bool:
 
 
 class AddField(migrations.AddField):
-    """A column that is added if it does not exist, for migrations that are not atomic. So is its removal."""
+    """Addition of a column if it does not exist, and removal if it exists, for migrations that are not atomic."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         if not self._exists(app_label, schema_editor, to_state):
@@ -60,7 +60,7 @@ class AddField(migrations.AddField):
 
 
 class AddIndexConcurrently(operations.AddIndexConcurrently):
-    """An index that is added beside writers. It can be repeated, and an invalid one of a failed run is replaced.
+    """Addition of an index without blocking writers. Can be repeated, and replaces an invalid index of a failed run.
 
     CREATE INDEX CONCURRENTLY leaves an invalid index if it waits longer than `lock_timeout`, or is interrupted.
     """
@@ -81,7 +81,7 @@ class AddIndexConcurrently(operations.AddIndexConcurrently):
 
 
 class AddTrigramIndexConcurrently(AddIndexConcurrently):
-    """An index for the search for a part of a text, by groups of three characters.
+    """An index by groups of three characters, for searches by a part of a text.
 
     Django writes the operator class of an expression only for projects with its application for PostgreSQL, whose
     connections begin with queries for types that are not used here. So this writes the statement.

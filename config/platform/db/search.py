@@ -6,7 +6,7 @@ from uuid import UUID
 from django.db.models import Q
 
 DIGITS = 32  # of a UUID
-SHORTEST = re.compile(r"[0-9a-f]{8,32}")  # pages show the first 8
+ID_PREFIX = re.compile(r"[0-9a-f]{8,32}")  # pages show the first 8
 
 
 def begins_with(field: str, text: str) -> Q | None:
@@ -15,7 +15,7 @@ def begins_with(field: str, text: str) -> Q | None:
     A range, because the index of a UUID is not one of its text.
     """
     digits = text.lower().replace("-", "")
-    if not SHORTEST.fullmatch(digits):
+    if not ID_PREFIX.fullmatch(digits):
         return None
     if len(digits) == DIGITS:
         return Q(**{field: UUID(digits)})

@@ -12,7 +12,7 @@ from config.platform.db.base import DatabaseWrapper
 
 @contextmanager
 def one_snapshot() -> Iterator[None]:
-    """Let all queries in it, which may only read, see what the first one sees. In a transaction, nothing changes."""
+    """Run all queries of the block, which may only read, on one snapshot. In a transaction, this has no effect."""
     if connection.in_atomic_block:
         yield
         return

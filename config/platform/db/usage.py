@@ -1,4 +1,4 @@
-"""Base of the models that count what a user has used of a daily quota."""
+"""Base of the models that count a user's usage of a daily quota."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from django.db.models.functions import Now, TruncDate
 
 from config.platform.db import clock
 
-KEPT = timedelta(days=31)  # at least, for staff to look at
+KEPT = timedelta(days=31)  # at least, so that staff can see them
 
 
 class DailyUsageQuerySet(models.QuerySet[Any]):
@@ -18,13 +18,13 @@ class DailyUsageQuerySet(models.QuerySet[Any]):
         """Delete the rows of old days. Return their number."""
         return self.filter(day__lt=TruncDate(Now()) - kept).delete()[0]
 
-    def charge(self, user_id: int, name: str, *, most: int, count: int = 1) -> bool:
-        """Add to a count of today, unless it would exceed `most`. Return whether it was added.
+    def charge(self, user_id: int, name: str, *, limit: int, count: int = 1) -> bool:
+        """Add to a count of today, unless it would exceed `limit`. Return whether it was added.
 
         The row's lock serializes the charges of one user; while there is no row, the unique index does.
         """
         row, _ = self.get_or_create(user_id=user_id, day=clock.now().date())
-        return bool(self.filter(pk=row.pk, **{f"{name}__lte": most - count}).update(**{name: F(name) + count}))
+        return bool(self.filter(pk=row.pk, **{f"{name}__lte": limit - count}).update(**{name: F(name) + count}))
 
 
 class DailyUsage(models.Model):

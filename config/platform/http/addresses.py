@@ -42,7 +42,7 @@ def counted_as(request: HttpRequest) -> str:
 
 
 def network_around(address: Address, *, ipv4: int, ipv6: int) -> Network:
-    """Return the network of so many bits that an address is in: `192.0.2.0/24`, `2001:db8::/64`."""
+    """Return the network with this prefix length that an address is in: `192.0.2.0/24`, `2001:db8::/64`."""
     bits = ipv4 if isinstance(address, IPv4Address) else ipv6
     return ip_network((str(address), bits), strict=False)
 

@@ -1,7 +1,8 @@
 """The audit log: an entry for each request that opens data or changes something.
 
-Each view has an attribute `audited`. The entry is written before the response is sent; that of a change in the
-transaction of the change, where it has one. Entries name routes and IDs, and never contain data, keys, or paths.
+Each view has an attribute `audited`. The entry is written before the response is sent, and the entry of
+a change in the transaction of the change, if there is one. Entries name routes and IDs, and never contain data, keys,
+or paths.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -42,8 +43,8 @@ UNRECORDED = (
     HTTPStatus.TOO_MANY_REQUESTS,
 )
 DENIED = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-PLAIN = ("name",)  # path parameters that are recorded as they are: names of datasets
-HASHED = ("key",)  # and those that never are: keys of exports may be personal data
+PLAIN = ("name",)  # path parameters that are recorded without a hash: names of datasets
+HASHED = ("key",)  # and those that are always hashed: keys of exports may be personal data
 MAX_OBJECTS = 20
 RECORDED_BY_SIGNALS = ("sign-out", "login", "logout")
 
@@ -97,8 +98,8 @@ def opened() -> None:
 def record_change(**objects: Any) -> None:
     """Write the entry of the current request now, in the transaction of its change: they are committed together.
 
-    `objects`: what the path does not name. A request that changes several in transactions of their own gets an entry
-    for each. After a rollback, the entry is written with the response.
+    `objects`: those that the path does not name. A request that changes several in transactions of their own gets an
+    entry for each. After a rollback, the entry is written with the response.
     """
     entry = current.get()
     if entry is None or entry.is_read or not connection.in_atomic_block:
@@ -151,14 +152,14 @@ def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
     elif status >= HTTPStatus.BAD_REQUEST:
         is_due = audited.reads and status in DENIED
     else:
-        # The URL in the response to HEAD works as that to GET does.
+        # The URL in a response to HEAD works like the one in a response to GET.
         is_due = (request.method == "GET" or response.has_header("Location")) and (audited.reads or entry.opened)
     # Refused requests without a user, such as those with a wrong link, are not recorded here: anyone can send them.
     return is_due and (status < HTTPStatus.BAD_REQUEST or bool(user_id_of(request)))
 
 
 def declared(match: ResolverMatch) -> Audited:
-    """Return what the view declares. In the admin, pages of objects are data, and lists are not."""
+    """Return the declaration of the view. In the admin, pages of objects are data, and lists are not."""
     if match.url_name in RECORDED_BY_SIGNALS:
         return NOTHING
     if match.app_names == ["admin"]:
@@ -169,7 +170,7 @@ def declared(match: ResolverMatch) -> Audited:
 
 
 def finish(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> None:
-    """Write the entry. Data is not sent without one; a change that was made cannot be refused any more."""
+    """Write the entry. Data is not sent without one; a change that was made can no longer be refused."""
     status = response.status_code
     try:
         entry.write(*created_by(response, entry), status=status, outcome=outcome_of(request, response))

@@ -46,7 +46,7 @@ class Files:
     Anonymous users are redirected to the sign-in page, and from there to `page`. Without `page` they get 401.
     """
 
-    most: int
+    limit: int
     problem: type[Problem]
     page: str = ""
 
@@ -73,14 +73,14 @@ class BoundedBody:
         if scope["type"] != "http":
             return  # no web sockets here, and no lifespan: Django would raise
         files = self.files_of(scope)
-        most = files.most if files else limit_of(scope["path"])
-        body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=most)
+        limit = files.limit if files else limit_of(scope["path"])
+        body = Body({**scope, "headers": [*scope["headers"]]}, receive, limit=limit)
         refusal = None
         if not body.too_large:
             refusal = (files and await authentication_error(scope, files)) or await self.pass_on(body, send)
         if body.too_large:
             refusal = (
-                files.problem() if files else BodyTooLarge(f"The request body must not exceed {most:,} bytes here.")
+                files.problem() if files else BodyTooLarge(f"The request body must not exceed {limit:,} bytes here.")
             )
         if refusal:
             await refuse(scope, send, refusal, rest=body)
@@ -104,13 +104,13 @@ class BoundedBody:
 
 @cache
 def body_limits() -> list[tuple[re.Pattern[str], int]]:
-    return [(re.compile(pattern), most) for pattern, most in settings.BODY_LIMITS.items()]
+    return [(re.compile(pattern), limit) for pattern, limit in settings.BODY_LIMITS.items()]
 
 
 def limit_of(path: str) -> int:
     """Return the maximum size of a body without files."""
-    most: int = settings.BODY_LIMIT
-    return next((most for pattern, most in body_limits() if pattern.fullmatch(path)), most)
+    limit: int = settings.BODY_LIMIT
+    return next((limit for pattern, limit in body_limits() if pattern.fullmatch(path)), limit)
 
 
 async def authentication_error(scope: Scope, files: Files) -> Problem | None:
@@ -126,16 +126,16 @@ async def authentication_error(scope: Scope, files: Files) -> Problem | None:
 class Body:
     """The body of one request, with a count of its bytes."""
 
-    def __init__(self, scope: Scope, receive: Receive, *, most: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, *, limit: int) -> None:
         self.scope = scope
         self.inner = receive
         self.size = 0
         self.is_over = False
         headers = dict(scope["headers"])
-        self.most = most
+        self.limit = limit
         declared = headers.get(b"content-length")
         self.is_declared = declared is not None
-        self.too_large = declared is not None and declared.isdigit() and int(declared) > self.most
+        self.too_large = declared is not None and declared.isdigit() and int(declared) > self.limit
 
     async def receive(self) -> Message:
         message = await self.inner()
@@ -143,7 +143,7 @@ class Body:
         if message["type"] != "http.request":
             return message
         self.size += len(message.get("body", b""))
-        if self.size > self.most:
+        if self.size > self.limit:
             self.too_large = True
             return {"type": "http.disconnect"}  # Django drops the request silently
         if self.size and not self.is_declared and not message.get("more_body"):

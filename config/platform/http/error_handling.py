@@ -73,7 +73,8 @@ def page_of(problem: Problem, request_id: str, *, request: HttpRequest | None = 
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """DRF's EXCEPTION_HANDLER. For a bug it returns None: Django logs it, and the middleware creates the response.
+    """Handle an exception, as DRF's EXCEPTION_HANDLER. Return None for a bug: Django logs it, and the middleware
+    responds.
 
     Unlike DRF's own handler, it does not roll back: ATOMIC_REQUESTS is off, and transactions belong to the stages.
     """
@@ -88,7 +89,7 @@ def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
-    """CSRF_FAILURE_VIEW: Django's HTML page for pages, and a problem for the API."""
+    """Return Django's HTML page for pages, and a problem for the API, as CSRF_FAILURE_VIEW."""
     if is_page(request):
         return csrf_failure_page(request, reason=reason)
     return respond(CSRFFailed(), request)

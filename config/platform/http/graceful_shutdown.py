@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 has_begun = threading.Event()
-called: list[Callable[[], None]] = []
+callbacks: list[Callable[[], None]] = []
 handlers: list[Any] = []
 
 
 def register(end: Callable[[], None]) -> None:
     """Register a callback for shutdown. It may interrupt the main thread at any point."""
-    if end not in called:
-        called.append(end)
+    if end not in callbacks:
+        callbacks.append(end)
 
 
 def watch() -> None:
@@ -26,11 +26,11 @@ def watch() -> None:
     if threading.current_thread() is not threading.main_thread() or not callable(before) or before in handlers:
         return
 
-    def handle(number: int, where: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         has_begun.set()
-        for end in called:
+        for end in callbacks:
             end()
-        before(number, where)
+        before(number, frame)
 
     handlers.append(handle)
     signal.signal(signal.SIGTERM, handle)

@@ -145,7 +145,7 @@ def reason(error: Exception) -> str:
 
 
 def check_database() -> None:
-    """Connect, and compare the migrations: a new release is not ready before its migration. Newer ones do no harm."""
+    """Connect, and compare the migrations: a new release is not ready before its migration. Newer ones are fine."""
     url, name = settings.SLUICE.database_url.get_secret_value(), django_connection.settings_dict["NAME"]
     with postgres_connection(url, dbname=name) as connection:
         if not migrations() <= applied(connection):

@@ -37,10 +37,10 @@ def one_of(name: str, text: str, *, among: Collection[str]) -> str:
     return text
 
 
-def whole_number(text: str, *, most: int = LARGEST) -> int | None:
-    """Return the number from 0 to `most` in a query, header, or form field, or None if it is invalid."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    return int(text) if is_number and int(text) <= most else None
+def whole_number(text: str, *, maximum: int = LARGEST) -> int | None:
+    """Return the number from 0 to `maximum` in a query, header, or form field, or None if it is invalid."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))
+    return int(text) if is_number and int(text) <= maximum else None
 
 
 def refusal(name: str, detail: str, *, code: str = "invalid") -> ValidationError:
@@ -109,10 +109,10 @@ class NewestFirst(BasePagination):
         }
 
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
-        where = {"type": "string"}
+        cursor = {"type": "string"}
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
         parameters = (
-            (CURSOR, where, "Position of the page. Part of the URLs in `next` and `previous`."),
+            (CURSOR, cursor, "Position of the page. Part of the URLs in `next` and `previous`."),
             (LIMIT, limit, "Rows per page at most. A page of large rows is shorter."),
         )
         return [

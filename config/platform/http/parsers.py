@@ -42,7 +42,7 @@ class JSONParser(BaseParser):
 
 
 class ExactJSONParser(JSONParser):
-    """The same with numbers that keep their digits."""
+    """A JSONParser whose numbers keep their digits."""
 
     is_exact = True
 
@@ -52,9 +52,9 @@ def read(stream: IO[Any]) -> bytes:
 
     In production, `config.platform.http.body_limits` has refused such a body already.
     """
-    most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    body: bytes = stream.read(most + 1)
-    if len(body) > most:
+    limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body: bytes = stream.read(limit + 1)
+    if len(body) > limit:
         raise BodyTooLarge
     return body
 
@@ -67,8 +67,8 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        where = f"The body is not JSON: line {error.lineno}, column {error.colno}."
-        raise BadInput(InputError(pointer="", code="malformed", detail=where)) from None
+        detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
+        raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
     for name, member in named(document):
         if exact_json.nested_deeper(member, MAX_DEPTH):
             detail = f"More than {MAX_DEPTH} levels."

@@ -24,5 +24,5 @@ def seconds_left() -> int:
 
 
 def left(limit: int, used: int) -> int:
-    """Return what is left. A limit that was lowered may be below what is used."""
+    """Return the remainder, at least 0: a lowered limit may be below the usage."""
     return max(limit - used, 0)

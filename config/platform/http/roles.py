@@ -1,7 +1,7 @@
 """Roles of staff: groups whose permissions each release sets. docs/access.md has the table.
 
-Without a role, staff have the permissions that they were given one by one. Superusers have all of them, and no role
-limits them.
+Without a role, staff have the permissions that were assigned to them one by one. Superusers have all of them, and no
+role limits them.
 """
 
 from typing import Any
@@ -22,13 +22,13 @@ OPERATOR, AUDITOR, ADMINISTRATOR = "operator", "auditor", "administrator"
 # Names of groups. No organization has groups of these names by chance.
 GROUPS = {OPERATOR: "Sluice operators", AUDITOR: "Sluice auditors", ADMINISTRATOR: "Sluice administrators"}
 APPS = ("exports", "etl", "rules")
-# What a role may not see: links and downloads have addresses of people; rules and samples have contents of documents.
+# Hidden from a role: the IP addresses in links and downloads, and the texts of documents in rules and samples.
 HIDDEN_FROM_OPERATORS = ("view_link", "view_download", "view_sample", "view_samplerun", "view_reviewevent")
-OPERATED = (
+CHANGED_BY_OPERATORS = (
     *("change_job", "change_chunk", "change_slot", "change_schedule", "change_webhook", "change_delivery"),
     *("change_task", "change_documentbatch"),
 )
-# Beginnings of routes where all users change only what is theirs: password, second factors, tokens.
+# Prefixes of routes where users change only their own account: password, second factors, tokens.
 OWN_ACCOUNT = (
     "app/account",
     "app/sign-in",
@@ -44,8 +44,8 @@ OWN_ACCOUNT = (
 def permissions_of(role: str) -> Q:
     views = Q(codename__startswith="view_")
     if role == OPERATOR:
-        seen = Q(content_type__app_label__in=("exports", "etl")) & views & ~Q(codename__in=HIDDEN_FROM_OPERATORS)
-        return seen | Q(content_type__app_label__in=APPS, codename__in=OPERATED)
+        visible = Q(content_type__app_label__in=("exports", "etl")) & views & ~Q(codename__in=HIDDEN_FROM_OPERATORS)
+        return visible | Q(content_type__app_label__in=APPS, codename__in=CHANGED_BY_OPERATORS)
     if role == AUDITOR:
         return views | Q(codename="open_data")
     accounts = Q(content_type__app_label="auth", codename__in=("add_user", "change_user"))

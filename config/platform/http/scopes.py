@@ -1,4 +1,4 @@
-"""Scopes of tokens: what a token permits, within what its user may do.
+"""Scopes of tokens: the actions that a token permits, within its user's permissions.
 
 Each API view has an attribute `scopes`. A view without one refuses tokens with scopes. Browser sessions have no scopes.
 """

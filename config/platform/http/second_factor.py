@@ -246,7 +246,7 @@ def remove(user: User, factor_id: int) -> SecondFactor:
 
 
 def new_recovery_codes(user: User) -> list[str]:
-    """Replace the user's recovery codes, and return the new ones, which are stored nowhere."""
+    """Replace the user's recovery codes, and return the new ones, which are not stored."""
     codes = [base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode() for _ in range(CODES)]
     with transaction.atomic():
         RecoveryCode.objects.filter(user=user).delete()
@@ -256,7 +256,7 @@ def new_recovery_codes(user: User) -> list[str]:
 
 
 def digest_of(code: str) -> str:
-    """Return the digest of a code. It has 80 random bits, so that a fast hash is enough."""
+    """Return the digest of a code. A code has 80 random bits, so a fast hash is enough."""
     return sha256(code.encode()).hexdigest()
 
 

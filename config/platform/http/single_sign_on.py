@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 RECHECK = timedelta(seconds=30)
 LIMIT = timedelta(minutes=1)  # then a request waits for the check of another one
 RETRY = timedelta(seconds=15)  # also the longest time that one check takes
-PATIENCE = timedelta(minutes=15)  # without any answer of the provider
+PATIENCE = timedelta(minutes=15)  # without a response from the provider
 TIMEOUT = 5  # seconds to connect, and for each response
 SCOPES = ("openid", "profile", "email")
 OPTIONAL_SCOPES = ("groups", "offline_access")  # requested if the provider lists them
@@ -268,7 +268,7 @@ def confirm(identity: Identity, names: set[str], now: datetime) -> None:
 
 
 def note(user: User, message: str, action: str) -> None:
-    """Record a change by the provider, with an entry of its own: it is not made by the request that comes first."""
+    """Record a change by the provider, with an entry of its own, separate from the request in which it is found."""
     fields = {
         "via": AuditEntry.Via.SIGN_IN,
         "user_id": user.pk,
@@ -299,7 +299,7 @@ def end(identity: Identity, reason: Ended) -> None:
 
 
 def users() -> QuerySet[User]:
-    """Return all users, with what is_current() needs of them."""
+    """Return all users, with the data that is_current() needs."""
     return User.objects.select_related("identity").defer("identity__tokens")
 
 
@@ -307,7 +307,7 @@ def users() -> QuerySet[User]:
 
 
 class Pause:
-    """The time for which this process sends no more checks than it must, after one without a response."""
+    """The period after a check without a response, in which this process sends only necessary checks."""
 
     until = float("-inf")
 
@@ -350,8 +350,8 @@ def is_current(user: User, *, waits: bool = True) -> bool:
 def current_user_ids(users: Iterable[User]) -> set[int]:
     """Return the IDs of those users who are still current. One thread checks the users of all streams.
 
-    It waits for at most one check without a response in RETRY. Users whose last attempt is oldest come first: one
-    whose checks fail keeps no other from being checked.
+    It waits for at most one check without a response in RETRY. Users whose last attempt is oldest come first, so
+    that a user whose checks fail does not delay the others.
     """
     return {user.pk for user in sorted(users, key=attempted_at) if is_still_current(user)}
 

@@ -148,7 +148,7 @@ class EventHub(Generic[Subject]):
     def __init__(self) -> None:
         self.listeners: dict[Subject, set[Listener[Subject]]] = {}
         self.task: asyncio.Task[None] | None = None
-        self.failing: set[str] = set()  # what failed last, of the places in `CAUGHT`
+        self.failing: set[str] = set()  # the places in `CAUGHT` that failed last
         self.count = 0
         self.of_user: Counter[int] = Counter()
 

@@ -62,8 +62,8 @@ class Throttle(BaseThrottle):
     refusals: Counter | None = None
 
     def allow_request(self, request: Request, view: "APIView") -> bool:
-        name, who = self.counted(request)
-        if who and (seconds := limiter().wait(rate(name), who)):
+        name, client = self.counted(request)
+        if client and (seconds := limiter().wait(rate(name), client)):
             if self.refusals:
                 self.refusals.inc()
             limit = rate(name)
@@ -131,22 +131,22 @@ class Limiter(CircuitBreaker):
         finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 
-    def wait(self, rate: limits.RateLimitItem, who: str) -> int:
+    def wait(self, rate: limits.RateLimitItem, client: str) -> int:
         """Count a request. Return 0, or above the limit the seconds until the next request may pass."""
         if not self.allows_request():
             return 0
         try:
-            seconds = self.hit(rate, who)
+            seconds = self.hit(rate, client)
         except redis.RedisError as error:
             self.record_failure(type(error).__name__)
             return 0
         self.record_success()
         return seconds
 
-    def hit(self, rate: limits.RateLimitItem, who: str) -> int:
-        if self.windows.hit(rate, who):
+    def hit(self, rate: limits.RateLimitItem, client: str) -> int:
+        if self.windows.hit(rate, client):
             return 0
-        room_at, remaining = self.windows.get_window_stats(rate, who)
+        room_at, remaining = self.windows.get_window_stats(rate, client)
         # The window may have emptied since. `room_at` would then be a whole window away.
         return 1 if remaining > 0 else max(1, math.ceil(room_at - time.time()))
 

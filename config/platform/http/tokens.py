@@ -61,15 +61,15 @@ class Tokens(TypedDict):
 
 
 def create(
-    user: User, *, name: str = "", limits: Sequence[str] = (), days: int = DAYS, most: int | None = MAX_PER_USER
+    user: User, *, name: str = "", limits: Sequence[str] = (), days: int = DAYS, maximum: int | None = MAX_PER_USER
 ) -> tuple[AuthToken, str]:
-    """Create a token, and return its row and its text, which is stored nowhere. `limits`: its scopes, or none for all.
+    """Create a token, and return its row and its text, which is not stored. `limits`: its scopes; empty for all.
 
-    Raises TooManyTokens if the user has `most` tokens.
+    Raises TooManyTokens if the user has `maximum` tokens.
     """
     with transaction.atomic():
         lock_user(user.pk)
-        if most is not None and AuthToken.objects.filter(user=user).count() >= most:
+        if maximum is not None and AuthToken.objects.filter(user=user).count() >= maximum:
             raise TooManyTokens
         token, text = AuthToken.objects.create(user=user, expiry=timedelta(days=days))
         token.details = TokenDetails.objects.create(token=token, name=name, scopes=list(limits))
@@ -78,7 +78,7 @@ def create(
 
 
 def revoke(user: User, token_id: UUID) -> AuthToken:
-    """Delete a token of the user, and return what it was. Raises NoSuchToken."""
+    """Delete a token of the user, and return the deleted row. Raises NoSuchToken."""
     with transaction.atomic():
         token = require_first(of_user(user.pk).filter(handle=token_id.hex), NoSuchToken)
         name = label(token)
@@ -119,7 +119,7 @@ def represent(token: AuthToken) -> Token:
 
 
 def record_use(token: AuthToken) -> None:
-    """Record that a token was used, at most once a minute. A database that accepts no writes refuses no request."""
+    """Record that a token was used, at most once a minute. A read-only database does not fail the request."""
     now, details = timezone.now(), getattr(token, "details", None)
     if details and details.last_used_at and now - details.last_used_at < USE_IS_RECORDED_EVERY:
         return
@@ -134,7 +134,7 @@ def record_use(token: AuthToken) -> None:
 
 
 class RevokedWithPassword:
-    """A password validator that revokes the user's tokens when a password is changed, in whatever way.
+    """A password validator that revokes the user's tokens whenever the password is changed.
 
     Django calls `password_changed` after each change by a person, and not when it renews a hash.
     """

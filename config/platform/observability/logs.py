@@ -126,7 +126,7 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": "ERROR" if level == "ERROR" else "WARNING"},
         "loggers": {
             **{name: {"level": level} for name in OURS},
-            **{name: {"handlers": [], "level": least, "propagate": True} for name, least in LIBRARIES.items()},
+            **{name: {"handlers": [], "level": minimum, "propagate": True} for name, minimum in LIBRARIES.items()},
             **{name: {"handlers": [], "level": "CRITICAL", "propagate": False} for name in SILENCED},
         },
     }

@@ -35,8 +35,8 @@ RETRYABLE_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "
 class StorageError(Exception):
     """A request to the object storage failed.
 
-    `retryable`: the same request may succeed at once. `is_outage`: the storage is away, full, overloaded, or refuses
-    our key, so other requests fail as well, and this one may succeed when that is over.
+    `retryable`: the same request may succeed at once. `is_outage`: the storage is unreachable, full, overloaded, or
+    refuses our key, so other requests fail as well, and this one may succeed when that is over.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, is_outage: bool = False) -> None:
@@ -96,9 +96,9 @@ def translate_response(error: ClientError) -> StorageError:
         return Missing(message)
     if code in PRECONDITION_CODES:
         return Changed(message)
-    may_pass = status >= SERVER_ERROR or status in RETRYABLE_STATUSES or code in RETRYABLE_CODES
+    is_temporary = status >= SERVER_ERROR or status in RETRYABLE_STATUSES or code in RETRYABLE_CODES
     return RequestFailed(
-        message, retryable=may_pass, is_outage=may_pass or status in REFUSED_STATUSES or code == NO_BUCKET
+        message, retryable=is_temporary, is_outage=is_temporary or status in REFUSED_STATUSES or code == NO_BUCKET
     )
 
 

@@ -190,7 +190,7 @@ def delete(key: str, *, if_match: str | None = None) -> None:
 
 
 def delete_many(keys: Iterable[str]) -> None:
-    """Delete these objects as far as they exist. Raises RequestFailed at the end if some could not be deleted."""
+    """Delete those of these objects that exist. Raises RequestFailed at the end if some could not be deleted."""
     pending = list(dict.fromkeys(keys))
     failed = 0
     for start in range(0, len(pending), DELETE_BATCH):

@@ -75,14 +75,14 @@ def attribute(key: str, name: str) -> Any:
 def upload_parts(key: str) -> None:
     """Create an object by a multipart upload. Raise Changed, and abort the upload, if the object exists."""
     upload = attempt(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, ContentType=TYPE, **ENCRYPTED))
-    where: dict[str, Any] = {"Bucket": bucket(), "Key": key, "UploadId": upload["UploadId"]}
+    target: dict[str, Any] = {"Bucket": bucket(), "Key": key, "UploadId": upload["UploadId"]}
     try:
-        part = attempt(lambda: client().upload_part(**where, PartNumber=1, Body=CONTENT))
+        part = attempt(lambda: client().upload_part(**target, PartNumber=1, Body=CONTENT))
         parts: Any = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-        attempt(lambda: client().complete_multipart_upload(**where, MultipartUpload=parts, IfNoneMatch="*"))
+        attempt(lambda: client().complete_multipart_upload(**target, MultipartUpload=parts, IfNoneMatch="*"))
     except StorageError:
         with suppress(*VENDOR_ERRORS):
-            client().abort_multipart_upload(**where)
+            client().abort_multipart_upload(**target)
         raise
 
 

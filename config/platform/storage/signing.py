@@ -18,5 +18,5 @@ class DatedQueryAuth(S3SigV4QueryAuth):
 
 
 def install() -> None:
-    """Make it the signer of presigned URLs in this process."""
+    """Make DatedQueryAuth the signer of presigned URLs in this process."""
     AUTH_TYPE_MAPS["s3v4-query"] = DatedQueryAuth

@@ -1,7 +1,7 @@
 """PUTs of small objects by obstore, which take a fifth of the CPU that boto3 takes for them.
 
-Its errors have no status and no code, so they decide nothing: `commit` looks at the object, and sends the request once
-more by boto3.
+Its errors have no status and no code. Therefore, after an error, `commit` checks the object, and repeats the request by
+boto3.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 SMALL_BYTES = 1024 * 1024
 # For the whole request, in which no signal is handled. A slower one is repeated by boto3, which waits longer.
 SECONDS = 10
-# obstore encodes other characters in a way of its own.
+# obstore encodes other characters differently.
 PLAIN_KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
-used_by: set[int] = set()  # processes. The threads of obstore do not survive a fork
+used_by: set[int] = set()  # process IDs; the threads of obstore do not survive a fork
 
 
 def is_possible(key: str, size: int) -> bool:

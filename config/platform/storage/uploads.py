@@ -115,9 +115,9 @@ class Upload:
         self._expect_open()
         return self._commit(conflict.etag)
 
-    def content(self, most: int) -> bytes | None:
-        """Return the bytes of an object of at most so many. Call it before the end of the context."""
-        return bytes(self._last) if self._multipart is None and self._used <= most else None
+    def content(self, maximum: int) -> bytes | None:
+        """Return the bytes of an object of at most `maximum`. Call it before the end of the context."""
+        return bytes(self._last) if self._multipart is None and self._used <= maximum else None
 
     def abort(self) -> None:
         """Abort an uncommitted upload. It may be called repeatedly, and does nothing after a commit.

@@ -106,7 +106,7 @@ class Revoke(Action):
 
 
 class Password(PasswordChangeView):
-    """Change the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
+    """Change of the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
 
     audited = CHANGES
     template_name = "config/password.html"

@@ -35,7 +35,7 @@ Row = TypeVar("Row")
 
 
 class RateLimitedView:
-    """The user, and rate limits of the corresponding API requests. Pages without one have no `throttle`."""
+    """The user and the rate limit of the corresponding API request. Pages without such a request set no `throttle`."""
 
     request: HttpRequest
     throttle: ClassVar[type[Throttle] | None] = None
@@ -86,7 +86,7 @@ class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
 
 
 def role(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: `is_read_only` is true for auditors."""
+    """Add `is_read_only` to the context, which is true for auditors."""
     return {"is_read_only": partial(roles.is_auditor, getattr(request, "user", AnonymousUser()))}
 
 
@@ -168,7 +168,7 @@ def problem_text(problem: Problem) -> str:
     return " ".join(texts)
 
 
-WIDTH, LEAST = 1000, 6  # of a progress bar and of its smallest visible part, in SVG units
+WIDTH, MIN_WIDTH = 1000, 6  # of a progress bar and of its smallest visible part, in SVG units
 
 
 def segments(counts: Iterable[tuple[str, int]], total: int) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ def segments(counts: Iterable[tuple[str, int]], total: int) -> list[dict[str, An
     x, found = 0, []
     for status, number in counts:
         if number:
-            width = max(LEAST, round(WIDTH * number / total))
+            width = max(MIN_WIDTH, round(WIDTH * number / total))
             found.append({"status": status, "x": x, "width": width})
             x += width
     return found

@@ -1,4 +1,4 @@
-"""The API reference at `/api/docs`, rendered on the server. Its content is the same for all, and made once."""
+"""The API reference at `/api/docs`, rendered on the server. It is the same for all users, and rendered once."""
 
 from functools import cache
 from typing import Any

@@ -184,7 +184,7 @@ class SecondFactors(Page):
 
 
 class Confirm(Page):
-    """Ask for the password, rate-limited like the sign-in."""
+    """Confirmation of the password, rate-limited like the sign-in."""
 
     audited = CHANGES
     template_name = "config/confirm_password.html"
@@ -207,7 +207,7 @@ class Confirm(Page):
 
 
 class AddApp(Confirmed):
-    """Add an authenticator app. The secret stays in the session until a code proves that the app has it."""
+    """Registration of an authenticator app. The secret stays in the session until a code proves that the app has it."""
 
     template_name = "config/add_app.html"
     title = "Add an authenticator app"
@@ -235,7 +235,7 @@ class AddApp(Confirmed):
 
 
 class AddKey(Confirmed):
-    """Add a security key, or a passkey of the device. Needs JavaScript."""
+    """Registration of a security key, or a passkey of the device. Needs JavaScript."""
 
     template_name = "config/add_key.html"
     title = "Add a security key"
@@ -261,7 +261,7 @@ class AddKey(Confirmed):
 
 
 class Codes(Confirmed):
-    """Replace the recovery codes, which are shown once."""
+    """Replacement of the recovery codes, which are shown once."""
 
     http_method_names = ("post",)
     title = "Recovery codes"
@@ -274,7 +274,7 @@ class Codes(Confirmed):
 
 
 class Remove(Action):
-    """Remove a second factor. The last one stays while the user must have one."""
+    """Removal of a second factor. The last one stays while the user must have one."""
 
     audited = CHANGES
 

@@ -70,10 +70,10 @@ class Backend(ModelBackend):
 
 def seconds_to_wait(request: HttpRequest, name: str) -> int:
     """Count an attempt and return 0, or return the seconds until the next one is allowed."""
-    who = sha256(name.casefold().encode()).hexdigest()  # usernames are personal data of any length
+    name_hash = sha256(name.casefold().encode()).hexdigest()  # usernames are personal data of any length
     by_address = rate("sign_in_rate")
     by_name = type(by_address)(by_address.amount * BY_NAME, by_address.multiples, namespace="sign_in_rate_of_a_name")
-    return limiter().wait(by_address, f"from:{counted_as(request)}") or limiter().wait(by_name, f"as:{who}")
+    return limiter().wait(by_address, f"from:{counted_as(request)}") or limiter().wait(by_name, f"as:{name_hash}")
 
 
 class SignInForm(AuthenticationForm):

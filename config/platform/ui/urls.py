@@ -29,5 +29,5 @@ urlpatterns = [
         name="remove-second-factor",
     ),
     path("admin/password_change/", RedirectView.as_view(pattern_name="password")),  # which limits the attempts
-    path("admin/login/", sign_in.AdminSignIn.as_view()),  # before the admin's own, which knows no second factor
+    path("admin/login/", sign_in.AdminSignIn.as_view()),  # before the admin's own, which has no second factor
 ]

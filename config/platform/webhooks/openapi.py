@@ -1,4 +1,4 @@
-"""Webhooks in the OpenAPI document: what all requests that Sluice sends have in common, and the test."""
+"""Webhooks in the OpenAPI document: the common part of all requests that Sluice sends, and the test."""
 
 from typing import Any
 

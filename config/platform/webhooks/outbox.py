@@ -40,7 +40,7 @@ RETURNING id
 
 
 def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: datetime, data: Mapping[str, Any]) -> int:
-    """Add the deliveries of an event, and wake workers to send them after the commit. Returns their number.
+    """Add the deliveries of an event, and wake workers to send them after the commit. Return their number.
 
     Call it in the transaction that writes the final state, after the UPDATE whose row count shows that this process
     ended the subject. Then there is no end without its event, and no event without its end. A batch does it like this:
@@ -64,7 +64,7 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
 
 
 def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, data: Mapping[str, Any]) -> int:
-    """Add the deliveries of a job's event, which its caller sends or wakes workers for. Returns their number."""
+    """Add the deliveries of a job's event, which its caller sends or wakes workers for. Return their number."""
     return insert(event_type, user_id=user_id, job_id=job_id, seq=seq, at=at, data=data)
 
 
@@ -78,7 +78,7 @@ def insert(
     at: datetime,
     data: Mapping[str, Any],
 ) -> int:
-    """Insert a delivery for each of the user's webhooks that subscribes to this type. Returns their number."""
+    """Insert a delivery for each of the user's webhooks that subscribes to this type. Return their number."""
     body = envelope(event_type, at=at, data=data)
     return len(
         sql.rows(ADD, job=job_id, subject=subject, seq=seq, type=str(event_type), body=body, user=user_id, at=at)
@@ -92,7 +92,7 @@ def envelope(event_type: str, *, at: datetime, data: Mapping[str, Any]) -> str:
 
 
 def due(*, limit: int) -> int:
-    """Return how many deliveries are due, `limit` at most."""
+    """Return the number of due deliveries, at most `limit`."""
     is_free = Q(lease_until=None) | Q(lease_until__lt=Now())
     is_wanted = (Q(webhook__enabled=True) | Q(type=TEST)) & Q(webhook__user__is_active=True)
     found = Delivery.objects.filter(is_free, is_wanted, status=Delivery.Status.PENDING, available_at__lte=Now())

@@ -27,12 +27,12 @@ MINUTE, HOUR = 60, 3600
 # Seconds after each failed attempt, three days in all.
 SCHEDULE = (5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR)
 ATTEMPTS = len(SCHEDULE) + 1
-# A webhook that fails for so long is disabled until its owner enables it.
+# A webhook that fails for this long is disabled until its owner enables it.
 DISABLE_ATTEMPTS, DISABLE_SECONDS = 10, 3 * 24 * HOUR
 CLAIM_ATTEMPTS = 10  # lost races against other workers; after that the reaper's next wake-up message is soon enough
 MAX_PARALLEL_PER_USER = 2  # webhooks of one user that four workers send to at the same time
 LEASE_SECONDS = 2 * request.ATTEMPT_SECONDS
-DRAIN_SECONDS = 5  # how long a task runs before it returns to Celery
+DRAIN_SECONDS = 5  # that a task runs before it returns to Celery
 # A message that waits in Celery for longer than the broker's visibility timeout is delivered again and again.
 MAX_WAKEUP_DELAY = 60
 
@@ -58,7 +58,7 @@ class ClaimedDelivery:
 ATTEMPTS_OF = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
 # A receiver gets the events of a job, or of another subject, in their order: a delivery waits until the earlier ones
-# have ended. Each condition uses the unique index of its own, which is why they are not one.
+# have ended. The conditions are separate, because each uses its own unique index.
 IS_NEXT = """NOT EXISTS (
     SELECT 1 FROM exports_delivery earlier
     WHERE earlier.webhook_id = d.webhook_id AND earlier.job_id = d.job_id AND earlier.seq < d.seq

@@ -55,20 +55,20 @@ def extract(owner: ArtifactOwner, rule: RuleContent, context: StageContext) -> t
     if stored is None:
         raise ArtifactMissing
     context.page_images = page_images.for_models(owner, count=stored.metadata.get("pages"))
-    is_seen = context.page_images is not None and engines.reads_images(rule)
-    if rule.require_complete and not is_seen:
+    sees_pages = context.page_images is not None and engines.reads_images(rule)
+    if rule.require_complete and not sees_pages:
         refuse_incomplete(stored)
     try:
         ocr = artifacts.load_ocr(stored)
     except storage.Missing:
         raise ArtifactMissing from None
-    if not is_seen and not without_markers(ocr.markdown).strip():
+    if not sees_pages and not without_markers(ocr.markdown).strip():
         raise EmptyDocument  # read for another rule, whose model was shown the pages
     return stored, engines.processor(rule.mode).process(ocr, rule, context=context)
 
 
 def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None:
-    """Store the model's response that could not be used, for the owner. Without it, the task fails all the same."""
+    """Store the model's unusable response for the owner. If that fails, the task fails as without it."""
     if not error.answer:
         return
     text = artifacts.clean(error.answer[:MAX_ANSWER]).encode()

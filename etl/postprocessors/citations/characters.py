@@ -147,7 +147,7 @@ def cuts(text: str, start: int, end: int) -> tuple[bool, bool]:
 
 
 def edge(text: str, inside: int, bound: int, step: int, joiners: str = JOINERS) -> str:
-    """Return what the bound cuts: `word`, `compound`, or nothing."""
+    """Return the kind of text that the bound cuts: `word`, `compound`, or nothing."""
     inner, outer = text[inside : inside + 1], text[bound - 1 : bound] if step < 0 else text[bound : bound + 1]
     if joins(*((outer, inner) if step < 0 else (inner, outer))):
         return "word"

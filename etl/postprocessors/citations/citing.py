@@ -94,8 +94,8 @@ def decide(claim: Claim, rows: Rows) -> Citing | None:
 
 
 def elsewhere(claim: Claim, rows: Rows) -> Citing | None:
-    """Cite a value outside the model's quote and the row of its item. A number of an item is not looked for there if
-    there is a quote: small numbers are everywhere."""
+    """Cite a value outside the model's quote and the row of its item. A number of an item is not searched for there
+    if it has a quote, because small numbers are everywhere."""
     if claim.is_confined:
         return None
     citing = by_value(claim, rows)
@@ -165,7 +165,7 @@ def by_page_break(claim: Claim, rows: Rows) -> Citing | None:
 
 
 def settle_repeats(citings: Iterable[Citing], rows: Rows) -> None:
-    """Downgrade the values of an item whose row proves an earlier item of its list: one row is not two items."""
+    """Downgrade the values of an item whose row proves an earlier item of its list: a row is one item."""
     first: dict[tuple[str, int], str] = {}
     for citing in citings:
         item, place = citing.claim.item, citing.place

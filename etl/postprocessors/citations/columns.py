@@ -85,8 +85,8 @@ def usual_columns(placed: list[Citing], index: Index) -> dict[str, tuple[Column,
             counts[citing.claim.path][column] += 1
     found = {}
     for path, columns in counts.items():
-        column, most = columns.most_common(1)[0]
-        if most >= MIN_AGREEING and most >= MAJORITY * columns.total():
+        column, count = columns.most_common(1)[0]
+        if count >= MIN_AGREEING and count >= MAJORITY * columns.total():
             found[path] = (column, columns.total())
     return found
 

@@ -1,6 +1,6 @@
 """The notation of a document's numbers: decimal point or comma, and groups separated by spaces or not.
 
-Most numbers can be read in one way only, such as `12.50` and `1.234,56`. They decide how the others are read, such as
+Most numbers can be read in one way only, such as `12.50` and `1.234,56`. They decide the reading of the others, such as
 `1.234`, unless they contradict each other.
 """
 
@@ -17,13 +17,14 @@ SPACES = re.compile("[ \u00a0]")
 # Decimals that may as well be a time or a day and month.
 TIME_OR_DAY = re.compile(r"(?:[01]?\d|2[0-4])[.,][0-5]\d|(?:[012]?\d|3[01])[.,](?:0\d|1[012])")
 CENTS = 2
-TOLERATED = 3  # so many sure votes outweigh a weak one against them
+TOLERATED = 3  # sure votes that outweigh one weak vote against them
 POINT, COMMA = ".", ","
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """`decimal`: the decimal mark, `.` or `,`. `spaces`: whether spaces separate groups. None: undecided."""
+    """The notation of numbers. `decimal`: the mark, `.` or `,`. `spaces`: whether spaces separate groups. None:
+    unknown."""
 
     decimal: str | None = None
     spaces: bool | None = None
@@ -41,7 +42,7 @@ class Digits:
     point: Decimal | None = None
     comma: Decimal | None = None
     vote: str = ""
-    weight: int = 0  # 2 if nothing but an amount has this form, else 1
+    weight: int = 0  # 2 if only an amount can have this form, else 1
     groups: str = ""
     soft: bool = False
     has_separator: bool = False
@@ -145,8 +146,8 @@ def exotic(core: str, kinds: set[str]) -> Digits | None:
 
 # ---- Votes ----------------------------------------------------------------------------------------------------------
 def convention_of(tokens: Iterable[tuple[Digits, bool, bool]]) -> Convention:
-    """Return the convention of a document by its tokens, each with whether it is alone, so that spaces inside it
-    separate groups, and whether it is an amount: `3.20` can be a section, a version, or a time."""
+    """Return the convention of a document by its tokens, each with two flags: it is alone, so that spaces inside it
+    separate groups; and it is an amount, as `3.20` can also be a section, a version, or a time."""
     sure: Counter[str] = Counter()
     weak: Counter[str] = Counter()
     groups: Counter[bool] = Counter()

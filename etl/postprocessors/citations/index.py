@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A value in the text: `content[start:end]`, and how certain it is (see `citing`)."""
+    """A value in the text: `content[start:end]`. `match`: its level of certainty (see `levels`)."""
 
     start: int
     end: int
@@ -237,7 +237,7 @@ class Index:
         return start + (self.content[start : start + 1] == "\n"), end
 
     def row_starts(self, text: str) -> Iterator[int]:
-        """Yield where rows start with a text."""
+        """Yield the places of rows that start with a text."""
         place = self.content.find(text)
         while place >= 0:
             if self.row_span(self.row_of(place))[0] == place:

@@ -94,5 +94,5 @@ def language_of(text: str) -> str:
         for code in LANGUAGES.get(word, ()):
             counts[code] += count
             distinct[code] += 1
-    (first, most), (_, second) = (*counts.most_common(2), ("", 0), ("", 0))[:2]
-    return first if distinct[first] >= MIN_WORDS and most >= LEAD * second else ""
+    (first, count), (_, second) = (*counts.most_common(2), ("", 0), ("", 0))[:2]
+    return first if distinct[first] >= MIN_WORDS and count >= LEAD * second else ""

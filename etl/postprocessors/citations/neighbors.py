@@ -102,7 +102,7 @@ def sign_around(plain: str, start: int, end: int, *, is_amount: bool) -> Span | 
 
 
 def minus_before(plain: str, start: int, end: int) -> int | None:
-    """Return where the sign before a number starts: a mark or word beside it, in the line above, or in its label."""
+    """Return the start of the sign before a number: a mark or word beside it, in the line above, or in its label."""
     for place, is_attached in places_before(plain, start):
         if plain[place - 1 : place] in ("/", ".") and COMMERCIAL_MINUS.search(plain, max(0, place - 3), place):
             return place - 2
@@ -252,7 +252,7 @@ def is_content(cell: str) -> bool:
 
 
 def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | None:
-    """Return the span of a number before `CR`, debit, and the like."""
+    """Return the span of a number before `CR`, debit, and similar words."""
     for text, low, high in words_after(plain, end):
         is_side = text.rstrip(".").casefold() in SIDES or (is_amount and text in SHORT_SIDES)
         if is_side and "\n" not in plain[end:low]:

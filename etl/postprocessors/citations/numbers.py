@@ -42,7 +42,7 @@ MAX_DIGITS = 60
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
     """A number token: `text[start:end]` with its sign, parentheses, unit, and scale; `core` is the digits' span, and
-    `reach` that of everything that changes the value.
+    `reach` the span of everything that changes the value.
 
     `sure`: the values that it has in the document; several are the same one, as 19 % and 0.19. `possible`: values that
     it may have. `literal`: its sign and digits, if they are in the notation of JSON.
@@ -84,7 +84,7 @@ class Found:
 
     @property
     def is_amount(self) -> bool:
-        """Return whether it is certainly no time, section, or version."""
+        """Return whether it is certainly not a time, section, or version."""
         return self.has_currency or bool(self.percent) or bool(self.scale) or self.signs == (-1,)
 
     sign: str = ""
@@ -186,7 +186,7 @@ def read_sign(plain: str, found: Found, before: re.Match[str], after: re.Match[s
         is_amount = (found.digits.has_separator or found.has_currency) and "%" not in after.group()
         found.signs = (-1,) if is_amount else (1, -1)
     else:
-        # A parenthesis that opens or closes elsewhere is no part of the number.
+        # A parenthesis that opens or closes elsewhere is not part of the number.
         found.start += len(before["open"] or "")
         found.end -= len(after["close"] or "")
 
@@ -231,7 +231,7 @@ def read_neighbors(plain: str, found: Found, before: re.Match[str]) -> None:
 
 
 def read_around(plain: str, found: Found, units: list[int]) -> None:
-    """Make a number ambiguous whose neighbors can be parts of it."""
+    """Mark a number as ambiguous if its neighbors may be parts of it."""
     start, end = found.start, found.end
     if plain[start - 1 : start] == "%" and not plain[start - 2 : start - 1].isdecimal() and not found.percent:
         found.percent = Decimal(100)

@@ -88,7 +88,7 @@ def has_words_before(plain: str, start: int) -> bool:
 
 
 def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
-    """Return whether digits are before and after the only `|` of three lines: it is no bound of cells."""
+    """Return whether digits are before and after the only `|` of three lines: it does not separate cells."""
     bar = start - 1 if plain[start - 1 : start] == "|" else end
     if not (plain[bar : bar + 1] == "|" and plain[bar - 1 : bar].isdecimal() and plain[bar + 1 : bar + 2].isdecimal()):
         return False

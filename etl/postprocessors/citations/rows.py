@@ -1,7 +1,8 @@
 """Rows of the document for the items of a list.
 
 A value such as an amount occurs in many rows. The row of its item is the one with the item's other values. If several
-rows have all of them, the order of the items decides, or nothing does: no row is better than a wrong one.
+rows have all of them, the order of the items decides. If that does not either, the item has no row, which is better
+than a wrong one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -59,7 +60,7 @@ def best_of(scores: dict[int, float]) -> list[int]:
 
 
 def block_of(scores: dict[int, float], taken: set[int]) -> int | None:
-    """Return the first row of an item of several lines, each with a value that is nowhere else."""
+    """Return the first row of an item of several lines, each with a value that occurs only there."""
     rows = [row for row in best_of(scores) if row not in taken]
     is_block = bool(rows) and rows[-1] - rows[0] <= NEAR and scores[rows[0]] >= 1 - EPSILON
     return rows[0] if is_block else None
@@ -86,7 +87,7 @@ def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
 
 
 def quoted_rows(claim: Claim, index: Index) -> set[int]:
-    """Return the rows where the model's quote holds the value."""
+    """Return the rows where the model's quote contains the value."""
     places = [place for quote in claim.quotes[:MAX_CANDIDATES] for place in claim.places_in(quote)[:1]]
     return {index.row_of(place.start) for place in places} or {
         index.row_of(quote[0]) for quote in claim.quotes[:MAX_CANDIDATES] if claim.is_choice
@@ -175,7 +176,7 @@ class Rows:
         return found
 
     def is_joined(self, row: int, other: int) -> bool:
-        """Return whether two rows can belong to one item. Those of a table do not go on in the text after it."""
+        """Return whether two rows can belong to one item. Those of a table do not continue in the text after it."""
         return row == other or self.index.has_cells(other) or not self.index.has_cells(row)
 
     def neighbors(self, row: int) -> tuple[int, int]:

@@ -42,7 +42,7 @@ THAN = "than|als|que"  # after a word for minus, it is a comparison
 ONE, THOUSAND, MILLION, MILLIARD, BILLION = (Decimal(10) ** power for power in (0, 3, 6, 9, 12))
 MYRIAD, LAKH, CRORE, HUNDRED_MILLION, TRILLION = (Decimal(10) ** power for power in (4, 5, 7, 8, 18))
 END = r"[^\W\d_]{0,4}"  # an inflection
-# Words by the numbers that they can stand for. One with 1 may as well be another word: `Mill Street`, `Bio`.
+# Words, and the numbers that they can stand for. Those with 1 may also be other words: `Mill Street`, `Bio`.
 WORDS: dict[str, tuple[Decimal, ...]] = {
     r"mil millones|mil milh(?:ão|ões)|bilh(?:ão|ões)|mrd|mld|mlrd|bn|tỷ|tỉ|अरब": (MILLIARD,),
     rf"mil(?:l?i|ij|j|y)a{END}|мил+иард{END}|мільярд{END}|млрд|δισ{END}|مليار{END}|میلیارد|מיליארד": (MILLIARD,),
@@ -69,7 +69,7 @@ WORDS: dict[str, tuple[Decimal, ...]] = {
     r"dozen|dutzend": (ONE, Decimal(12)),
     "basis points?|bps?": (ONE, Decimal("0.0001")),
 }
-# In notes that name the scale of all of them.
+# Words in notes that set the scale of all amounts.
 AMOUNTS = (
     "amounts?|figures|values|numbers|data|dollars|expressed|stated|presented|reported|angaben|beträge|werte|zahlen"
     "|montants?|chiffres|valeurs|importes?|cifras|valores|importi|valori|bedragen|kwoty|belopp"

@@ -27,7 +27,7 @@ TIME_WINDOW = 40  # characters after a date
 MAX_TEXT = 20_000  # characters of a value that is searched for
 # Shorter values occur in any text by chance. In letters and digits.
 MIN_LENGTH = 3
-# Longer values are texts of the model's own, if the document does not have them.
+# Longer values that the document does not have are the model's own texts.
 FREE_WORDS, FREE_LENGTH = 6, 80
 
 
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def is_confined(self) -> bool:
-        """Return whether it is a number of an item whose quote is in the text. It is not looked for in other rows."""
+        """Return whether it is a number of an item whose quote is in the text. It is not searched for in other rows."""
         return bool(self.item and self.quotes) and self.number is not None
 
     @property

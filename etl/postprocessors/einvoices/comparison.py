@@ -11,7 +11,7 @@ from etl.providers.base import OCRResult
 from etl.providers.local.einvoices.rendering import inside
 
 DUE = "totals.due"
-# What a payer acts on: these must be on a page, in any notation that citations know.
+# Values that a payer acts on. They must be on a page, in any notation that citations recognize.
 COMPARED = {
     "number": "number",
     "total with VAT": "totals.gross",
@@ -26,14 +26,14 @@ def warn_of_differences(data: dict[str, Any], ocr: OCRResult, *, context: StageC
     finder = Finder(Index(document_text.clean(ocr)))
     for name, member in COMPARED.items():
         value = inside(data, member)
-        is_nothing_due = member == DUE and value == 0  # pages need not say so
+        is_nothing_due = member == DUE and value == 0  # pages need not show it
         if value is not None and not is_nothing_due and not any(map(finder.places, spellings(value))):
             detail = f"The e-invoice has the {name} {str(value)[:MAX_VALUE]}, which the pages do not show."
             context.warn("einvoice_differs", detail)
 
 
 def spellings(value: Any) -> list[Any]:
-    """Return a value and, of an amount, the one with the other sign: credit notes may have it on the page alone."""
+    """Return a value, and an amount also with the other sign, which a credit note may have only on the page."""
     if isinstance(value, str):
         return [value]
     literal = exact_json.dumps(value).decode()

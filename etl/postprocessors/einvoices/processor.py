@@ -1,4 +1,4 @@
-"""E-invoices as data: what the sender wrote, exactly; by the language model where a document carries none."""
+"""E-invoices as data, exactly as the sender wrote them. A document without one is read by the language model."""
 
 from dataclasses import replace
 from typing import Any, ClassVar

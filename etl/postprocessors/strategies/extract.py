@@ -81,11 +81,13 @@ def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) ->
 def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context: StageContext) -> None:
     """Warn about the merge's decisions, without values, because warnings are shown where results are not."""
     for conflict in merged.conflicts[:MAX_CONFLICTS]:
-        how = "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
-        if (count := len(conflict.candidates)) > (most := len(conflicts.shown(conflict))):
-            how += f" It was shown the first and the last ones, {most} of {count}."
+        choice = (
+            "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
+        )
+        if (count := len(conflict.candidates)) > (used := len(conflicts.shown(conflict))):
+            choice += f" It was shown the first and the last ones, {used} of {count}."
         places = conflicts.pages_of(conflict, cut)
-        detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {how}"
+        detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {choice}"
         context.warn("merge_conflict", detail, page=cut[max(conflict.origins[0], 0)].first_page)
     if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
         detail = f"The pieces of the document disagree about {more} more values. The first ones are used."
@@ -98,7 +100,7 @@ def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context
 def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model, context: StageContext) -> Any:
     """Return the merged data without items that do not fit the schema, corrected by the model if the rest does not.
 
-    Raises SchemaInvalid, also without asking when a required value was not found: a model could only invent it.
+    Raises SchemaInvalid. If only required values are missing, the model is not asked: it could only invent them.
     """
     schema = rule.json_schema or {}
     guide = Guide.of(schema)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def split(text: DocumentText) -> list[Piece]:
     """Return the pieces of the configured size. Raises DocumentTooLong."""
     env = settings.SLUICE
-    return splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+    return splitting.split(text, size=env.etl_postprocess_chunk_size_chars, max_pieces=env.etl_postprocess_max_chunks)
 
 
 def call_for_each(
@@ -27,7 +27,7 @@ def call_for_each(
     context.progress(0, steps)
     return parallel.run(
         [partial(call, piece) for piece in pieces],
-        most=settings.SLUICE.etl_postprocess_parallel,
+        concurrency=settings.SLUICE.etl_postprocess_parallel,
         context=context,
         on_done=lambda done: context.progress(done, steps),
     )

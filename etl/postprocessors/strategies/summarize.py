@@ -62,12 +62,12 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
     """Request the data in one call, or in two if the notes are too long for one. Neither may have fewer items than the
     notes or the call before."""
     schema = rule.json_schema or {}
-    least = counted(notes, schema)
-    if missing := [pointer for pointer in list_places(Guide.of(schema)) if pointer not in least]:
+    min_items = counted(notes, schema)
+    if missing := [pointer for pointer in list_places(Guide.of(schema)) if pointer not in min_items]:
         detail = f"The notes do not count the items of {named(missing)}, so items that were lost would not be noticed."
         context.warn("items_uncounted", detail)
-    most = settings.SLUICE.etl_postprocess_chunk_threshold_chars
-    if sum(map(len, notes)) <= most or len(notes) == 1:
+    limit = settings.SLUICE.etl_postprocess_chunk_threshold_chars
+    if sum(map(len, notes)) <= limit or len(notes) == 1:
         data, task = "\n\n".join(notes), COMBINING
     else:
         first, rest = halves(notes)
@@ -80,11 +80,11 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
             schema=loose,
             checked=strip_annotations(loose),
             wants_evidence=False,
-            least=counted(first, schema),
+            min_items=counted(first, schema),
         )
         so_far = model.ask(begun).data
         before = {pointer: count_at(so_far, pointer) for pointer in list_places(Guide.of(schema))}
-        least = {pointer: max(count, least.get(pointer, 0)) for pointer, count in before.items()}
+        min_items = {pointer: max(count, min_items.get(pointer, 0)) for pointer, count in before.items()}
         data, task = "\n\n".join([f"So far:\n{as_json(so_far)}", *rest]), GOING_ON
     question = Question(
         label="combine",
@@ -94,7 +94,7 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
         schema=schema,
         checked=schema,
         wants_evidence=True,
-        least=least,
+        min_items=min_items,
     )
     return StrategyResult(answer=model.ask(question))
 

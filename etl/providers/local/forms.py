@@ -11,7 +11,7 @@ from etl.providers.local.boxes import Box
 CHECKED, UNCHECKED = "[x]", "[ ]"
 BUTTONS = frozenset({pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON})
 VALUES = frozenset({pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX})
-# Assumed type size in a field: at most this share of the line height, and at most so many points.
+# Assumed type size in a field: at most this share of the line height, and at most this number of points.
 SIZE_RATIO, MAX_SIZE = 0.75, 12.0
 
 ToPage = Callable[[Any], tuple[float, float, float, float]]

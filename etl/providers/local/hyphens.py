@@ -1,4 +1,4 @@
-"""Hyphens at line ends: removed if the document contains the joined word, because others are part of the word."""
+"""Hyphens at line ends: removed if the document contains the joined word; other hyphens may be part of it."""
 
 import re
 from collections.abc import Collection

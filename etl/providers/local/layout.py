@@ -29,7 +29,7 @@ from etl.providers.local.tables.table import Table, build
 
 # Text that ends before this share of the page's width does not extend to the right margin.
 NARROW_WIDTH = 0.6
-# A region of text counts from this score, one of a table from the model's minimum.
+# Minimum score of a text region. Tables count from the model's minimum.
 MIN_TEXT_SCORE, CERTAIN = 0.5, 0.9  # certain: aligned words in it are not a table
 # Share of a cell or an area that must be in a region.
 MOSTLY = 0.6
@@ -52,7 +52,7 @@ class Sheet:
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A part of a page. `kind`: as the API names it; `text`: Markdown; `lines`: how many lines it has on the page."""
+    """A part of a page. `kind`: as the API names it; `text`: Markdown; `lines`: the number of its lines on the page."""
 
     kind: str
     text: str
@@ -215,7 +215,7 @@ def find_texts(rows: list[list[Words]], sheet: Sheet) -> list[Unit]:
 
 
 def join_labels(row: list[Words]) -> list[Words]:
-    """Join labels and their values in a row of cells, which a colon shows."""
+    """Join labels, which a colon marks, with their values in a row of cells."""
     joined: list[Words] = []
     for cell in row:
         if joined and (joined[-1][-1].text.endswith(":") or cell[0].text.startswith(":")):

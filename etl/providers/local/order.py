@@ -70,19 +70,10 @@ def find_gutter(blocks: Sequence[Area]) -> float | None:
         spanning = bisect_left(begins, x) - bisect_right(ends, x)
         if spanning > MAX_SPANNING * len(blocks) or (best is not None and spanning > best[0]):
             continue
-        if spanning and not are_columns(blocks, x):
-            continue
         beside = height_beside(blocks, x)
         if beside > 0 and (best is None or (spanning, -beside) < best[:2]):
             best = (spanning, -beside, x)
     return best[2] if best else None
-
-
-def are_columns(blocks: Sequence[Area], x: float) -> bool:
-    """Return whether there is at least one block on each side that is as high as several lines or has others below."""
-    left = [block for block in blocks if block.x1 <= x + TOLERANCE]
-    right = [block for block in blocks if block.x0 >= x - TOLERANCE]
-    return bool(left and right)
 
 
 def height_beside(blocks: Sequence[Area], x: float) -> float:

@@ -1,4 +1,4 @@
-"""Images of pages, for people and models to look at. Runs only in the reader process."""
+"""Images of pages, for people and for models. Runs only in the reader process."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -9,13 +9,13 @@ from PIL import Image
 
 # Quality and effort of WebP: text stays sharp, and encoding a page takes about 30 ms.
 QUALITY, EFFORT = 80, 1
-JPEG_QUALITY = 88  # for models: JPEG is what all model servers take
+JPEG_QUALITY = 88  # for models: all model servers accept JPEG
 MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # of an image; the format's longest side
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """The maximum size of an image. With `width` it is that wide, if the page is not very high."""
+    """The maximum size of an image. `width`: its exact width, unless the page is very high."""
 
     width: int | None = None
     pixels: int = MAX_PIXELS

@@ -1,4 +1,4 @@
-"""The boxes of a page as the API shows them: in points, from the top left of the page as people see it."""
+"""The boxes of a page in the coordinates of the API: points from the top left of the upright page."""
 
 from typing import Any
 

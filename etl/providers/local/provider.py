@@ -187,11 +187,11 @@ class LocalProvider(OCRProvider):
         return result
 
     # ---- The process ------------------------------------------------------------------------------------------------
-    def read(self, document: Document, context: StageContext, **how: Any) -> Generator[Message]:
+    def read(self, document: Document, context: StageContext, **options: Any) -> Generator[Message]:
         while not self.lock.acquire(timeout=LOCK_POLL_INTERVAL):
             context.check()
         try:
-            yield from self.running_process().read(make_request(document, context, **how), context)
+            yield from self.running_process().read(make_request(document, context, **options), context)
         finally:
             self.lock.release()
 

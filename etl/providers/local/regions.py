@@ -18,12 +18,12 @@ from etl.providers.local.recognition import EngineBroken, configured, loaded, th
 MODEL = "layout_cdla.onnx"
 # The model's classes, in their order, as kinds of blocks.
 KINDS = ("text", "title", "figure", "caption", "table", "caption", "header", "footer", "text", "text")
-# The size of the model's input. Each channel's mean and its standard deviation. The strides of the outputs.
+# The size of the model's input. The mean and the standard deviation of each channel. The strides of the outputs.
 HEIGHT, WIDTH = 800, 608
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32) * 255
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32) * 255
 STRIDES = (8, 16, 32, 64)
-# Each side's distance from the center is a distribution over so many steps.
+# Each side's distance from the center is a distribution over this number of steps.
 STEPS = 8
 MIN_SCORE = 0.4
 MAX_SHARED = 0.5  # the share of the smaller of two regions that may be in the other

@@ -69,7 +69,8 @@ def meets(first: Ruling, second: Ruling) -> bool:
 
 
 def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the positions of lines and their lengths. `parts`: the same of their parts, in order of position."""
+    """Return the positions and lengths of lines. `parts`: positions and lengths of their parts, in order of
+    position."""
     lines: list[tuple[float, float]] = []
     for position, length in parts:
         if lines and position - lines[-1][0] < SAME_LINE:

@@ -1,8 +1,8 @@
 """The sandbox of the reader process (ADR 13). It drops all permissions that parsing does not need.
 
 `confine` applies to the reader process, and `confine_further` to the process that it forks for a document. Each step is
-best effort, because kernels, containers, and users differ in what they support. The steps apply to the calling thread,
-so they must run before other threads start.
+best effort, because kernels, containers, and users support different parts of it. The steps apply to the calling
+thread, so they must run before other threads start.
 """
 
 import ctypes
@@ -179,7 +179,8 @@ def set_resource_limits() -> None:
 
 
 def limit_processor_time(seconds: int) -> None:
-    """Have the kernel kill this process (SIGXCPU) after so many seconds of processor time, of all threads together."""
+    """Have the kernel kill this process (SIGXCPU) after a number of seconds of processor time, of all threads
+    together."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 

@@ -14,7 +14,7 @@ from typing import Any
 PR_GET_SECCOMP = 21
 CLONE_THREAD = 0x00010000
 
-# All arguments of these are denied. A name that an architecture or a version of libseccomp does not have is skipped.
+# These are denied with any arguments. A name that an architecture or a version of libseccomp does not have is skipped.
 SOCKETS = (
     "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
     "recvfrom", "recvmsg", "recvmmsg", "io_uring_setup", "io_uring_enter", "io_uring_register",
@@ -43,7 +43,7 @@ DENIED = (*SOCKETS, *PROCESSES, *SHARED_OBJECTS, *KERNEL)
 
 @cache
 def library() -> Any:
-    """Return the bindings of libseccomp, or None without it. The import searches files: before the sandbox."""
+    """Return the bindings of libseccomp, or None without it. Call it before the sandbox: the import searches files."""
     try:
         import pyseccomp
     except (ImportError, OSError, RuntimeError):  # no package, a broken library, no library

@@ -91,14 +91,14 @@ class Archive:
             blocks.append(block)
         return b"".join(blocks)
 
-    def measure(self, *, most: int, context: StageContext) -> int:
-        """Return the size of all members by decompressing them. Raises UnsafeArchive above `most`."""
+    def measure(self, *, limit: int, context: StageContext) -> int:
+        """Return the size of all members by decompressing them. Raises UnsafeArchive above `limit`."""
         total = 0
         for member in self._members:
             for block in self._blocks(member):
                 context.check()
                 total += len(block)
-                if total > most:
+                if total > limit:
                     raise UnsafeArchive
         return total
 

@@ -36,7 +36,7 @@ def measure(document: Document, *, context: StageContext) -> None:
         with document.path.open("rb") as file, Archive(file, members=MAX_PARTS) as archive:
             if archive.is_encrypted:
                 raise FileEncrypted
-            archive.measure(most=UNPACKED * settings.SLUICE.etl_max_file_bytes, context=context)
+            archive.measure(limit=UNPACKED * settings.SLUICE.etl_max_file_bytes, context=context)
     except DamagedArchive:
         raise FileCorrupt from None
     except UnsafeArchive:

@@ -1,11 +1,11 @@
 """Markdown with pages, built from a server's result.
 
 A server's own Markdown has no page boundaries, so the text is built from the blocks of each page. Headers and footers,
-which MinerU omits from its Markdown, are kept: letters have their sender there, and invoices their number. If the
-blocks do not have all text of the server's Markdown, that Markdown is one page: text matters more than page numbers.
+which MinerU omits from its Markdown, are kept, because they contain senders of letters and numbers of invoices. If the
+blocks lack text of the server's Markdown, that Markdown becomes a single page: text matters more than page numbers.
 
-Images are not kept, so links to them lead nowhere and are left out; their captions, and what a model saw in them, stay.
-HTML tables stay as they are: Markdown has none that span cells.
+Images are not kept, so links to them are removed. Their captions, and descriptions by a model, stay. HTML tables stay
+as they are, because tables in Markdown have no spanning cells.
 """
 
 import re
@@ -36,16 +36,16 @@ SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
 
 
 def assemble(
-    found: ParsedResult, *, kind: DocumentFormat, pages: int | None, most: int, context: StageContext
+    found: ParsedResult, *, kind: DocumentFormat, pages: int | None, limit: int, context: StageContext
 ) -> tuple[str, tuple[Page, ...]]:
     """Return the Markdown and its pages. `pages`: the document's number of pages, if known.
 
-    Warns about pages that the server omitted. Raises EmptyDocument if there is no text, and TooManyPages above `most`.
+    Warns about pages that the server omitted. Raises EmptyDocument if there is no text, and TooManyPages above `limit`.
     """
     texts = texts_of(found, context)
     count = max(pages or found.pages, max(texts) + 1)
-    if count > most:
-        raise TooManyPages.of(count, most)
+    if count > limit:
+        raise TooManyPages.of(count, limit)
     if not any(texts.values()):
         raise EmptyDocument
     missing = [] if found.blocks is None else [place for place in range(count) if place not in texts]

@@ -26,7 +26,7 @@ class JobFailed(Exception):
 
 
 class WrongProtocol(ProviderUnavailable):
-    """The OCR provider does not speak the protocol that is set, or that it spoke before."""
+    """The OCR provider does not support the configured protocol, or no longer supports it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Protocol(ABC):
     can_cancel: ClassVar[bool] = False
 
     def __init__(self, client: MinerUClient, *, tier: str = "") -> None:
-        """`tier`: the quality to request, by the server's name or ours; "" for the best."""
+        """Create a protocol. `tier`: the requested quality, by the server's name or ours; "" for the best."""
         self.client = client
         self.tier = tier
 
@@ -64,7 +64,7 @@ class Protocol(ABC):
         """Store a finished job's result. Raises JobLost, JobFailed, or an EtlError."""
 
     def cancel(self, job: str) -> None:
-        """Stop a job, where the protocol `can_cancel`."""
+        """Stop a job. Only for protocols with `can_cancel`."""
         raise NotImplementedError
 
 

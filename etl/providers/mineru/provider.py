@@ -59,8 +59,8 @@ class MinerUProvider(OCRProvider):
             if not isinstance(error, BadDocument):
                 self._server = None  # it may have been replaced
             raise
-        most: int = settings.SLUICE.etl_max_pages
-        markdown, found = pages.assemble(done.result, kind=document.kind, pages=counted, most=most, context=context)
+        limit: int = settings.SLUICE.etl_max_pages
+        markdown, found = pages.assemble(done.result, kind=document.kind, pages=counted, limit=limit, context=context)
         own = {"pages": len(found), "duration_ms": round((time.monotonic() - began) * 1000)}
         return OCRResult(
             markdown=markdown,

@@ -1,8 +1,8 @@
 """MinerU 4.0, self-hosted: `mineru-api` 4.0.x.
 
-It takes the bytes, has tiers, of which one is always named (without one it refuses PDF where it has no models), and
-can cancel a job. Its JSON includes all images; its archive has them as files, so the archive is requested. Both can be
-read.
+It accepts the document in the request, has tiers of quality, and can cancel jobs. A tier is always sent, because a
+server without models refuses a PDF without one. The archive is requested, because the JSON includes all images. Both
+can be read.
 """
 
 from http import HTTPStatus

@@ -44,7 +44,7 @@ class Command(BaseCommand):
 
 @contextmanager
 def logging_disabled() -> Iterator[None]:
-    """Suppress what drivers log about unreachable servers: the findings report it."""
+    """Suppress log lines of drivers about unreachable servers, which the findings report."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

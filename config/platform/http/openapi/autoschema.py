@@ -165,7 +165,7 @@ def examples_in(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_shared(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Postprocessing hook: add the components that the references point to."""
+    """Add the components that the references point to. A postprocessing hook of drf-spectacular."""
     components = result.setdefault("components", {})
     components.setdefault("schemas", {}).update(Problem=PROBLEM, InputError=INPUT_ERROR)
     components["responses"] = {

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from config.platform.http.openapi.document import document, making
 
-MOST_LEVELS = 5
+MAX_LEVELS = 5
 MAX_EXAMPLE = 4_000  # characters of an example
 JSON = "application/json"
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -195,7 +195,7 @@ class Reader:
 
     def fields(self, schema: Document, level: int) -> Iterator[Field]:
         group = self.group_of(schema)
-        if level == MOST_LEVELS or group is None:
+        if level == MAX_LEVELS or group is None:
             return
         for name, inside in group.get("properties", {}).items():
             resolved = self.resolved(inside)
@@ -238,7 +238,7 @@ class Reader:
         return f"{shown} ({schema['format']})" if shown and schema.get("format") in SHOWN_FORMATS else shown
 
     def resolved(self, found: Document) -> Document:
-        """Return what a `$ref` refers to, with the description beside it."""
+        """Return the target of a `$ref`, with the description beside it."""
         while "$ref" in found:
             target: Any = self.document
             for part in found["$ref"].removeprefix("#/").split("/"):

@@ -169,7 +169,7 @@ class LinkedResponse(OpenApiResponse):
 
 
 def file_response(media_type: str, about: str) -> dict[tuple[int, str], OpenApiResponse]:
-    """Return the entry of a file to which a redirect leads, as clients that follow it see it."""
+    """Return the entry of a file behind a redirect, for clients that follow it."""
     return {(200, media_type): OpenApiResponse(OpenApiTypes.BINARY, about)}
 
 
@@ -195,19 +195,19 @@ def location(status: int, description: str) -> OpenApiParameter:
     )
 
 
-def retry_after(status: int, what: str, *, required: bool = False) -> OpenApiParameter:
+def retry_after(status: int, resource: str, *, required: bool = False) -> OpenApiParameter:
     return OpenApiParameter(
         "Retry-After",
         int,
         "header",
         required=required,
         response=[status],
-        description=f"Seconds until the next poll of the {what}. Absent once it has ended.",
+        description=f"Seconds until the next poll of the {resource}. Absent once it has ended.",
     )
 
 
 def idempotency_key(description: str) -> OpenApiParameter:
-    """`description`: the lifetime of a key, and the definition of a repeated request."""
+    """Return the header. `description`: the lifetime of a key, and the definition of a repeated request."""
     return OpenApiParameter(
         "Idempotency-Key",
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},

@@ -77,5 +77,5 @@ def read_chunks(response: httpx2.Response, *, limit: int) -> Iterator[bytes]:
 
 
 def read_body(response: httpx2.Response, *, limit: int) -> bytes:
-    """Return the body. Raises ResponseTooLarge, so that no part of a body passes for the whole."""
+    """Return the body. Raises ResponseTooLarge, so that a body is never truncated."""
     return b"".join(read_chunks(response, limit=limit))

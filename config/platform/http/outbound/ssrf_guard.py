@@ -8,8 +8,8 @@ from ipaddress import IPv6Address, IPv6Network, ip_network
 from config.platform.http.addresses import Address, Network, parse, within
 from config.platform.http.outbound.deadline import run_within
 
-# All of IPv6 that is allocated for public use. NAT64, 6to4 and Teredo embed IPv4 addresses, private ones included; the
-# ranges of theirs that lie in here are blocked below.
+# The IPv6 range for public use. NAT64, 6to4 and Teredo embed IPv4 addresses, including private ones. BLOCKED has the
+# ranges of these that are part of it.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 BLOCKED = tuple(
     map(
@@ -59,6 +59,6 @@ class SsrfGuard:
 
 
 def resolve(host: str, port: int, *, seconds: float) -> list[str]:
-    """Return the addresses of a host. Raises OSError, TimeoutError included, and ValueError when this is no name."""
+    """Return the addresses of a host. Raises OSError, including TimeoutError, and ValueError for an invalid name."""
     found = run_within(seconds, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return [str(entry[4][0]) for entry in found]

@@ -111,16 +111,16 @@ class Recorder:
             if not current.is_valid:
                 yield
                 return
-            where, links = context.get_current(), []
+            parent_context, links = context.get_current(), []
         else:
             remote = parse_traceparent(parent)
             if remote is None:
                 with without_trace():
                     yield
                 return
-            where = trace.set_span_in_context(remote, context.Context())
+            parent_context = trace.set_span_in_context(remote, context.Context())
             links = [Link(current)] if current.is_valid else []
-        with self.span(name, where=where, facts=facts, links=links):
+        with self.span(name, parent_context=parent_context, facts=facts, links=links):
             yield
 
     @contextmanager
@@ -128,13 +128,13 @@ class Recorder:
         self,
         name: str,
         *,
-        where: context.Context,
+        parent_context: context.Context,
         facts: Mapping[str, Fact],
         links: Sequence[Link] = (),
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Iterator[Span]:
         with self.tracer.start_as_current_span(
-            name, where, kind, with_prefix(facts), links, record_exception=False, set_status_on_exception=False
+            name, parent_context, kind, with_prefix(facts), links, record_exception=False, set_status_on_exception=False
         ) as span:
             try:
                 yield span
@@ -157,10 +157,10 @@ class Recorder:
         return f"{its.trace_id:032x}" if its.is_valid else ""
 
     def in_context(self, call: Callable[P, T]) -> Callable[P, T]:
-        where = context.get_current()
+        current = context.get_current()
 
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            token = context.attach(where)
+            token = context.attach(current)
             try:
                 return call(*args, **kwargs)
             finally:
@@ -175,10 +175,16 @@ class Recorder:
     ) -> Iterator[Callable[[HttpResponse], None]]:
         """Surround a request with a span named by method and route, such as `POST /exports`: paths are private."""
         caller = parse_traceparent(request.META.get("HTTP_TRACEPARENT", ""))
-        where = trace.set_span_in_context(caller, context.Context()) if caller and is_trusted else context.Context()
+        parent_context = (
+            trace.set_span_in_context(caller, context.Context()) if caller and is_trusted else context.Context()
+        )
         links = [Link(without_state(caller))] if caller and not is_trusted else []
         with self.span(
-            method_of(request), where=where, facts={"request_id": request_id}, links=links, kind=SpanKind.SERVER
+            method_of(request),
+            parent_context=parent_context,
+            facts={"request_id": request_id},
+            links=links,
+            kind=SpanKind.SERVER,
         ) as span:
 
             def finish(response: HttpResponse) -> None:
@@ -217,8 +223,10 @@ class Recorder:
         run = self.running[task_id] = ExitStack()
         run.callback(context.detach, context.attach(context.set_value(RUN, True, context.Context())))
         if sent_by := parse_traceparent(str(task.request.get(HEADER) or "")):
-            where = trace.set_span_in_context(sent_by, context.Context())
-            run.enter_context(self.span(f"run {task.name}", where=where, facts={}, kind=SpanKind.CONSUMER))
+            parent_context = trace.set_span_in_context(sent_by, context.Context())
+            run.enter_context(
+                self.span(f"run {task.name}", parent_context=parent_context, facts={}, kind=SpanKind.CONSUMER)
+            )
 
     def end_run(self, task_id: str, state: str | None = None, **_later: object) -> None:
         if run := self.running.pop(task_id, None):

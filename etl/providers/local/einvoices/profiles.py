@@ -60,7 +60,7 @@ def profile_of(identifier: str) -> Profile:
     for pattern, name, is_extended in VERSIONED:
         if match := re.match(pattern, identifier, re.IGNORECASE):
             return Profile(name=f"{name} {match[1]}", is_extended=is_extended, has_only_prepaid=not is_extended)
-    # Other specifications of countries and sectors say that they are based on the standard.
+    # Other specifications of countries and sectors declare that they are based on the standard.
     return Profile(
         name=identifier[:MAX_NAME], is_known=identifier.startswith(f"{CORE}#"), is_extended="#conformant#" in identifier
     )

@@ -1,4 +1,4 @@
-"""The e-invoice that the reader process sent, checked: it is untrusted, because it has parsed an untrusted file."""
+"""Validation of an e-invoice from the reader process, which is untrusted: it has parsed an untrusted file."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ PARTY = {
     "vat_id": TEXT,
     "address": dict.fromkeys(("street", "city", "postcode", "country"), TEXT),
 }
-# The data of a result, with the members of lists once.
+# The shape of a result's data. A list has one item: the shape of all its items.
 SHAPE = {
     **dict.fromkeys(("number", "issue_date", "type_code", "currency"), TEXT),
     "seller": PARTY,

@@ -1,4 +1,4 @@
-"""Markdown of an e-invoice that is XML alone: CII and UBL have no pages."""
+"""Markdown of an e-invoice without a PDF: CII and UBL have no pages."""
 
 import html
 from collections.abc import Iterator
@@ -67,5 +67,5 @@ def inside(data: dict[str, Any], member: str) -> Any:
 
 
 def plain(value: Any) -> str:
-    """Return text of the invoice in which nothing is HTML."""
+    """Return a value as text, with HTML escaped."""
     return html.escape(str(value), quote=False)

@@ -60,7 +60,7 @@ class Invoice:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A broken rule: its number, and what it found."""
+    """A broken rule: its number, and the values that break it."""
 
     rule: str
     detail: str

@@ -46,7 +46,7 @@ def load_all() -> None:
 
 
 def errors(root: Any, name: str) -> Iterator[str]:
-    """Yield what violates the schema."""
+    """Yield the violations of the schema."""
     if not (checker := schema(name)).validate(root):
         for error in islice(checker.error_log, MAX_ERRORS):
             yield f"Line {error.line}: {NAMESPACE.sub('', error.message)}"[:MAX_DETAIL]

@@ -1,8 +1,8 @@
-"""The business terms of EN 16931 that results have, and their places in CII and UBL.
+"""The business terms of EN 16931 that results contain, and their paths in CII and UBL.
 
 Each row: the term, the member of the result, the path in CII D16B and later (Factur-X, ZUGFeRD 2, XRechnung), and the
-path in UBL 2.1. The paths of ZUGFeRD 1 are those of CII with the names of its time. Of several paths, the first that
-has a text counts. Runs only in the reader process.
+path in UBL 2.1. ZUGFeRD 1 has the paths of CII with other element names. Of several paths, the first one
+with text counts. Runs only in the reader process.
 """
 
 import re
@@ -15,7 +15,7 @@ Kind = Literal["text", "amount", "date"]
 @dataclass(frozen=True, slots=True)
 class Term:
     bt: str
-    member: str  # with a dot for a member of a member
+    member: str  # nested members are separated by dots
     cii: str
     ubl: str
     kind: Kind = "text"
@@ -32,7 +32,7 @@ LINE_SETTLEMENT = "ram:SpecifiedLineTradeSettlement"
 
 UBL_SELLER, UBL_BUYER = "cac:AccountingSupplierParty/cac:Party", "cac:AccountingCustomerParty/cac:Party"
 UBL_SUMS = "cac:LegalMonetaryTotal"
-# A total of taxes may be given a second time, in the currency of accounting.
+# The tax total may be repeated in the accounting currency.
 IN_CURRENCY = "[not(@currencyID) or @currencyID=ancestor::*/ram:InvoiceCurrencyCode]"
 UBL_IN_CURRENCY = "[not(@currencyID) or @currencyID=/*/cbc:DocumentCurrencyCode]"
 
@@ -131,7 +131,7 @@ CHARGES = Term("BT-99", "charges",
                f"{SETTLEMENT}/ram:SpecifiedTradeAllowanceCharge{OF_CHARGE}/ram:ActualAmount"
                f" | {SETTLEMENT}/ram:SpecifiedLogisticsServiceCharge/ram:AppliedAmount",
                "cac:AllowanceCharge[cbc:ChargeIndicator='true' or cbc:ChargeIndicator='1']/cbc:Amount", "amount")
-# Lines that group others, or only inform: their amounts are not part of sums.
+# Group and information lines, whose amounts are not part of sums.
 LINE_STATUS = Term("BT-X-8", "status", "ram:AssociatedDocumentLineDocument/ram:LineStatusReasonCode", "@none")
 # fmt: on
 

@@ -18,7 +18,7 @@ ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSE
 
 
 class Archive:
-    """The parts of a document. Declared sizes are not trusted: what is decompressed is counted."""
+    """The parts of a document. Decompressed bytes are counted, because declared sizes are untrusted."""
 
     def __init__(self, file: BinaryIO) -> None:
         if file.read(4) == ENCRYPTED_OFFICE:
@@ -37,7 +37,7 @@ class Archive:
         return name in self.entries
 
     def read(self, name: str, *, limit: int = MAX_TREE) -> bytes:
-        """Return the bytes of a part. Raises FileCorrupt, also without it, FileEncrypted and FileTooLarge."""
+        """Return the bytes of a part. Raises FileCorrupt, also if there is none, FileEncrypted and FileTooLarge."""
         parts = BytesIO()
         for block in self.blocks(name):
             parts.write(block)
@@ -99,7 +99,7 @@ class Archive:
 
 
 class BlockFile:
-    """A file of blocks, as the parser of streams reads it."""
+    """File object over blocks, for a streaming parser."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks, self.rest = blocks, b""

@@ -1,6 +1,6 @@
 """Word, PowerPoint, OpenDocument, and HTML documents through docling, whose backends need none of its models.
 
-docling gets only what `parts` and `web` have checked, with marks for what its documents do not keep: page breaks,
+docling gets only content that `parts` and `web` have checked, with marks for parts that it does not keep: page breaks,
 hidden text, large pictures.
 """
 
@@ -154,7 +154,7 @@ def split(text: str) -> list[str]:
 
 
 def divide(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the pages. A table that goes on on the next page has its head there too."""
+    """Yield the pages. A table that continues on the next page has its head there too."""
     own: list[str] = []
     head: list[str] = []
     for line in lines:

@@ -12,7 +12,7 @@ def one_line(text: str) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return a table without its empty rows and columns. One that is a single column is a list of paragraphs."""
+    """Return a table without its empty rows and columns. A table with a single column becomes paragraphs."""
     lines = [[one_line(cell) for cell in row] for row in rows]
     lines = [line for line in lines if any(line)]
     used = sorted({index for line in lines for index, cell in enumerate(line) if cell})

@@ -1,7 +1,7 @@
 """Numbers and dates of spreadsheets as they are displayed, by their format codes (ECMA-376 part 1, 18.8.31).
 
 A format that depends on the reader's language is written as in English; a built-in date without a format of its own is
-written YYYY-MM-DD, which everyone reads in the same way.
+written YYYY-MM-DD, which is unambiguous.
 """
 
 import re
@@ -27,18 +27,18 @@ MONTHS = ("January", "February", "March", "April", "May", "June", "July", "Augus
           "December")  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DAY_SECONDS = 86_400
-# Excel counts 29 February 1900, a day without existence, as day 60. Later days are one too high.
+# Excel counts 29 February 1900, which did not exist, as day 60, so later day numbers are one too high.
 EPOCH, EPOCH_1904, FALSE_DAY = datetime(1899, 12, 30), datetime(1904, 1, 1), 60  # noqa: DTZ001 - cells have no time zone
 MAX_DAYS = 2_958_466  # 31 December 9999
 MAX_CODE = 255  # characters
-# Above it, writing the digits would take memory without end. Programs write no larger numbers.
+# Writing larger numbers could take any amount of memory. Programs do not store them.
 MAX_EXPONENT = 308
 MAX_DIGITS = 20  # of numbers that are rounded
 DIGITS = Context(prec=1_000)
 
 
 def display(value: str, code: str, *, is_1904: bool = False) -> str:
-    """Return a number in the form of a format code, or unchanged if it has no such form."""
+    """Return a number formatted by a format code, or unchanged if that is not possible."""
     try:
         amount = Decimal(value)
     except ArithmeticError:
@@ -117,8 +117,8 @@ def numeric(section: str, parts: list[tuple[str, str]], amount: Decimal) -> str:
 
 
 def shaped(amount: Decimal, shape: str) -> str:
-    """Write a positive number in a shape such as `#,##0.00`."""
-    if shape.lower() == GENERAL[0].lower() or "0" not in shape + "0":
+    """Format a positive number by a shape such as `#,##0.00`."""
+    if shape.lower() == GENERAL[0].lower():  # `tokens` marks only its first letter as a number
         return general(amount)
     if match := re.search(r"\.?([0#?]*)E([+-])(0+)$", shape, re.IGNORECASE):
         text = f"{amount:.{len(match[1])}E}"
@@ -137,7 +137,7 @@ def shaped(amount: Decimal, shape: str) -> str:
         decimals, optional = decimals[:-1], optional - 1
     digits = digits.lstrip("0").zfill(whole.count("0"))
     if "," in whole.rstrip(","):
-        digits = f"{int(digits or 0):,}".zfill(0) if digits else ""
+        digits = f"{int(digits):,}" if digits else ""
     return f"{digits}.{decimals}" if decimals else digits or "0"
 
 

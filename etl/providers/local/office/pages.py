@@ -1,12 +1,12 @@
-"""Pages of documents that are not printed: a sheet, a slide, a chapter, or the text between two page breaks."""
+"""Pages of documents without printed pages: a sheet, a slide, a chapter, or the text between two page breaks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-# Codes of warnings. The worker knows their texts.
+# Codes of warnings. Their texts are added in the worker.
 HIDDEN, IMAGE, ATTACHMENT = "hidden_text", "image_not_read", "attachment_not_read"
-# Characters that Unicode reserves for the use within programs: a page break, and the place of a warning.
+# Characters that Unicode reserves for use within programs: a page break, and the place of a warning.
 PAGE_BREAK, MARKS = "\ufdd0", {HIDDEN: "\ufdd1", IMAGE: "\ufdd2"}
 
 

@@ -1,4 +1,4 @@
-"""Checked copies of Office and OpenDocument files: their XML alone, with marks for what docling leaves out."""
+"""Checked copies of Office and OpenDocument files: only their XML, with marks for content that docling omits."""
 
 import zipfile
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from etl.providers.local.office.bounds import TextBudget
 from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK
 from etl.providers.local.office.xml import attribute, child, children, local_name, namespace, number, parse
 
-# Formatting of characters, at whose limits docling separates words. Words also have it within.
+# Character formatting, at whose boundaries docling separates words, although it may also change within a word.
 FORMATTING = tuple(f"{{*}}{name}" for name in (
     "b", "bCs", "i", "iCs", "u", "strike", "dstrike", "vertAlign", "highlight", "color", "rFonts", "sz", "szCs",
 ))  # fmt: skip
@@ -35,7 +35,7 @@ TEXT_BOX = (
 
 
 def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes:
-    """Return a copy of an archive whose other parts are empty. Raises BadDocument."""
+    """Return a copy of an archive with its checked XML. All other parts are empty. Raises BadDocument."""
     manifest = archive.optional("META-INF/manifest.xml")
     if manifest is not None and any(local_name(each) == "encryption-data" for each in manifest.iter()):
         raise FileEncrypted
@@ -44,7 +44,7 @@ def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes
         for name in archive.entries:
             content = b""
             if name.endswith((".xml", ".rels")):
-                # Without a part that it needs, docling fails.
+                # If docling needs the part, it fails later.
                 with suppress(FileCorrupt):
                     content = checked_part(kind, name, archive.read(name), budget)
             elif name == "mimetype":
@@ -92,7 +92,7 @@ def mark_word(root: Any, _budget: TextBudget) -> None:
 
 
 def add_grid(table: Any) -> None:
-    """Add the parts that Word does without, and docling does not."""
+    """Add the elements that docling requires and Word does not."""
     for position, name in enumerate(("tblPr", "tblGrid")):
         if child(table, name) is None:
             table.insert(position, etree.Element(f"{{{namespace(table)}}}{name}"))
@@ -225,7 +225,7 @@ def mark_note(note: Any) -> None:
 
 
 def mark_break(element: Any) -> None:
-    """Mark a page break, which stands in a paragraph, or between paragraphs or rows."""
+    """Mark a page break within a paragraph, or between paragraphs or rows."""
     if local_name(element.getparent()) in {"p", "h", "span", "a"}:
         put_before(element, PAGE_BREAK)
         return
@@ -253,7 +253,7 @@ def put_before(element: Any, text: str) -> None:
 
 
 def check_cells(table: Any, budget: TextBudget) -> None:
-    """Count the cells of a table, also repeated ones. Leave cells only their displayed text, and mark hidden parts."""
+    """Count the cells of a table, with repeated ones, keep only their displayed text, and mark hidden parts."""
     hidden = any(
         attribute(each, "visibility") in HIDDEN_ROWS and repeated(each, "columns") < FEW_COLUMNS
         for each in table.iter("{*}table-column")
@@ -275,8 +275,8 @@ def check_cells(table: Any, budget: TextBudget) -> None:
                 hidden = False
 
 
-def repeated(element: Any, what: str) -> int:
-    return max(1, number(attribute(element, f"number-{what}-repeated"), 1))
+def repeated(element: Any, unit: str) -> int:
+    return max(1, number(attribute(element, f"number-{unit}-repeated"), 1))
 
 
 def odf_area(frame: Any) -> float:

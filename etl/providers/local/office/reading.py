@@ -1,4 +1,4 @@
-"""Reads Office documents, HTML, books, mails, and delimited text page by page, as `etl.providers.local.reading` reads
+"""Reader of Office documents, HTML, books, mails, and delimited text, page by page. `etl.providers.local.reading` reads
 printed pages. Runs only in the reader process."""
 
 from collections.abc import Callable, Iterator

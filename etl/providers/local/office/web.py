@@ -1,4 +1,4 @@
-"""HTML: checked, and without what people do not see. Links and pictures are not followed."""
+"""HTML: checked, and without invisible content. Links and pictures are not followed."""
 
 import re
 from contextlib import suppress
@@ -18,13 +18,13 @@ SKIPPED = (
     "script", "style", "template", "noscript", "svg", "math", "iframe", "object", "embed", "audio", "video", "canvas",
     "head",
 )  # fmt: skip
-# Formatting of characters, at whose limits docling separates words. Words also have it within.
+# Character formatting, at whose boundaries docling separates words, although it may also change within a word.
 INLINE = (
     "a", "abbr", "b", "big", "cite", "del", "dfn", "em", "font", "i", "ins", "mark", "q", "s", "small", "span",
     "strike", "strong", "sub", "sup", "u",
 )  # fmt: skip
 INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])", re.IGNORECASE)
-# Where a file names its encoding, and the encodings that browsers use for some names.
+# The encoding that a file names, and the encodings that browsers use for some names.
 CHARSET, NAMED_WITHIN = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE), 2_048
 WEB_NAMES = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030"}
 TOO_DEEP = "Excessive depth"
@@ -49,7 +49,7 @@ def page(content: str, budget: TextBudget) -> OfficePage:
 
 def parse(content: str) -> Any:
     """Return the root element. HTML declares no entities, and the parser loads nothing. Raises FileCorrupt."""
-    # Without `huge_tree`, the parser leaves out what is deeper than 256 levels, without an error.
+    # Without `huge_tree`, the parser omits elements deeper than 256 levels, without an error.
     parser = html.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     try:
         root = html.document_fromstring(content.encode("utf-8", "replace") or b" ", parser=parser)
@@ -61,7 +61,7 @@ def parse(content: str) -> Any:
 
 
 def remove_hidden(root: Any) -> bool:
-    """Remove what browsers do not show. Return whether it had text."""
+    """Remove elements that browsers do not show. Return whether it had text."""
     for each in list(root.iter(*SKIPPED)):
         if each.getparent() is not None:
             each.drop_tree()

@@ -1,4 +1,4 @@
-"""Tables without ruling lines: rows whose cells have common columns, although no model sees a table."""
+"""Tables without ruling lines: rows whose cells have common columns, although the layout model finds no table."""
 
 import re
 from bisect import bisect_right

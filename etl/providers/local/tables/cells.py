@@ -37,7 +37,7 @@ def split_lines(words: Words, cuts: list[float]) -> list[Line]:
 
 
 def split_texts(cell: Words, cuts: list[float], space: float) -> list[Words]:
-    """Split the words of a cell at the cuts, unless the gap there is that between words."""
+    """Split the words of a cell at the cuts, unless the gap there is only a space between words."""
     parts: list[Words] = [[cell[0]]]
     for before, word in pairwise(cell):
         crosses = column_of(before, cuts) != column_of(word, cuts)

@@ -15,13 +15,13 @@ MANY_ROWS, GAP_OF_MANY, GAP_OF_FEW = 4, 0.5, CELL_GAP
 # The same where words on both sides are not neighbors in the file, and number of rows that must show it.
 GAP_OF_JUMP, MIN_WITNESSES = 0.1, 2
 SPACE = 0.4  # words with a smaller gap, in type sizes, are one text
-# Words of a type whose letters are equally wide: how many there must be, their share, and the tolerance of widths.
+# Words of a type whose letters are equally wide: their minimum number and share, and the tolerance of widths.
 MIN_TYPEWRITTEN, TYPEWRITTEN, SAME_WIDTH = 8, 0.9, 0.05
 MAX_SPACE = 1.2  # width of a space of this type, in letters
 MAX_CROSSING = 0.1  # share of rows whose text may cross the gap between columns
 OVERLAP = 0.2  # type sizes by which lines of cells that are beside each other overlap
 MIN_ITEM_NUMBERS = 2  # numbers in a row of numbers, as items have
-FRAMED = 0.8  # share of the height of a table that lines at its sides have
+FRAMED = 0.8  # minimum share of a table's height that the lines at its sides have
 NEAR_LINE = 20  # points between a gap and the vertical line in it
 FILLED = 0.5  # share of rows whose text a gap must divide, to be a column of a framed table without a line
 # A number that no further digits may follow after a space, as in 12 000.
@@ -85,10 +85,10 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
 def aligned_cuts(words: Words) -> list[float]:
     """Return the middles of the gaps that run through the rows with the most cells."""
     rows = group_words(words)
-    most = max((len(row) for row in rows), default=0)
-    if most < MIN_COLUMNS:
+    widest = max((len(row) for row in rows), default=0)
+    if widest < MIN_COLUMNS:
         return []
-    full = [[word for cell in row for word in cell] for row in rows if len(row) > most / 2]
+    full = [[word for cell in row for word in cell] for row in rows if len(row) > widest / 2]
     size = median(word.size for word in words)
     left = min(word.x0 for word in words)
     space = space_width(words)

@@ -69,7 +69,7 @@ def split_shades(band: list[Line], edges: Sequence[Ruling]) -> list[list[Line]]:
 
 
 def band_rows(lines: list[Line], width: int, *, is_ruled: bool, is_first: bool) -> list[list[list[Line]]]:
-    """Return the rows between two ruling lines, each as a list of its baselines. `is_first`: others are below."""
+    """Return the rows between two ruling lines, each as a list of its baselines. `is_first`: more rows are below."""
     bases = baselines(lines)
     is_head = is_first and len(bases) <= MAX_HEAD_LINES and not any(map(number_columns, bases))
     if (is_ruled and is_one_row(bases)) or is_head:
@@ -123,13 +123,15 @@ def find_anchors(bases: list[BaseRow], width: int) -> set[int]:
         if len(large) >= max(1, 0.2 * len(gaps)):
             return {0, *large}
     first = [
-        index for index in full if 0 in bases[index].columns and not (index and is_rest(bases[index - 1], bases[index]))
+        index
+        for index in full
+        if 0 in bases[index].columns and not (index and is_remainder(bases[index - 1], bases[index]))
     ]
     return set(first) if len(first) > 1 else set(full)
 
 
-def is_rest(above: BaseRow, base: BaseRow) -> bool:
-    """Return whether the lines of a baseline are the rest of the cells right above, because none begins a text."""
+def is_remainder(above: BaseRow, base: BaseRow) -> bool:
+    """Return whether the lines of a baseline continue the cells right above, because none of them begins a text."""
     return (
         is_tight(above, base)
         and base.columns <= above.columns
@@ -142,13 +144,13 @@ def find_items(bases: list[BaseRow]) -> set[int]:
 
     Others have fewer columns and no amount, or are the head.
     """
-    most = max(len(base.columns) for base in bases)
-    items = [index for index, base in enumerate(bases) if len(base.columns) > FULL_ITEM * most and is_item(base)]
+    widest = max(len(base.columns) for base in bases)
+    items = [index for index, base in enumerate(bases) if len(base.columns) > FULL_ITEM * widest and is_item(base)]
     if not items:
         return set()
     amount = max(line.last for line in bases[items[0]].lines)
     parts = all(
-        amount not in number_columns(base) and is_part(base, most, amount)
+        amount not in number_columns(base) and is_part(base, widest, amount)
         if index > items[0]
         else not number_columns(base)
         for index, base in enumerate(bases) if index not in items
@@ -156,9 +158,9 @@ def find_items(bases: list[BaseRow]) -> set[int]:
     return set(items) if parts else set()
 
 
-def is_part(base: BaseRow, most: int, amount: int) -> bool:
-    """Return whether a baseline has few columns, or not many and none of amounts, such as a price and its discounts."""
-    return len(base.columns) <= most / 2 or (len(base.columns) <= FULL_ITEM * most and amount not in base.columns)
+def is_part(base: BaseRow, widest: int, amount: int) -> bool:
+    """Return whether a baseline may be part of an item: few columns, or not many and no amount, such as discounts."""
+    return len(base.columns) <= widest / 2 or (len(base.columns) <= FULL_ITEM * widest and amount not in base.columns)
 
 
 def number_columns(base: BaseRow) -> set[int]:
@@ -184,7 +186,7 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
     rows: list[list[list[Line]]] = []
     pending: list[list[Line]] = []  # of the next anchor
     rights = right_edges(bases)
-    owned = spaced(bases, anchors)
+    attached = attached_by_spacing(bases, anchors)
     has_first = sum(0 in bases[index].columns for index in anchors) > FIRST_COLUMN_FILLED * len(anchors)
     for index, base in enumerate(bases):
         above = bases[index - 1] if index else None
@@ -193,9 +195,9 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
             is_joined = above and (is_staggered(above, base) or continues(above, base, rights))
             rows += filter(None, [[*pending, base.lines]] if is_joined else [pending, [base.lines]])
             pending = []
-        elif below and index + 1 in anchors and index not in owned and is_staggered(base, below):
+        elif below and index + 1 in anchors and index not in attached and is_staggered(base, below):
             pending.append(base.lines)
-        elif rows and above and (index in owned or (index - 1 in anchors and is_staggered(above, base))):
+        elif rows and above and (index in attached or (index - 1 in anchors and is_staggered(above, base))):
             rows[-1].append(base.lines)
         elif above and continues(above, base, rights):
             (pending or (rows[-1] if rows else pending)).append(base.lines)
@@ -210,8 +212,8 @@ def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
     return rows + [[each] for each in pending]
 
 
-def spaced(bases: list[BaseRow], anchors: set[int]) -> set[int]:
-    """Return the baselines that belong to the anchor above them, because a larger gap is between them and the next."""
+def attached_by_spacing(bases: list[BaseRow], anchors: set[int]) -> set[int]:
+    """Return the baselines that belong to the anchor above them, because a larger gap separates them from the next."""
     found: set[int] = set()
     limit = 0.0  # the largest gap within a row so far
     starts = sorted(anchors)

@@ -11,7 +11,7 @@ from etl.providers.local.tables.rows import BaseRow, band_rows, is_item, split_b
 
 MIN_ROWS = 2
 MIN_RULED_BANDS = 3
-# Leaders and lines of dashes are ruling lines made of letters.
+# Leaders and lines of dashes are ruling lines made of characters.
 LEADER = re.compile(r"[.·…]{4,}|[-–—_=]{5,}")
 NOTE = re.compile(r"[*†‡§#¹²³]|\(?[a-z\d][)]\s|(?:notes?|sources?|quellen?|anmerkung(?:en)?)\s?:", re.IGNORECASE)
 

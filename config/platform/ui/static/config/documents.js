@@ -155,7 +155,7 @@ class Uploads {
     const rule = this.form.elements.rule_id.value;
     for (const file of files) {
       const upload = new Upload(this, file, rule);
-      if (file.size > Number(this.form.dataset.most)) upload.refuse(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`);
+      if (file.size > Number(this.form.dataset.maxBytes)) upload.refuse(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`);
       else this.add(upload);
     }
     this.list.hidden = !this.list.children.length;

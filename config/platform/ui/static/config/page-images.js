@@ -3,7 +3,7 @@
 
 const ZOOMS = [100, 150, 200, 300]; // percent; each is a class of the list
 const RETRY_MS = 2500;
-const MOST_RETRIES = 24;
+const MAX_RETRIES = 24;
 let zoom = 0;
 
 const list = () => document.getElementById("images-list");
@@ -22,7 +22,7 @@ async function retry(image) {
   const status = image.closest("figure")?.querySelector("[role=status]");
   const response = await fetch(url, { redirect: "manual" }).catch(() => null);
   const problem = response?.status === 409 ? await response.json() : {};
-  const isFinal = (response?.status >= 400 && problem.code !== "image_not_ready") || tries > MOST_RETRIES;
+  const isFinal = (response?.status >= 400 && problem.code !== "image_not_ready") || tries > MAX_RETRIES;
   if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being made …";
   image.classList.toggle("missing", isFinal);
   if (isFinal) return;

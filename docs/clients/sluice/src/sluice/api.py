@@ -24,8 +24,8 @@ CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 60.0
 # How long to retry while the server does not respond, and while it asks to retry later.
 AWAY_SECONDS, BUSY_SECONDS = 5.0, 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
-MOST_OF_AN_ERROR = 1_000_000  # bytes
-MOST_PER_PAGE = 200
+MAX_ERROR_BYTES = 1_000_000  # bytes
+MAX_PER_PAGE = 200
 SILENCE_SECONDS = 300.0  # the results of a batch are prepared before their first byte is sent
 # The server has not processed the request: it is busy, or another request has the same idempotency key.
 BUSY = {429, 502, 503, 504}
@@ -158,12 +158,12 @@ class Api:
     async def read_some(self, response: httpx2.Response) -> None:
         """Read the body of an error response to a stream, unless it is too large or endless."""
         with suppress(httpx2.TransportError):
-            if int(response.headers.get("Content-Length", MOST_OF_AN_ERROR)) < MOST_OF_AN_ERROR:
+            if int(response.headers.get("Content-Length", MAX_ERROR_BYTES)) < MAX_ERROR_BYTES:
                 await self.network.read(response)
 
     async def pages(self, path: str, params: Params = None, *, limit: int | None = None) -> AsyncIterator[Any]:
         """Yield up to `limit` results of a list over its pages. Only the cursor of `next` is used, not its host."""
-        params = {"limit": min(limit or MOST_PER_PAGE, MOST_PER_PAGE), **given(**(params or {}))}
+        params = {"limit": min(limit or MAX_PER_PAGE, MAX_PER_PAGE), **given(**(params or {}))}
         left = float("inf") if limit is None else limit
         while left > 0:
             page = await self.get(path, params)
