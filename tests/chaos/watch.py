@@ -12,13 +12,14 @@ from tests.chaos.source import LIVE_CALLS
 
 class Monitor:
     """Samples in a separate thread until `stop`. `most_calls`: concurrent calls. `most_memory`: of one process, in MB,
-    with `whose` its details from /proc.
+    with pyarrow loaded to write a Parquet file (True) or without (False), with `whose` its details from /proc.
     """
 
     def __init__(self, url: str, pids: Callable[[], Iterable[int]]) -> None:
         self.url, self.pids = url, pids
-        self.most_calls, self.most_memory, self.samples = 0, 0, 0
-        self.whose = ""
+        self.most_calls, self.samples = 0, 0
+        self.most_memory = {True: 0, False: 0}
+        self.whose = {True: "", False: ""}
         self.over = Event()
         self.thread = Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -42,8 +43,10 @@ class Monitor:
                     self.measure_memory(pid)
 
     def measure_memory(self, pid: int) -> None:
-        if (taken := memory(pid)) > self.most_memory:
-            self.most_memory, self.whose = taken, described(pid)
+        taken = memory(pid)
+        has_pyarrow = loaded(pid, "libarrow")
+        if taken > self.most_memory[has_pyarrow]:
+            self.most_memory[has_pyarrow], self.whose[has_pyarrow] = taken, described(pid)
 
     def stop(self) -> None:
         self.over.set()
@@ -61,6 +64,14 @@ def described(pid: int) -> str:
     except OSError:
         return f"process {pid}, which has ended"
     return " ".join([command, *("=".join(line.split()[:2]) for line in lines if line.startswith(NAMED))])
+
+
+def loaded(pid: int, library: str) -> bool:
+    """Return whether a process has loaded a shared library. One that has ended has not."""
+    try:
+        return library in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
 
 
 def memory(pid: int) -> int:
