@@ -28,10 +28,12 @@ from config.platform.http.pointers import join
 
 MIN_SIMILARITY = Fraction(8, 10)
 ANY = "*"
-# Pairs of items that are compared for the best assignment. With more, each expected item takes the best one that is
-# left; with still more, the sorted items are paired in order. A list of 1,000 items against 1,000 takes seconds.
+# Pairs of items for the best assignment. With more, each expected item takes the best one that is left.
 MAX_OPTIMAL = 10_000
-MAX_COMPARED = 1_000_000
+# Characters of JSON that a score compares to assign items, a few seconds of work. Lists that would exceed the rest are
+# sorted and paired in order. 300 items of 70 characters against 300 others take 13 million.
+MAX_COMPARED = 20_000_000
+STEP = 3  # a step of the assignment takes as long as comparing so many characters
 DIGITS = re.compile(r"\d+")
 ABSENT: Any = object()
 Credit = int | Fraction
@@ -69,6 +71,20 @@ class Score:
         return total(self.fields)
 
 
+class Budget:
+    """Characters that a score may still compare to assign items. Lists in lists would multiply the work otherwise."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, cost: int) -> bool:
+        """Return whether the rest is enough, and take the cost from it."""
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True
+
+
 def total(fields: dict[str, FieldScore]) -> FieldScore:
     """Return the score of all values. Each counts the same, so a list of many items counts more than a scalar."""
     return FieldScore(sum(each.credit for each in fields.values()), sum(each.values for each in fields.values()))
@@ -77,7 +93,7 @@ def total(fields: dict[str, FieldScore]) -> FieldScore:
 def score(expected: Any, found: Any) -> Score:
     """Compare JSON values. `found` is ABSENT if nothing was extracted."""
     result = Score()
-    for value in compare(expected, found, ""):
+    for value in compare(prepare(expected), prepare(found), "", Budget(MAX_COMPARED)):
         entry = result.fields.setdefault(value.field, FieldScore())
         entry.credit += value.credit
         entry.values += 1
@@ -86,44 +102,85 @@ def score(expected: Any, found: Any) -> Score:
     return result
 
 
-def compare(expected: Any, found: Any, place: str) -> Iterator[ValueScore]:
-    if is_nothing(expected) and is_nothing(found):
-        if expected is not ABSENT:
-            yield ValueScore(field=place, credit=1, expected=expected, found=found)
+# ---- Values ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A JSON value, prepared for comparisons. `key` is equal for values that count as equal, and orders them.
+
+    `values`: number of values in it. `members`: of an object. `items`: of a list, in the order of their keys.
+    """
+
+    value: Any
+    key: str
+    values: int = 1
+    members: dict[str, "Node"] = field(default_factory=dict)
+    items: list["Node"] = field(default_factory=list)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.key
+
+
+MISSING = Node(value=ABSENT, key="")
+
+
+def prepare(value: Any) -> Node:
+    if value is ABSENT or value is None or value in ([], {}):
+        return Node(value=value, key="")
+    if isinstance(value, dict):
+        members = {name: prepare(value[name]) for name in sorted(value)}
+        key = "{" + ",".join(f"{json.dumps(name)}:{each.key}" for name, each in members.items()) + "}"
+        return Node(value=value, key=key, values=sum(each.values for each in members.values()), members=members)
+    if isinstance(value, list):
+        items = sorted(map(prepare, value), key=lambda each: each.key)
+        key = "[" + ",".join(each.key for each in items) + "]"
+        return Node(value=value, key=key, values=sum(each.values for each in items), items=items)
+    return Node(value=value, key=canonical(value))
+
+
+def compare(expected: Node, found: Node, place: str, budget: Budget) -> Iterator[ValueScore]:
+    if expected.is_nothing and found.is_nothing:
+        if expected.value is not ABSENT:
+            yield ValueScore(field=place, credit=1, expected=expected.value, found=found.value)
     elif both(dict, expected, found):
-        mine, theirs = expected if is_filled(expected) else {}, found if is_filled(found) else {}
-        for name in sorted({*mine, *theirs}):
-            yield from compare(mine.get(name, ABSENT), theirs.get(name, ABSENT), join(place, name))
+        for name in sorted({*expected.members, *found.members}):
+            one, other = (each.members.get(name, MISSING) for each in (expected, found))
+            yield from compare(one, other, join(place, name), budget)
     elif both(list, expected, found):
-        mine, theirs = expected if is_filled(expected) else [], found if is_filled(found) else []
-        for one, other in pairs(mine, theirs):
-            yield from compare(one, other, join(place, ANY))
-    elif isinstance(expected, dict | list) or isinstance(found, dict | list):  # one of them, or both of other types
-        yield from compare(expected, ABSENT, place)
-        yield from compare(ABSENT, found, place)
+        for one, other in pairs(expected.items, found.items, budget):
+            yield from compare(one, other, join(place, ANY), budget)
+    elif isinstance(expected.value, dict | list) or isinstance(found.value, dict | list):  # one, or of two types
+        yield from compare(expected, MISSING, place, budget)
+        yield from compare(MISSING, found, place, budget)
     else:
-        yield ValueScore(field=place, credit=scalar_credit(expected, found), expected=expected, found=found)
+        credit = scalar_credit(expected, found)
+        yield ValueScore(field=place, credit=credit, expected=expected.value, found=found.value)
 
 
-def is_nothing(value: Any) -> bool:
-    return value is None or value is ABSENT or value in ([], {})
+def credit_of(expected: Node, found: Node) -> Credit:
+    """Return the sum of the credits of two values. Items of lists are paired in order, not assigned."""
+    if expected.key == found.key:
+        return expected.values
+    if expected.members and found.members:
+        names = expected.members.keys() & found.members.keys()
+        return sum(credit_of(expected.members[name], found.members[name]) for name in names)
+    if expected.items and found.items:
+        same, left, right = matched(expected.items, found.items)
+        equal = sum(one.values for one, _ in same)
+        return equal + sum(credit_of(one, other) for one, other in zip(left, right, strict=False))
+    return scalar_credit(expected, found)
 
 
-def is_filled(value: Any) -> bool:
-    return not is_nothing(value)
-
-
-def both(kind: type, expected: Any, found: Any) -> bool:
+def both(kind: type, expected: Node, found: Node) -> bool:
     """Return whether one is a list (or object), and the other one too, or nothing."""
-    filled = [each for each in (expected, found) if is_filled(each)]
-    return all(isinstance(each, kind) for each in filled)
+    return all(isinstance(each.value, kind) for each in (expected, found) if not each.is_nothing)
 
 
 # ---- Scalars --------------------------------------------------------------------------------------------------------
-def scalar_credit(expected: Any, found: Any) -> Credit:
-    if isinstance(expected, str) and isinstance(found, str):
-        return text_credit(expected, found)
-    return int(is_filled(expected) and is_filled(found) and canonical(expected) == canonical(found))
+def scalar_credit(expected: Node, found: Node) -> Credit:
+    if isinstance(expected.value, str) and isinstance(found.value, str):
+        return text_credit(expected.value, found.value)
+    return int(expected.key == found.key and not expected.is_nothing)
 
 
 def text_credit(expected: str, found: str) -> Credit:
@@ -148,63 +205,62 @@ def similarity(one: str, other: str) -> Fraction:
 
 
 def canonical(value: Any) -> str:
-    """Return a text that is equal for values that count as equal, and orders them."""
+    """Return a text that is equal for texts, numbers, and booleans that count as equal."""
     if isinstance(value, str):
         return json.dumps(folded(value))
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool):
         return str(value)
-    if isinstance(value, int | float | Decimal):
-        return exact_json.comparable(value if isinstance(value, Decimal) else Decimal(repr(value)))
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{canonical(value[name])}" for name in sorted(value)) + "}"
-    return "[" + ",".join(sorted(map(canonical, value))) + "]"
+    return exact_json.comparable(value if isinstance(value, Decimal) else Decimal(repr(value)))
 
 
 # ---- Lists ----------------------------------------------------------------------------------------------------------
-def pairs(expected: list[Any], found: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Pair the items. ABSENT stands for the partner of one without.
+Pairs = Iterator[tuple[Node, Node]]
 
-    Both lists are sorted first: so the result does not depend on their order, also where assignments are equally good.
+
+def pairs(expected: list[Node], found: list[Node], budget: Budget) -> Pairs:
+    """Pair the items. MISSING stands for the partner of one without.
+
+    Both lists are sorted: so the result does not depend on their order, also where assignments are equally good.
     """
-    mine = sorted((canonical(item), number) for number, item in enumerate(expected))
-    theirs = sorted((canonical(item), number) for number, item in enumerate(found))
-    equal = Counter(key for key, _ in mine) & Counter(key for key, _ in theirs)
-    left = [expected[number] for number in rest(mine, equal)]
-    right = [found[number] for number in rest(theirs, equal)]
-    taken = dict(equal)
-    by_key = {key: found[number] for key, number in theirs if key in equal}
-    for key, number in mine:
-        if taken.get(key):
-            taken[key] -= 1
-            yield expected[number], by_key[key]
-    yield from assigned(left, right)
+    same, left, right = matched(expected, found)
+    yield from same
+    yield from assigned(left, right, budget)
 
 
-def rest(items: list[tuple[str, int]], equal: Counter[str]) -> Iterator[int]:
-    """Yield the positions of items without an equal one."""
-    taken = dict(equal)
-    for key, number in items:
-        if taken.get(key):
-            taken[key] -= 1
+def matched(expected: list[Node], found: list[Node]) -> tuple[list[tuple[Node, Node]], list[Node], list[Node]]:
+    """Return pairs of equal items, and the others of both lists. Both are sorted."""
+    same, left, right = [], [], []
+    i = j = 0
+    while i < len(expected) and j < len(found):
+        one, other = expected[i], found[j]
+        if one.key == other.key:
+            same.append((one, other))
+            i, j = i + 1, j + 1
+        elif one.key < other.key:
+            left.append(one)
+            i += 1
         else:
-            yield number
+            right.append(other)
+            j += 1
+    return same, left + expected[i:], right + found[j:]
 
 
-def assigned(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
-    size = len(left) * len(right)
-    if size > MAX_COMPARED:
-        yield from zip_longest(left, right, fillvalue=ABSENT)
+def assigned(left: list[Node], right: list[Node], budget: Budget) -> Pairs:
+    """Pair items that differ, so that the sum of their credits is greatest, or nearly so."""
+    small, large = sorted((len(left), len(right)))
+    compared = len(right) * sum(len(each.key) for each in left) + len(left) * sum(len(each.key) for each in right)
+    if small * large <= MAX_OPTIMAL and budget.take(compared + STEP * small * small * large):
+        choose = optimal
+    elif budget.take(compared):
+        choose = best_first
+    else:
+        yield from zip_longest(left, right, fillvalue=MISSING)
         return
-    choose = optimal if size <= MAX_OPTIMAL else best_first
-    partners = choose(len(left), len(right), lambda i, j: weight(left[i], right[j]))
+    partners = choose(len(left), len(right), lambda i, j: float(credit_of(left[i], right[j])))
     for number, item in enumerate(left):
-        yield item, right[partners[number]] if number in partners else ABSENT
+        yield item, right[partners[number]] if number in partners else MISSING
     for number in sorted({*range(len(right))} - {*partners.values()}):
-        yield ABSENT, right[number]
-
-
-def weight(one: Any, other: Any) -> float:
-    return float(sum(value.credit for value in compare(one, other, "")))
+        yield MISSING, right[number]
 
 
 def best_first(rows: int, columns: int, weigh: Callable[[int, int], float]) -> dict[int, int]:
