@@ -5,7 +5,7 @@ The standard library reads 90071992547409.93 as the nearest double, which is 900
 """
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Self
 
 import orjson
@@ -15,13 +15,19 @@ SMALL_INTEGER = 18
 
 
 class Number(Decimal):
-    """A JSON number. It counts as its exact value, and is written as it was read: `1e22`, `-0.0`, `12.50`."""
+    """A JSON number. It counts as its exact value, and is written as it was read: `1e22`, `-0.0`, `12.50`.
+
+    Raises ValueError for an exponent of about 19 digits or more.
+    """
 
     __slots__ = ("literal",)
     literal: str
 
     def __new__(cls, literal: str) -> Self:
-        self = super().__new__(cls, literal)
+        try:
+            self = super().__new__(cls, literal)
+        except InvalidOperation:
+            raise ValueError("The exponent of the number is out of range.") from None
         self.literal = literal
         return self
 

@@ -41,7 +41,9 @@ class AnswerView(TaskAPIView):
         operation_id="getAnswer",
         **openapi.ANSWER,
         responses={
-            (200, "text/plain"): OpenApiResponse(OpenApiTypes.STR, "As the model wrote it. The content is untrusted."),
+            (200, "text/plain"): OpenApiResponse(
+                OpenApiTypes.STR, "The data of the response as JSON, or its text if it was not JSON. Untrusted."
+            ),
             **problems(NoSuchTask, NoAnswer, StorageUnavailable),
         },
     )

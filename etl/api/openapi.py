@@ -410,8 +410,9 @@ RESULT: dict[str, Any] = {
 CORRECT: dict[str, Any] = {
     "summary": "Correct the result of a task",
     "description": """Applies a JSON Merge Patch (RFC 7396) to the `data` of a completed task's result: members are set,
-null removes a member, and a list is replaced as a whole. Numbers keep their digits. The data must match the schema of
-the rule in the version that the task was run with.
+null removes a member, and a list is replaced as a whole. Where the schema requires a member and allows null, null
+becomes its value. Numbers keep their digits. The data must match the schema of the rule in the version that the task
+was run with.
 
 The original result is kept. A correction removes an approval. Citations of corrected values have the match `corrected`.
 A retry makes a new result, without the corrections; they stay in the history.""",

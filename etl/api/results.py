@@ -21,7 +21,6 @@ from config.platform.http.serializers import EmptyBody
 from etl.api import lookup, openapi
 from etl.api.serializers import CorrectionSerializer, read_flag
 from etl.api.views import NoSuchTask, TaskAPIView, changeable, visible
-from etl.core.json_changes import merge_patch
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
 from etl.pipeline import actions, representation, review, schemas
@@ -72,7 +71,7 @@ class ResultView(TaskAPIView):
         with staff.recorded(request.user, task, "Over the API: corrected the result."):
             row = review.correct(
                 task,
-                partial(merge_patch, patch=patch),
+                partial(review.merged, task, patch),
                 user=user_of(request),
                 if_match=request.headers.get("If-Match"),
             )

@@ -3,11 +3,11 @@
 Numbers are compared digit for digit: 12.5 and 12.50 differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from config.platform import exact_json
 from config.platform.http.pointers import join
@@ -51,16 +51,34 @@ def same(one: Any, other: Any) -> bool:
     return exact_json.dumps(one, is_sorted=True) == exact_json.dumps(other, is_sorted=True)
 
 
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Return the target with a merge patch applied: null removes a member, and lists are replaced as a whole."""
+class Members(Protocol):
+    """The members that a schema allows in an object."""
+
+    def required(self) -> Collection[str]: ...
+
+    @property
+    def takes_null(self) -> bool: ...
+
+    def member(self, name: str) -> "Members": ...
+
+
+def merge_patch(target: Any, patch: Any, members: Members) -> Any:
+    """Return the target with a merge patch applied: null removes a member, and lists are replaced as a whole.
+
+    Null is the value of a required member that may be null: without the member, the schema would reject the object.
+    """
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
+    required = set(members.required())
     for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
+        if value is not None:
+            is_object = isinstance(value, dict)
+            merged[name] = merge_patch(merged.get(name), value, members.member(name)) if is_object else value
+        elif name in required and members.member(name).takes_null:
+            merged[name] = None
         else:
-            merged[name] = merge_patch(merged.get(name), value)
+            merged.pop(name, None)
     return merged
 
 

@@ -296,9 +296,7 @@ def value_of(text: str, made: EditField, guide: Guide) -> Any:
     if not text.strip() and (made.kind not in ("text", "long") or not text):
         return nothing(made, guide)
     if made.kind == "number":
-        if not NUMBER.fullmatch(text.strip()):
-            raise InvalidEntry("Enter a number such as 1234.50, with a point and without spaces or a currency.")
-        return exact_json.loads(text.strip())
+        return number_of(text.strip())
     if made.kind == "truth":
         if text not in TRUTHS:
             raise InvalidEntry("Choose yes or no.")
@@ -307,6 +305,21 @@ def value_of(text: str, made: EditField, guide: Guide) -> Any:
         if text not in dict(made.options):
             raise InvalidEntry("Choose one of the values.")
         return exact_json.loads(text)
+    return without_nul(text)
+
+
+def number_of(text: str) -> Any:
+    if not NUMBER.fullmatch(text):
+        raise InvalidEntry("Enter a number such as 1234.50, with a point and without spaces or a currency.")
+    try:
+        return exact_json.loads(text)
+    except ValueError as error:
+        raise InvalidEntry(str(error)) from None
+
+
+def without_nul(text: str) -> str:
+    if "\0" in text:
+        raise InvalidEntry("Remove the NUL character, which cannot be stored.")
     return text
 
 

@@ -20,13 +20,14 @@ from config.platform.db import clock
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl import runstate
-from etl.core.json_changes import ABSENT, Pair, pairs
+from etl.core.json_changes import ABSENT, Pair, merge_patch, pairs
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
 from etl.models.review import Review
 from etl.pipeline import actions, artifacts
 from etl.postprocessors.citations.levels import CORRECTED
 from etl.postprocessors.responses import range_error, scalars
+from etl.postprocessors.schemas import Guide
 from etl.runstate import RunState
 from rules.library import catalog
 from rules.schema import json_schema
@@ -194,6 +195,16 @@ def events_of(changes: list[Pair], before: Any, after: Any) -> list[dict[str, An
 
 
 # ---- Data -----------------------------------------------------------------------------------------------------------
+def merged(task: Task, patch: Any, data: Any) -> Any:
+    """Return the data of a task's result with a merge patch applied."""
+    return merge_patch(data, patch, Guide.of(schema_of(task)))
+
+
+def schema_of(task: Task) -> dict[str, Any]:
+    """Return the schema of the task's rule in the task's version."""
+    return catalog.content(rule_id=task.rule_id, version=task.rule_version).json_schema or {}
+
+
 def check(data: Any, row: Task) -> None:
     """Raise DoesNotFit unless the data can be stored, and matches the schema of the rule in the task's version."""
     if exact_json.nested_deeper(data, MAX_LEVELS):
@@ -201,8 +212,7 @@ def check(data: Any, row: Task) -> None:
     numbers = [(pointer, value) for pointer, value in scalars(data) if isinstance(value, Decimal)]
     reasons = [misfit(pointer, reason) for pointer, value in numbers if (reason := range_error(value))]
     if not reasons:
-        schema = catalog.content(rule_id=row.rule_id, version=row.rule_version).json_schema
-        reasons = [misfit(pointer, reason) for pointer, reason in json_schema.errors(schema or {}, data, 100)]
+        reasons = [misfit(pointer, reason) for pointer, reason in json_schema.errors(schema_of(row), data, 100)]
     if reasons:
         raise DoesNotFit(*reasons)
 

@@ -81,7 +81,9 @@ CORRECTION = {
     "type": "object",
     "additionalProperties": False,
     "required": ["data"],
-    "properties": {"data": {"description": "JSON Merge Patch (RFC 7396): null removes a member."}},
+    "properties": {
+        "data": {"description": "JSON Merge Patch (RFC 7396): null removes a member, unless the schema requires it."}
+    },
 }
 
 

@@ -17,7 +17,7 @@ from tests.conftest import client_of
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.etl_rehearsal import row_of
-from tests.integration.reviewed import DATA, extract, make_invoice
+from tests.integration.reviewed import DATA, SCHEMA, extract, make_invoice
 from tests.integration.test_leases import in_threads
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
@@ -79,6 +79,25 @@ def test_numbers_keep_their_digits(task: Task, api: APIClient) -> None:
     assert b"123456789012345678901234567890.10" in api.get(path(task, "")).content
     same_number = correct(api, task, '{"total": 123456789012345678901234567890.1}')
     assert b"123456789012345678901234567890.1," in same_number.content, "another notation is a correction"
+
+
+def test_a_wrong_value_can_be_corrected_to_null(alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B37: rules often require a member and allow null, for what is not in the document."""
+    members: Any = SCHEMA["properties"]
+    monkeypatch.setitem(members, "total", {"type": ["number", "null"]})
+    answer = correct(api, make_invoice(alice), {"total": None, "kind": None})
+    assert (answer.status_code, answer.json()["data"]["total"], "kind" in answer.json()["data"]) == (200, None, False)
+
+
+@pytest.mark.parametrize(
+    ("literal", "status"), [("1e-9999", 422), ("0e99999999", 422), ("1e-99999999999999999999", 400)]
+)
+def test_numbers_that_cannot_be_stored_are_refused(task: Task, api: APIClient, literal: str, status: int) -> None:
+    """B37, B43."""
+    before = api.get(path(task)).content
+    answer = correct(api, task, f'{{"total": {literal}}}')
+    assert (answer.status_code, len(answer.json()["errors"])) == (status, 1)
+    assert api.get(path(task)).content == before
 
 
 def test_the_history_has_the_user_time_and_values_of_each_change(task: Task, api: APIClient, alice: User) -> None:

@@ -132,6 +132,8 @@ def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Clie
     ("changes", "reason"),
     [
         ({"v/total": "12,50 EUR"}, "Enter a number such as 1234.50"),
+        ({"v/total": "1e-99999999999999999999"}, "The exponent of the number is out of range."),
+        ({"v/number": "INV\0"}, "Remove the NUL character"),
         ({"v/total": ""}, "Enter a value."),
         ({"v/lines/1/quantity": "1.5"}, "integer"),
         ({"v/kind": '"receipt"'}, "Choose one of the values."),

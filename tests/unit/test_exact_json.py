@@ -59,3 +59,8 @@ def test_the_standard_library_agrees_on_the_structure() -> None:
     text = '{"b": [1.50, {"a": null}], "a": true, "": "\\u00e9"}'
     assert json.loads(exact_json.dumps(exact_json.loads(text))) == json.loads(text)
     assert list(exact_json.loads(text)) == ["b", "a", ""]
+
+
+def test_an_exponent_out_of_range_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="exponent"):
+        exact_json.loads('{"a": 0e99999999999999999999}')

@@ -6,6 +6,7 @@ import pytest
 
 from config.platform import exact_json
 from etl.core.json_changes import ABSENT, MAX_ALIGNED, merge_patch, pairs
+from etl.postprocessors.schemas import Guide
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,17 @@ from etl.core.json_changes import ABSENT, MAX_ALIGNED, merge_patch, pairs
 )
 def test_a_patch_is_applied_as_in_rfc_7396(target: Any, patch: Any, merged: Any) -> None:
     """B37: the cases of its appendix A."""
-    assert merge_patch(target, patch) == merged
+    assert merge_patch(target, patch, Guide.of({})) == merged
+
+
+def test_null_is_the_value_of_a_required_member_that_may_be_null() -> None:
+    """B37: without the member, the schema would reject the object."""
+    total = {"type": ["number", "null"]}
+    inner = {"type": "object", "properties": {"total": total, "note": total}, "required": ["total"]}
+    guide = Guide.of({"properties": {"sums": inner, "total": {"type": "number"}}, "required": ["total"]})
+    before = {"total": 1, "sums": {"total": 2, "note": 3}}
+    patch = {"total": None, "sums": {"total": None, "note": None}}
+    assert merge_patch(before, patch, guide) == {"sums": {"total": None}}
 
 
 def changes(before: str, after: str) -> list[tuple[str, Any, Any]]:

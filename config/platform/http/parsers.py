@@ -75,7 +75,13 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
             raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
     if ESCAPED_NUL in body and (places := list(islice(nul_places(document), MAX_ERRORS))):
         raise BadInput(*(InputError(pointer=place, code="nul", detail="NUL is not allowed.") for place in places))
-    return exact_json.loads(body) if is_exact else document
+    if not is_exact:
+        return document
+    try:
+        return exact_json.loads(body)
+    except ValueError:
+        detail = "The exponent of a number is out of range."
+        raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
 
 
 def named(value: Any) -> Iterable[tuple[Any, Any]]:
