@@ -237,6 +237,14 @@ HOSTILE = (
 )
 
 
+def test_equal_values_of_one_long_line_are_cited_in_time() -> None:
+    """500 took minutes, without a look at the time limit."""
+    began = time.process_time()
+    found = citations({"n": [1] * 500}, pages=["1 2 " * 5900])
+    assert time.process_time() - began < 20
+    assert len(found) == 500
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_texts_are_searched_in_time(part: str) -> None:

@@ -39,8 +39,12 @@ def cite(
     claims = prepared_claims(found, schema, index, context)
     rows = Rows(index, rows_of(claims, index))
     context.check()
-    citings = [citing for claim in claims if (citing := decide(claim, rows))]
-    columns.settle(citings, index)
+    citings = []
+    for claim in claims:
+        context.check()
+        if citing := decide(claim, rows):
+            citings.append(citing)
+    columns.settle(citings, index, context)
     settle_repeats(citings, rows)
     computed.find(citings)
     citings = [by_image(citing, found) for citing in citings]

@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from itertools import islice
 
+from etl.core.stage_context import StageContext
 from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Place
 from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, RANK
@@ -24,12 +25,13 @@ CARRIED_NAMES = frozenset(("carried", "brought", "forward", "übertrag", "report
 NAME = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+(?![a-z])")
 
 
-def settle(citings: list[Citing], index: Index) -> None:
+def settle(citings: list[Citing], index: Index, context: StageContext) -> None:
     """Downgrade values whose column is another one than that of their field in the other rows, and numbers in quotes
     with several numbers, unless the column or a label shows which is meant."""
     placed = [each for each in citings if each.place and RANK[each.match] <= RANK[NORMALIZED]]
     usual = usual_columns(placed, index)
     for citing in placed:
+        context.check()
         named = named_column(citing, index)
         expected, votes = (named, MIN_TO_REFUTE) if named else usual.get(citing.claim.path, (None, 0))
         column = moved(citing, expected, index) if expected else None

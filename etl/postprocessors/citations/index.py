@@ -58,6 +58,7 @@ class Index:
             (span.number, span.start, self.content[span.start : span.end]) for span in text.pages
         )
         self.rows = [match.start() for match in ROW.finditer(self.content)]
+        self.cell_rows: dict[int, bool] = {}  # whether a row has cells, as far as known
         self.struck = [match.span() for match in STRUCK.finditer(self.content)]
 
     def parts(self) -> Iterable[tuple[int, str]]:
@@ -250,7 +251,9 @@ class Index:
         return next((each for each in self.numbers[max(0, near - 1) : near + 2] if each.start == position), None)
 
     def has_cells(self, row: int) -> bool:
-        return len(CELL.findall(self.content, *self.row_span(row))) > 1
+        if row not in self.cell_rows:
+            self.cell_rows[row] = len(CELL.findall(self.content, *self.row_span(row))) > 1
+        return self.cell_rows[row]
 
     def cells(self, row: int) -> list[str]:
         start, end = self.row_span(row)

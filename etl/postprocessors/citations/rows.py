@@ -19,6 +19,7 @@ RAREST = 2
 EPSILON = 1e-9
 QUOTE_WEIGHT = 0.5
 NEAR = 8  # rows of one item
+MAX_NEAR = 500  # places of one value in them
 
 
 def rows_of(claims: Iterable[Claim], index: Index) -> dict[str, int]:
@@ -143,30 +144,34 @@ class Rows:
         self.items: dict[int, set[str]] = {}
         for item, row in by_item.items():
             self.items.setdefault(row, set()).add(item)
+        # With those that the items are in: an item may have an owner inside, or around itself.
+        self.around = {row: {each for item in items for each in around(item)} for row, items in self.items.items()}
         self.sorted = sorted(self.items)
         self.used: dict[int, str] = {}  # places that are cited, with their values' paths
 
     def foreign(self, place: Place, item: str) -> bool:
         """Return whether a place is in the row of another item."""
-        owners = self.items.get(self.index.row_of(place.start))
-        return bool(owners) and not any(is_inside(item, owner) or is_inside(owner, item) for owner in owners or ())
+        return self.is_foreign(self.index.row_of(place.start), item)
+
+    def is_foreign(self, row: int, item: str) -> bool:
+        """Return whether all items of a row are others than this one, those in it, and those around it."""
+        owners = self.items.get(row, set())
+        return bool(owners) and item not in self.around[row] and owners.isdisjoint(around(item))
 
     def near(self, claim: Claim) -> list[Place]:
         """Return the places of a value in its item's rows, the best first."""
         row = self.by_item.get(claim.item)
         if row is None:
             return []
-        span = (
-            self.index.row_span(max(0, row - NEAR))[0],
-            self.index.row_span(min(len(self.index.rows), row + NEAR))[1],
-        )
-        found = [place for place in claim.places_in(span) if not self.foreign(place, claim.item)]
         low, high = self.neighbors(row)
-        found = [
-            place
-            for place in found
-            if low < (other := self.index.row_of(place.start)) < high and self.is_joined(row, other)
-        ]
+        first, last = max(0, row - NEAR, low + 1), min(len(self.index.rows), row + NEAR, high - 1)
+        rows = {
+            other for other in range(first, last + 1)
+            if self.is_joined(row, other) and not self.is_foreign(other, claim.item)
+        }  # fmt: skip
+        span = self.index.row_span(first)[0], self.index.row_span(last)[1]
+        places = claim.places_in(span, limit=MAX_NEAR)
+        found = [place for place in places if self.index.row_of(place.start) in rows]
 
         def rank(place: Place) -> tuple[Any, ...]:
             distance = self.index.row_of(place.start) - row
@@ -185,5 +190,7 @@ class Rows:
         return low, self.sorted[after] if after < len(self.sorted) else len(self.index.rows) + 1
 
 
-def is_inside(pointer: str, other: str) -> bool:
-    return pointer == other or pointer.startswith(f"{other}/") or not other
+def around(pointer: str) -> list[str]:
+    """Return the pointers of a value and of all that it is in."""
+    ends = [end for end, character in enumerate(pointer) if character == "/"]
+    return [pointer, *(pointer[:end] for end in ends)]

@@ -75,9 +75,11 @@ class Claim:
         first, last = self.range_in(span)
         return first < last
 
-    def places_in(self, span: Span) -> list[Place]:
+    def places_in(self, span: Span, *, limit: int | None = None) -> list[Place]:
+        """Return the places in a span: all, or the first ones."""
         first, last = self.range_in(span)
-        return [place for place in self.places[first:last] if place.end <= span[1]]
+        places = self.places[first:last] if limit is None else self.places[first : min(last, first + limit)]
+        return [place for place in places if place.end <= span[1]]
 
     def range_in(self, span: Span) -> tuple[int, int]:
         """Return the first and the end index of the places that start in a span."""
