@@ -249,12 +249,22 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     gate.open(4)
     expect(page.locator("#chunks tbody tr")).to_have_count(4, timeout=SOON)
     assert page.url.endswith("?status=done")
+    page.evaluate(ONLY_AT_THE_END)
     gate.open(6)
     for tab in (page, other):
         expect(tab.locator("#head, #jobs")).to_contain_text("Success", timeout=SOON)
     expect(page.locator("#receipt")).to_contain_text("The delivery is kept for")
     expect(page.locator("#announcement")).to_have_text("Export ready.")
+    expect(page.locator("#chunks tbody tr")).to_have_count(6)
     expect(other.get_by_label(f"Select things {str(job.pk)[:8]}")).to_be_checked()
+
+
+# Stops the polling of the chunks' table, which is updated once more when the export ends.
+ONLY_AT_THE_END = """() => {
+    const chunks = document.getElementById("chunks");
+    chunks.setAttribute("hx-trigger", "ended from:#now");
+    htmx.process(chunks);
+}"""
 
 
 class StreamProxy:

@@ -159,7 +159,7 @@ document.addEventListener("DOMContentLoaded", () => { spoken = progressOf(docume
 // ---- Live updates ---------------------------------------------------------------------------------------------------
 // An element with data-events="/…/events" receives the event "refresh" when the stream has an event; its hx-trigger fetches
 // the update. Without a stream, "refresh" comes every few seconds. A hidden page closes its stream, because a browser has
-// only six connections per host for all tabs. Ended content carries data-ended.
+// only six connections per host for all tabs. Ended content carries data-ended; then the element receives "ended" once.
 const POLL_MS = 3000;
 const AGAIN_MS = 5000;
 const SPACING_MS = 700;
@@ -171,8 +171,9 @@ class Follower {
     this.place = place;
     this.failures = 0;
     this.lastUpdate = -SPACING_MS;
+    this.isOver = Boolean(this.hasEnded());
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.begin()));
-    document.addEventListener("htmx:afterSettle", () => this.hasEnded() && this.rest());
+    document.addEventListener("htmx:afterSettle", () => this.hasEnded() && this.end());
     // Drop late updates after the end: they contain nothing new, and would close what the user has opened since.
     place.addEventListener("htmx:beforeRequest", (event) => event.target === place && this.hasEnded() && event.preventDefault());
     this.begin();
@@ -220,6 +221,12 @@ class Follower {
   stopPolling() {
     window.clearInterval(this.poll);
     this.poll = 0;
+  }
+
+  end() {
+    this.rest();
+    if (!this.isOver && document.contains(this.place)) htmx.trigger(this.place, "ended");
+    this.isOver = true;
   }
 
   rest() {
