@@ -9,7 +9,7 @@ from typing import Any
 
 from config.platform.http.pointers import unescaped
 from etl.core.stage_context import StageContext
-from etl.postprocessors.citations import columns, computed
+from etl.postprocessors.citations import columns, computed, mixed_rows
 from etl.postprocessors.citations.boxes import Boxes
 from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Place, Span
@@ -41,6 +41,7 @@ def cite(
     context.check()
     citings = [citing for claim in claims if (citing := decide(claim, rows))]
     columns.settle(citings, index)
+    mixed_rows.settle(citings, index)
     settle_repeats(citings, rows)
     computed.find(citings)
     citings = [by_image(citing, found) for citing in citings]
