@@ -46,11 +46,13 @@ def refusal(code: str, detail: str) -> BadInput:
 def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
     """Return the documents of an archive in its order, without folders and the files of desktop systems.
 
-    Raises BadInput if it is damaged, or exceeds a limit.
+    Raises BadInput if it is damaged, has none, or exceeds a limit.
     """
     zipped = open_archive(cast("IO[bytes]", file.file))
     lock = threading.Lock()
     entries = [entry for entry in zipped.infolist() if not IGNORED.search(entry.filename)]
+    if not entries:
+        raise refusal("no_documents", "The archive contains no documents.")
     max_documents = settings.SLUICE.etl_max_batch
     if len(entries) > max_documents:
         raise too_many(len(entries), pointer="/file")

@@ -1,5 +1,6 @@
 """Uploads by multipart/form-data, in bounded space whatever length they declare."""
 
+import errno
 import io
 import os
 import tempfile
@@ -145,7 +146,7 @@ class PartOfFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.size}[whence]
         if origin + offset < 0:
-            raise ValueError("a position before the begin")
+            raise OSError(errno.EINVAL, "a position before the start")  # as of a file, which zipfile expects
         self.position = origin + offset
         return self.position
 

@@ -223,13 +223,18 @@ def misfit(pointer: str, reason: str) -> InputError:
 
 def citations(original: dict[str, Any], data: Any) -> list[dict[str, Any]]:
     """Return the citations of the corrected data: the original ones of unchanged values, at their pointers of now, and
-    a person as the source of the others."""
+    a person as the source of the others.
+
+    An unchanged value of an item that may be another one than before is not cited by the original evidence, which may
+    be that of a removed item.
+    """
     known = {each["pointer"]: each for each in original.get("citations") or []}
     found = []
     for pair in pairs(original.get("data"), data):
-        if pair.is_change and pair.after is not ABSENT:
+        is_corrected = pair.is_change or not pair.is_certain
+        if is_corrected and pair.after is not ABSENT:
             found += [corrected(at) for at, value in scalars(pair.after, pair.pointer_after) if value not in (None, "")]
-        elif pair.pointer_before in known and not pair.is_change:
+        elif pair.pointer_before in known and not is_corrected:
             found.append({**known[pair.pointer_before], "pointer": pair.pointer_after})
     return found
 

@@ -385,6 +385,8 @@ def test_a_damaged_or_large_archive_is_refused(api: APIClient, settings: LazySet
     """B36."""
     for content, code in (
         (b"PK\x03\x04" + b"x" * 100, "archive_corrupt"),
+        (zipped({}).read(), "no_documents"),
+        (zipped({"folder/": b"", "__MACOSX/x": b""}).read(), "no_documents"),
         (zipped({"a.txt": b"x" * 5_000, "b.txt": b"y" * 5_001}).read(), "archive_too_large"),
         (zipped({f"{n}.txt": b"x" for n in range(4)}).read(), "too_many_documents"),
         (zipped({f"__MACOSX/{n:0500}": b"" for n in range(200)}).read(), "too_many_entries"),

@@ -136,6 +136,19 @@ def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, a
     assert moved["quote"] == "Quote of /lines/1/item"
 
 
+def test_a_value_does_not_take_the_citation_of_a_removed_row(task: Task, api: APIClient) -> None:
+    """B37: an edited row is not the one that was at its place, even where their values are equal."""
+    lines = exact_json.loads(DATA)["lines"]
+    edited = correct(api, task, {"lines": [lines[1] | {"item": "Lamp", "price": lines[0]["price"]}]}).json()
+    assert {pointer: match for pointer, match in matches(edited).items() if pointer.startswith("/lines")} == {
+        f"/lines/0/{name}": "corrected" for name in ("item", "quantity", "price")
+    }
+
+    one = correct(api, task, {"lines": [lines[0], lines[1] | {"item": "Lamp"}, lines[2]]}).json()
+    (kept,) = (each for each in one["citations"] if each["pointer"] == "/lines/1/price")
+    assert (matches(one)["/lines/1/item"], kept["quote"]) == ("corrected", "Quote of /lines/1/price")
+
+
 def test_a_correction_needs_the_tag_of_the_result_that_was_read(task: Task, api: APIClient) -> None:
     """B37: 428 without one, and 412 with an old one; nothing is changed."""
     first = api.get(path(task))["ETag"]

@@ -1,6 +1,7 @@
 """The page that corrects and approves a result, in a browser without scripts. B37."""
 
 import re
+from decimal import Decimal
 from html import unescape
 from typing import Any
 
@@ -111,6 +112,16 @@ def test_values_of_all_kinds_are_corrected(task: Task, client: Client) -> None:
     assert "<code>/number</code></td><td>INV-17</td><td>INV-71</td>" in page
     assert "12.340" in page
     assert client.get(path(task, "/json")).content == exact_json.dumps(found, indent=True)
+
+
+def test_a_value_does_not_take_the_citation_of_a_row_that_the_form_removed(task: Task, client: Client) -> None:
+    """B37."""
+    changes = {"drop/lines/0": "1", "drop/lines/2": "1", "v/lines/1/item": "Lamp", "v/lines/1/price": "31.50"}
+    assert send(client, task, **changes).status_code == 302
+    shown = row_of(task).current_result or {}
+    assert shown["data"]["lines"] == [{"item": "Lamp", "quantity": 3, "price": Decimal("31.50")}]
+    found = {each["pointer"]: each["match"] for each in shown["citations"]}
+    assert (found["/lines/0/item"], found["/lines/0/price"]) == ("corrected", "corrected")
 
 
 def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Client) -> None:

@@ -77,3 +77,42 @@ def test_long_lists_are_compared_item_by_item() -> None:
     count = 2 * MAX_ALIGNED
     before, after = ([{"n": n} for n in range(count)], [{"n": n + 1} for n in range(count)])
     assert sum(pair.is_change for pair in pairs(before, after)) == count
+
+
+A, B, C = (
+    '{"sku": "A", "qty": 1, "price": 9}',
+    '{"sku": "B", "qty": 1, "price": 8}',
+    '{"sku": "C", "qty": 5, "price": 7}',
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "uncertain"),
+    [
+        ([A, B, C], [A, C], set()),
+        ([A, B, C], [A, B.replace("1", "2"), C], set()),
+        ([A, B, C], [B.replace('"B"', '"B2"')], {"/0"}),
+        ([A, B, C], [A, B.replace('"B"', '"B2"')], {"/1"}),
+        ([A, B], [A.replace('"A"', '"A2"'), B.replace('"B"', '"B2"')], set()),
+        (
+            [A, B, C],
+            [B.replace('"B"', '"B2"'), C.replace("5", "6"), '{"sku": "D", "qty": 5, "price": 1}'],
+            {"/0", "/1"},
+        ),
+        ([A, B], [B.replace('"B"', '"A"'), A.replace('"A"', '"D"')], {"/0", "/1"}),
+    ],
+)
+def test_items_that_may_be_others_are_uncertain(before: list[str], after: list[str], uncertain: set[str]) -> None:
+    found = pairs(*(exact_json.loads(f"[{', '.join(each)}]") for each in (before, after)))
+    assert {pair.pointer_after.rpartition("/")[0] for pair in found if not pair.is_certain} == uncertain
+
+
+def test_everything_in_an_uncertain_item_is_uncertain() -> None:
+    before, after = [{"n": [{"a": 1}]}, {"n": [{"a": 2}]}], [{"n": [{"a": 2}, {"a": 3}]}]
+    assert not any(pair.is_certain for pair in pairs(before, after) if pair.pointer_after.startswith("/0/n/0"))
+
+
+def test_equal_items_of_long_sections_are_certain() -> None:
+    before = [{"n": n} for n in range(2 * MAX_ALIGNED)]
+    after = [{"n": -1}, *before[1:-1], {"n": -2}]
+    assert [pair.pointer for pair in pairs(before, after) if not pair.is_certain] == ["/0/n", f"/{len(before) - 1}/n"]

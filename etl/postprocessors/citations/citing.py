@@ -9,7 +9,7 @@ from typing import Any
 
 from config.platform.http.pointers import unescaped
 from etl.core.stage_context import StageContext
-from etl.postprocessors.citations import columns, computed
+from etl.postprocessors.citations import columns, computed, mixed_rows
 from etl.postprocessors.citations.boxes import Boxes
 from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Place, Span
@@ -45,6 +45,7 @@ def cite(
         if citing := decide(claim, rows):
             citings.append(citing)
     columns.settle(citings, index, context)
+    mixed_rows.settle(citings, index)
     settle_repeats(citings, rows)
     computed.find(citings)
     citings = [by_image(citing, found) for citing in citings]
