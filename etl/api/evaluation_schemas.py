@@ -41,7 +41,7 @@ class Evaluation(TypedDict):
     status: Annotated[str, choices(EvaluationStatus)]
     version: Annotated[int, "Version of the rule."]
     samples: Annotated[int, "Number of samples at the start."]
-    ended: Annotated[int, "Number of samples that were evaluated."]
+    ended: Annotated[int, "Number of samples that were evaluated and still exist."]
     failed: Annotated[int, "Those of them from which nothing was extracted. All of their values count as wrong."]
     accuracy: Annotated[float | None, f"{ACCURACY} Null unless `status` is `completed`."]
     fields: Annotated[dict[str, float], "Accuracy by field: JSON Pointers with `*` for the positions of lists."]
