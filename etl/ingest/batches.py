@@ -4,6 +4,7 @@ If a quota or the queue has no room, the whole batch is refused: sending a small
 completing half of one.
 """
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -217,7 +218,7 @@ def mark_repeats(tasks: Sequence[Task]) -> None:
 # ---- Refusals -------------------------------------------------------------------------------------------------------
 def name_of(candidate: Candidate) -> str:
     """Return the displayed name. For a file of an archive, it includes the folders."""
-    name = candidate.label or candidate.document.name
+    name = unicodedata.normalize("NFC", candidate.label or candidate.document.name)
     clean = "".join(char for char in name if char.isprintable()).strip()
     return clean[-MAX_NAME:] or shown_name(name, default="document")
 

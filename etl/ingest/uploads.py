@@ -6,6 +6,7 @@ under `etl/documents/`, which a presigned URL that is still valid cannot change.
 
 import hashlib
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
@@ -262,8 +263,11 @@ def body_of(target: UploadTarget) -> schemas.UploadPlace:
 
 # ---- Names ----------------------------------------------------------------------------------------------------------
 def shown_name(name: str, *, default: str) -> str:
-    """Return a safe display name: the last part of the path, printable, and of limited length."""
-    last = re.split(r"[/\\]", name)[-1]
+    """Return a safe display name: the last part of the path, printable, and of limited length.
+
+    In NFC, as people type it: some systems send decomposed letters, which a search would not find.
+    """
+    last = re.split(r"[/\\]", unicodedata.normalize("NFC", name))[-1]
     clean = "".join(char for char in last if char.isprintable()).strip()
     if clean in ("", ".", ".."):
         return default

@@ -1,3 +1,4 @@
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 from uuid import uuid4
@@ -53,7 +54,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def with_name(self, text: str) -> Self:
         """Filter by a part of the file name, or by its beginning if the text is short."""
-        return self.filter(Task.name_matches(text))
+        return self.filter(Task.name_matches(unicodedata.normalize("NFC", text)))
 
     def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
         """Return the ids of the user's newest tasks with these SHA-256, if there are any."""

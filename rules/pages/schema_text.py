@@ -3,8 +3,11 @@
 Positions in the text are for browsers, which count in UTF-16 code units and know no line end but LF.
 """
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +22,7 @@ from rules.schema.subschemas import refusal
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 MALFORMED = "malformed"
+MAX_NAMED = 60  # characters of a name in an error
 STEP = "  "
 # Longer texts are refused without parsing: indentation never makes the largest schema this long, and finding the
 # positions of all values in some megabytes takes a minute.
@@ -92,6 +96,7 @@ def read(text: str) -> Any:
     except orjson.JSONDecodeError as error:
         detail = f"This is not JSON: {error.msg}."
         raise BadInput(InputError(pointer=PLACE, code=MALFORMED, detail=detail)) from None
+    require_unique_members(text)
     try:
         return parsers.load(body, is_exact=True)
     except BadInput as refused:
@@ -99,6 +104,19 @@ def read(text: str) -> Any:
             InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors
         ]
         raise BadInput(*found) from None
+
+
+def require_unique_members(text: str) -> None:
+    """Raise BadInput if an object has a member twice: one of them would be lost without notice."""
+
+    def unique(members: list[tuple[str, Any]]) -> None:
+        names = Counter(name for name, _ in members)
+        for name in (name for name, count in names.items() if count > 1):
+            detail = f"An object has the member {name[:MAX_NAMED]!r} more than once."
+            raise BadInput(InputError(pointer=PLACE, code=MALFORMED, detail=detail))
+
+    with suppress(RecursionError):  # refused as too deep
+        json.loads(text, object_pairs_hook=unique)
 
 
 def is_too_long(text: str) -> bool:

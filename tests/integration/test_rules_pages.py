@@ -368,6 +368,12 @@ def test_the_schema_check_matches_the_api(me: Client, rule: Rule) -> None:
     assert {f"/json_schema{flaw.pointer}" for flaw in response.context["form"].flaws} == pointers
 
 
+def test_the_schema_check_refuses_a_member_twice(me: Client) -> None:
+    """One of them would be lost without notice."""
+    response = me.post(reverse("check-rule"), {**TYPED, "json_schema": '{"type": "object", "type": "string"}'})
+    assert "An object has the member &#x27;type&#x27; more than once." in response.content.decode()
+
+
 def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
     response = me.post(reverse("check-rule"), {**TYPED, "format": "1"})
     assert response.context["form"].flaws == []

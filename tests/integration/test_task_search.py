@@ -1,7 +1,8 @@
 """The search for documents, in the API, on the page, and in the admin; and duplicate documents. B39."""
 
+import unicodedata
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import pytest
@@ -61,6 +62,15 @@ def test_a_part_of_the_file_name_is_enough(api: APIClient, alice: User, bob: Use
     assert found(api, q="a%e") == []
     assert found(api, q="übersicht") == ["ÜBERSICHT.pdf"]
     assert len(found(api, q="")) == 4
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_name_is_found_in_each_unicode_form(api: APIClient, form: Literal["NFC", "NFD"]) -> None:
+    """B39: some systems send decomposed letters."""
+    name = unicodedata.normalize(form, "Überweisung.md")
+    api.post(SUBMIT, {"file": SimpleUploadedFile(name, b"Hello.")}, format="multipart")
+    for sought in ("NFC", "NFD"):
+        assert found(api, q=unicodedata.normalize(sought, "überw")) == ["Überweisung.md"]
 
 
 def test_a_short_text_matches_the_beginning_of_the_name(api: APIClient, alice: User) -> None:
