@@ -94,6 +94,15 @@ def _fast_clients() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """Close a connection pool that a test without a database has opened: it would keep its name, and the test database
+    would stay empty.
+    """
+    if pool := DatabaseWrapper._connection_pools.pop(DEFAULT_DB_ALIAS, None):
+        pool.close()
+
+
+@pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """The test database, which is dropped at the end even if a thread still has a session."""
     with django_db_blocker.unblock():
