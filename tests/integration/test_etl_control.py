@@ -184,11 +184,14 @@ def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
     rule = make_rule(alice)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(40):
-            task = make_task(alice, rule=rule)
+            go = f"go-{uuid4()}"  # holds the first stage: after it, the task could be cancelled again
+            task = make_task(alice, f"until {go}", rule=rule)
             together = threading.Barrier(2)
             cancel = pool.submit(race, together, partial(actions.cancel, task=task))
             start = pool.submit(race, together, partial(execution.run, Stage.OCR, task_id=task.pk))
-            outcome = cancel.result(), start.result()
+            cancelled = cancel.result()
+            rehearsal.allow(go)
+            outcome = cancelled, start.result()
             assert outcome in ((None, False), ("refused", True))
             assert len(rehearsal.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")
             assert row_of(task).status == ("cancelled" if outcome[0] is None else "pending")
