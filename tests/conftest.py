@@ -1,6 +1,7 @@
 """Fixtures of all tests: users, a dataset with its function, and the source database."""
 
 import signal
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date
@@ -34,6 +35,25 @@ DAY = date(2024, 2, 29)
 # A process that a shell starts in the background ignores SIGINT, and so do its children. Some tests send it to theirs.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _without_the_loop(item: pytest.Item) -> Iterator[None]:
+    """Hide Playwright's event loop from a test that does not use it.
+
+    It runs in this thread from the first browser test of a process to its end, and another loop could not start.
+    """
+    if "playwright" in getattr(item, "fixturenames", ()):
+        yield
+        return
+    loop = _get_running_loop()
+    _set_running_loop(None)
+    try:
+        yield
+    finally:
+        _set_running_loop(loop)
+
+
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.hookimpl(wrapper=True)(_without_the_loop)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,13 +43,6 @@ THEME = {"resultTypes": ["violations"]}
 HOST = "localhost"
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run these tests last: once Playwright's event loop runs in the thread, no other can."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: here in item.path.parents)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def beside_a_loop() -> Iterator[None]:
     """Playwright's event loop runs in this thread, and Django forbids queries in a thread with a running event loop."""
