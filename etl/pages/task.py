@@ -18,7 +18,7 @@ from etl.pages import explanations, page_images, results
 from etl.pages.base import CONTENT_OPENED, TaskPage
 from etl.pages.edit_form import text_of
 from etl.pages.steps import steps_of
-from etl.pipeline import engines, representation, review
+from etl.pipeline import deletion, engines, representation, review
 from etl.runstate import RunState
 from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
@@ -67,6 +67,7 @@ class DocumentPage(TaskPage):
             may_delete=staff.may_change(self.user, Task(user_id=state.user_id), "delete"),
             may_open=may_open,
             earlier=earlier_of(state),
+            expires_at=deletion.expiry(state.task_id, created_at=state.created_at),
             events=f"{representation.path_of(state.task_id)}/events",
             is_fragment=is_htmx(self.request),
             **(self.ended(state, mode, may_open=may_open) if state.has_ended else self.last(state)),

@@ -5,7 +5,7 @@ usage of quotas, and the ledger of model calls stay.
 """
 
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
@@ -115,6 +115,13 @@ def delete_expired() -> int:
     if tasks:
         log.info("tasks_expired", tasks=len(tasks))
     return len(tasks)
+
+
+def expiry(task_id: int, *, created_at: datetime) -> datetime | None:
+    """Return when a task is deleted by itself, once it has ended, or None if it is kept."""
+    chosen = Task.objects.filter(pk=task_id).values_list("expires_at", flat=True).first()
+    days = settings.SLUICE.etl_retention_days
+    return chosen or (created_at + timedelta(days=days) if days else None)
 
 
 def expired() -> list[Task]:

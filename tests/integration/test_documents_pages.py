@@ -5,6 +5,7 @@ import html
 import json
 import re
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -142,6 +143,17 @@ def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, 
 
 
 # ---- Queries --------------------------------------------------------------------------------------------------------
+def test_a_page_shows_when_its_document_is_deleted(client: Client, alice: User, settings: LazySettings) -> None:
+    """B34: as its client has chosen, else by the operator's setting."""
+    task = make_task(alice, created_at=datetime(2026, 3, 1, 9, 15, tzinfo=UTC))
+    complete(task)
+    assert "kept until" not in text(client.get(path(task)))
+    change(settings, etl_retention_days=30)
+    assert "kept until 2026-03-31 09:15 UTC" in text(client.get(path(task)))
+    Task.objects.filter(pk=task.pk).update(expires_at=datetime(2027, 1, 31, 12, tzinfo=UTC))
+    assert "kept until 2027-01-31 12:00 UTC" in text(client.get(path(task)))
+
+
 def queries(client: Client, url: str) -> int:
     with CaptureQueriesContext(connection) as captured:
         text(client.get(url))
