@@ -37,6 +37,7 @@ MAX_COLUMNS = 1_000
 MAX_DIGITS = 38  # of a decimal128, the widest one that most readers know
 MAX_INTEGER = 2**63
 BOM = b"\xef\xbb\xbf"
+PREFIX = "data."  # of the column of a field with the name of a column of the document
 WHOLE, DECIMAL, BOOLEAN, TEXT, JSON = "whole", "decimal", "boolean", "text", "json"
 # Columns of the document, and their types in Postgres.
 OWN_COLUMNS = {
@@ -189,14 +190,14 @@ class ResultTable:
         if data is None:
             return {}
         named = data if isinstance(data, dict) else {"data": data}
-        return {self.column_of(name, named): value for name, value in named.items()}
+        return {self.column_of(name): value for name, value in named.items()}
 
-    def column_of(self, name: str, named: dict[str, Any]) -> str:
-        if name not in self.own:
-            return name
-        while name in self.own or name in named:
-            name = f"data.{name}"
-        return name
+    def column_of(self, name: str) -> str:
+        """Return the column of a field: the same in each row, and another one for each field."""
+        last = name
+        while last.startswith(PREFIX):
+            last = last.removeprefix(PREFIX)
+        return PREFIX + name if last in self.own else name
 
     def header(self) -> list[str]:
         return [*self.own, *self.columns]

@@ -45,7 +45,7 @@ class ExportForm(forms.Form):
         max_length=MAX_NAME,
         help_text="To find the export by in the list.",
     )
-    how = forms.ChoiceField(
+    mode = forms.ChoiceField(
         label="Chunks",
         choices=[(ITEMS, "A list of keys and dates"), (FILTERS, "Keys and a date range")],
         widget=forms.RadioSelect,
@@ -222,7 +222,7 @@ class ExportForm(forms.Form):
             dates = {"dateFrom": data["date_from"], "dateTo": data["date_to"]}
             filters = {**document_filters(data), "batchId": data["batch"], **dates}
             return {"filters": {name: value for name, value in filters.items() if value}}
-        if data["how"] == FILTERS:
+        if data["mode"] == FILTERS:
             keys = [key for key in SEPARATORS.split(data["keys"]) if key]
             return {"filters": {"keys": keys, "dateFrom": data["date_from"], "dateTo": data["date_to"]}}
         self.lines = pasted_pairs.read("\n".join(filter(None, (data["items"], data["file"]))))

@@ -53,13 +53,13 @@ def initial_selection(job: Job) -> dict[str, Any]:
     if job.filters:
         filters = job.filters
         return {
-            "how": FILTERS,
+            "mode": FILTERS,
             "keys": "\n".join(filters["keys"]),
             "date_from": filters["dateFrom"],
             "date_to": filters["dateTo"],
         }
     pairs = job.chunks.in_request_order().values_list("key", "effective_date")
-    return {"how": ITEMS, "items": pasted_pairs.text_of(pairs)}
+    return {"mode": ITEMS, "items": pasted_pairs.text_of(pairs)}
 
 
 def initial_document_filters(filters: Mapping[str, Any]) -> dict[str, Any]:

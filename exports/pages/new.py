@@ -163,6 +163,6 @@ def is_complete(form: ExportForm) -> bool:
     data = form.data
     if form.is_of_documents():
         return True
-    if data.get("how") == FILTERS:
+    if data.get("mode") == FILTERS:
         return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))
     return bool(data.get("dataset") and data.get("items"))

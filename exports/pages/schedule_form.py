@@ -72,7 +72,7 @@ class ScheduleForm(ExportForm):
         initial=Misfire.SKIP.value,
         help_text="Because the service was down, or the earlier run has not ended.",
     )
-    how = items = file = date_from = date_to = batch = None  # type: ignore[assignment]
+    mode = items = file = date_from = date_to = batch = None  # type: ignore[assignment]
 
     def __init__(self, *args: Any, schedule: Schedule | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -207,7 +207,7 @@ def initial_repeating(job: Job) -> dict[str, Any]:
     keys = list(dict.fromkeys(job.chunks.in_request_order().values_list("key", flat=True)))
     number = job.chunks.values("effective_date").distinct().count()
     return {
-        **{name: value for name, value in like.items() if name not in ("how", "items", "date_from", "date_to")},
+        **{name: value for name, value in like.items() if name not in ("mode", "items", "date_from", "date_to")},
         "name": job.name[:100] or f"{job.dataset.name}: {', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"[:100],  # noqa: PLR2004
         "keys": "\n".join(keys),
         "first": -min(number, MAX_DAYS),

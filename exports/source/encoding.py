@@ -73,7 +73,13 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
 def csv_cells(shape: Shape, columns: list[Column]) -> sql.Composable:
     if shape.dialect.formula_policy == "none":
         return sql.SQL(", ").join(map(sql.Identifier, shape.columns)) if shape.columns else sql.SQL("*")
+    if len({escaped(column.name) for column in columns}) < len({column.name for column in columns}):
+        raise PermanentSourceError("two columns have the same escaped name")
     return sql.SQL(", ").join(escape_formulas(column) for column in columns)
+
+
+def escaped(name: str) -> str:
+    return f"'{name}" if re.match(FORMULA_IN_UNICODE, name) else name
 
 
 # Only the patterns of a database in UTF-8 may name other than ASCII characters.
@@ -82,16 +88,15 @@ IS_FORMULA = sql.SQL("CASE getdatabaseencoding() WHEN 'UTF8' THEN {} ELSE {} END
 
 def escape_formulas(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
-    escaped = "'" + column.name if re.match(FORMULA_IN_UNICODE, column.name) else column.name
-    if len(escaped.encode()) > MAX_NAME_BYTES:
+    header = escaped(column.name)
+    if len(header.encode()) > MAX_NAME_BYTES:
         raise PermanentSourceError(f"an escaped column name is longer than {MAX_NAME_BYTES} bytes")
-    header = sql.Identifier(escaped)
     if not column.is_text:
-        return sql.SQL("{} AS {}").format(name, header)
+        return sql.SQL("{} AS {}").format(name, sql.Identifier(header))
     return sql.SQL(
         "CASE WHEN {name}::text ~ {formula} AND {name}::text !~ {number} THEN '''' || format('%s', {name}) "
         "WHEN {name} IS NOT NULL THEN format('%s', {name}) END AS {header}"
-    ).format(name=name, header=header, formula=IS_FORMULA, number=NUMBER)
+    ).format(name=name, header=sql.Identifier(header), formula=IS_FORMULA, number=NUMBER)
 
 
 # Types without a faithful JSON value. Integers beyond 2^53 and decimals become strings, so that no reader rounds them.
@@ -103,14 +108,17 @@ JSON_AS = {
     "timestamp without time zone": "{} AT TIME ZONE 'UTC'",  # a function can change the session's time zone
 }
 # Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex has no quotes, so after splitting
-# at quotes every second part is an element.
+# at quotes every second part is an element. One without the prefix is an error: the function has set
+# `bytea_output = escape`.
 JSON_ARRAY_AS = {
     "bigint": "{}::text[]",
     "numeric": "{}::text[]",
     "bytea": """(
         SELECT string_agg(
             CASE place % 2
-                WHEN 0 THEN replace(encode(decode(substr(part, 4), 'hex'), 'base64'), E'\\n', '')
+                WHEN 0 THEN replace(encode(decode(
+                    CASE left(part, 3) WHEN '\\\\x' THEN substr(part, 4) ELSE 'no hex' END, 'hex'
+                ), 'base64'), E'\\n', '')
                 ELSE part
             END, '"' ORDER BY place
         )::json
@@ -129,8 +137,8 @@ def json_cell(column: Column) -> sql.Composable:
 def parquet_cell(column: Column) -> sql.Composable:
     """Return the text that `exports.source.parquet` reads: arrays as JSON arrays of texts, bytes in hex."""
     name = sql.Identifier(column.name)
-    if column.is_array:
-        return sql.SQL("to_json({}::text[])").format(name)
+    if column.is_array:  # `character` loses its padding as text
+        return sql.SQL("to_json({})" if column.element == "character" else "to_json({}::text[])").format(name)
     return sql.SQL("encode({}, 'hex')").format(name) if column.type == "bytea" else name
 
 

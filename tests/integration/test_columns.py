@@ -201,7 +201,7 @@ def test_the_form_offers_and_accepts_columns(pages: Client, dataset: Dataset) ->
     page = pages.get("/app/exports/new?dataset=things").content.decode()
     assert 'data-column="k"' in page
     form = {
-        "dataset": "things", "how": "items", "items": "JFK 2024-02-28", "format": "csv", "compression": "none",
+        "dataset": "things", "mode": "items", "items": "JFK 2024-02-28", "format": "csv", "compression": "none",
         "delivery": "auto", "reuse": "on", "columns": 'n, "k"',
     }  # fmt: skip
     wrong = pages.post("/app/exports/new", {**form, "columns": "n, x"}).content.decode()

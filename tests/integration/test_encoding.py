@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 import psycopg
 import pytest
 
+from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from exports.source.encoding import decompressed
@@ -219,6 +220,28 @@ def test_bytes_in_arrays_are_base64(source_db: psycopg.Connection) -> None:
         {"part": [None], 'a "b': ["AP8=", None]},
         {"part": [base64.b64encode(b"x" * 100).decode()], 'a "b': [[["AP8="]]]},
     ]
+
+
+def test_escaped_names_that_are_equal_are_refused(source_db: psycopg.Connection) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.alike(key text, effective_date date) RETURNS TABLE ("=a" text, "'=a" text)
+        LANGUAGE sql AS $$ SELECT 'x', 'y' $$
+    """)
+    with pytest.raises(PermanentSourceError, match="two columns have the same escaped name"):
+        encoded(Shape(dialect=Dialect(formula_policy="escape")), ("data", "alike"))
+
+
+def test_bytes_in_arrays_that_are_not_hex_are_an_error(source_db: psycopg.Connection) -> None:
+    """A function can set `bytea_output = escape`, and `ABC` of its output could be read as hex."""
+    source_db.execute(r"""
+        CREATE FUNCTION data.escaped(key text, effective_date date) RETURNS TABLE (part bytea[], one bytea)
+        LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM set_config('bytea_output', 'escape', true);
+            RETURN QUERY SELECT ARRAY['12345'::bytea], 'ABC'::bytea;
+        END $$
+    """)
+    with pytest.raises(SourceError, match="22023"):
+        encoded(Shape(format="jsonl"), ("data", "escaped"))
 
 
 def test_arrays_of_domains_are_written_as_arrays_of_their_base_types(source_db: psycopg.Connection) -> None:

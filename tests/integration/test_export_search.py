@@ -66,7 +66,7 @@ def test_an_invalid_name_is_refused(api: APIClient, dataset: Dataset, name: Any,
 
 def test_the_form_accepts_a_name(dataset: Dataset, visitor: Client) -> None:
     """A41."""
-    form = {"dataset": "things", "how": "items", "items": "JFK 2024-02-29", "format": "csv", "compression": "none"}
+    form = {"dataset": "things", "mode": "items", "items": "JFK 2024-02-29", "format": "csv", "compression": "none"}
     refused = visitor.post(f"{PAGE}/new", {**form, "delivery": "auto", "name": "a\x0bb"}).content.decode()
     assert "Must not contain line breaks or control characters." in refused
     visitor.post(f"{PAGE}/new", {**form, "delivery": "auto", "name": "Of JFK"})

@@ -149,6 +149,15 @@ def test_lines_have_the_data_and_are_compressed_on_request(api: APIClient, rule:
     )
 
 
+def test_a_column_has_the_same_field_in_each_row(api: APIClient, rule: Rule) -> None:
+    """A36: fields that are called like columns of the document, and like the columns of those fields."""
+    add(rule, {"status": "A"})
+    add(rule, {"status": "B", "data.status": "C", "data.x": "D"}, days=1)
+    first, second = table_of(delivered(post(api, format="parquet"))).to_pylist()
+    assert (first["data.status"], first["data.data.status"]) == ("A", None)
+    assert (second["data.status"], second["data.data.status"], second["data.x"]) == ("B", "C", "D")
+
+
 @pytest.mark.parametrize("delivery", ["zip", "manifest"])
 def test_every_kind_of_delivery_works(api: APIClient, rule: Rule, delivery: str) -> None:
     add(rule, {"a": 1})
@@ -568,7 +577,7 @@ def as_visitor(user: User) -> Client:
 
 
 FORM = {
-    "dataset": "documents", "how": "items", "format": "parquet", "written_for": "standard", "compression": "none",
+    "dataset": "documents", "mode": "items", "format": "parquet", "written_for": "standard", "compression": "none",
     "delivery": "auto",
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ UNLIKE = ("once", "items", "reuse", "allow_degraded", "delivery", "keep_for")
 ITEMS = "JFK 2024-02-29\nLGA,2024-03-01\n"
 FORM = {
     "dataset": "things",
-    "how": "items",
+    "mode": "items",
     "items": ITEMS,
     "format": "csv",
     "written_for": "standard",
@@ -272,7 +272,7 @@ def test_pasted_pairs_become_the_job(dataset: Dataset, visitor: Client) -> None:
 def test_keys_and_dates_become_the_job(dataset: Dataset, visitor: Client) -> None:
     visitor.post(
         "/app/exports/new",
-        form(how="filters", keys="JFK, LGA\nEWR", date_from="2024-02-28", date_to="2024-03-01", format="jsonl"),
+        form(mode="filters", keys="JFK, LGA\nEWR", date_from="2024-02-28", date_to="2024-03-01", format="jsonl"),
     )
     job = Job.objects.get()
     assert (job.total, job.format, job.delivery) == (9, "jsonl", "zip")
@@ -321,7 +321,7 @@ def test_other_errors_are_shown_at_their_field(dataset: Dataset, visitor: Client
         return {name: list(each) for name, each in found.items()}
 
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
-    filters = {"how": "filters", "keys": "A B", "date_from": "2024-01-01", "date_to": "2024-01-02"}
+    filters = {"mode": "filters", "keys": "A B", "date_from": "2024-01-01", "date_to": "2024-01-02"}
     assert errors(**filters, format="odd").keys() == {"format"}
     assert errors(dataset="").keys() == {"dataset"}
     assert errors(**{**filters, "keys": ""}) == {"keys": ["Enter at least one key."]}
@@ -366,7 +366,7 @@ def test_a_preview_describes_the_job_and_changes_nothing(dataset: Dataset, alice
     execution.drain()
     Allowance.objects.create(user=alice, daily_chunks=7)
     before = (Job.objects.count(), Usage.objects.get().chunks)
-    filters = form(how="filters", keys="JFK JFK", date_from="2024-02-28", date_to="2024-03-01")
+    filters = form(mode="filters", keys="JFK JFK", date_from="2024-02-28", date_to="2024-03-01")
     for path, more in (("/app/exports/new/preview", {}), ("/app/exports/new", {"check": "1"})):
         shown = text(visitor.post(path, {**filters, **more}))
         assert "Chunks 3 Reusable 2 Quota cost 1" in shown
@@ -404,13 +404,13 @@ def test_a_new_form_can_start_from_the_request_of_a_job(dataset: Dataset, visito
             keep_for="604800",
         ),
         form(
-            how="filters", keys="A\nB", date_from="2024-02-28", date_to="2024-03-01", written_for="own", delimiter="|"
+            mode="filters", keys="A\nB", date_from="2024-02-28", date_to="2024-03-01", written_for="own", delimiter="|"
         ),
     ):
         visitor.post("/app/exports/new", sent)
         job = Job.objects.latest("created_at")
         shown = visitor.get(f"/app/exports/new?from={job.pk}").context["form"]
-        assert shown["items"].value() == (sent["items"].strip() if sent["how"] == "items" else None)
+        assert shown["items"].value() == (sent["items"].strip() if sent["mode"] == "items" else None)
         kept = {name: shown[name].value() for name in sent if name not in UNLIKE}
         assert kept == {name: sent[name] for name in kept}
         assert (shown["allow_degraded"].value(), shown["reuse"].value()) == (bool(sent["allow_degraded"]), True)

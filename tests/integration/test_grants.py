@@ -171,7 +171,7 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
         for path in (reverse("new-export"), reverse("new-schedule"), reverse("exports") + "?dataset=open"):
             text = text_of(browser.get(path))
             assert {name for name in ("things", "weather", "open") if f">{name}</option>" in text} == wanted, path
-    form = {"dataset": "things", "how": "items", "items": "LGA 2024-02-29"}
+    form = {"dataset": "things", "mode": "items", "items": "LGA 2024-02-29"}
     browser = Client()
     browser.force_login(alice)
     shown = text_of(browser.post(reverse("preview-export"), form))

@@ -66,6 +66,7 @@ TYPES: list[tuple[str, str, pa.DataType, list[tuple[str, Any]]]] = [
     ("ats", "timestamptz[]", pa.list_(pa.timestamp("us", "UTC")), [("'{2024-02-29 00:00:00+00}'", [datetime(2024, 2, 29, tzinfo=UTC)])]),  # noqa: E501
     ("raws", "bytea[]", pa.list_(pa.binary()), [(r"""'{"\\x00ff","\\x",NULL}'""", [b"\x00\xff", b"", None])]),
     ("tags", "text[]", pa.list_(pa.string()), [("""ARRAY['a,b', 'c"d', '', 'NULL', NULL, E'\\n']""", ["a,b", 'c"d', "", "NULL", None, "\n"])]),  # noqa: E501
+    ("padded_ones", "char(3)[]", pa.list_(pa.string()), [("""'{a,"   ",NULL}'""", ["a  ", "   ", None])]),
     ("docs", "jsonb[]", pa.list_(pa.string()), [("""ARRAY['{"a": [1]}'::jsonb]""", ['{"a": [1]}'])]),
     ("numbers", "numeric[]", pa.list_(pa.string()), [("'{1.10,NaN}'", ["1.10", "NaN"])]),
 ]  # fmt: skip
@@ -117,6 +118,19 @@ def test_every_type_is_read_back_equal(typed: Dataset, alice: User, tmp_path: Pa
         assert table.schema.field(column).type == kind, column
         assert comparable(table.column(column).to_pylist()) == expected, column
         assert comparable([row[n] for row in read]) == expected, column
+
+
+def test_texts_that_begin_with_a_byte_order_mark_are_unchanged(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A30: also at the beginning of a block of rows."""
+    text = "'\ufeff' || CASE WHEN n % 500 = 0 THEN '' ELSE repeat('x', 1000) END"
+    function(source_db, "marked", "t text", f"SELECT {text} FROM generate_series(0, 2999) n")
+    dataset.function = "data.marked"
+    dataset.save()
+    data = delivered(finish(make_job(dataset, alice, 1, shape=PARQUET)))
+    texts = parquet.read_table(io.BytesIO(data)).column("t").to_pylist()
+    assert texts == ["\ufeff" + "x" * 1000 * (n % 500 > 0) for n in range(3000)]
 
 
 def test_the_schema_is_in_the_file_without_rows(typed: Dataset, alice: User, source_db: psycopg.Connection) -> None:

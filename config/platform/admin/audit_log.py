@@ -69,7 +69,7 @@ class ExportForm(forms.Form):
 
 @admin.register(AuditEntry)
 class Audit(ReadOnly):
-    list_display = (moment("at"), "who", "what", "named", shown("outcome", badge), "via", "address")
+    list_display = (moment("at"), "account_name", "action_name", "named", shown("outcome", badge), "via", "address")
     list_filter = ("at", "via", "outcome")
     unindexed = frozenset({"at", "via", "outcome"})
     list_select_related = ("user",)
@@ -81,8 +81,8 @@ class Audit(ReadOnly):
             None,
             {
                 "fields": (
-                    (instant("at"), "who"),
-                    ("what", "named"),
+                    (instant("at"), "account_name"),
+                    ("action_name", "named"),
                     ("outcome", "status"),
                     ("via", "address"),
                     ("request_id", "token"),
@@ -95,12 +95,12 @@ class Audit(ReadOnly):
     def equal_to(self, term: str) -> Q:
         return super().equal_to(term) | of_object(term)
 
-    @admin.display(description="who")
-    def who(self, entry: AuditEntry) -> str:
+    @admin.display(description="user")
+    def account_name(self, entry: AuditEntry) -> str:
         return str(entry.user or entry.account or NOTHING)
 
-    @admin.display(description="what")
-    def what(self, entry: AuditEntry) -> str:
+    @admin.display(description="action")
+    def action_name(self, entry: AuditEntry) -> str:
         return str(entry)
 
     @admin.display(description="objects")
