@@ -13,9 +13,10 @@ from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import NotFound, StorageUnavailable
 from etl.api import lookup, openapi
 from etl.api.markdown import streamed
-from etl.api.views import NoSuchTask, TaskAPIView, visible
+from etl.api.views import TaskAPIView, visible
 from etl.ingest import acceptance
 from etl.pipeline import artifacts
+from etl.pipeline.actions import NoSuchTask
 from etl.pipeline.artifacts import ArtifactOwner
 
 

@@ -21,10 +21,11 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.paging import whole_number
 from etl.api import lookup, openapi
-from etl.api.views import NoSuchTask, TaskAPIView, visible
+from etl.api.views import TaskAPIView, visible
 from etl.core import metrics
 from etl.models import Task
 from etl.pipeline import representation
+from etl.pipeline.actions import NoSuchTask
 from etl.runstate import RunState
 
 

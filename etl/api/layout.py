@@ -18,7 +18,7 @@ from config.platform.http.problems import BadInput, NotFound, Problem, StorageUn
 from etl.api import lookup, openapi
 from etl.api.markdown import NotReady, unless_unchanged
 from etl.api.serializers import read_number
-from etl.api.views import NoSuchTask, TaskAPIView, visible
+from etl.api.views import TaskAPIView, visible
 from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
 from etl.pipeline import actions, artifacts, page_images, schemas
@@ -59,7 +59,7 @@ class LayoutView(TaskAPIView):
         responses={
             200: schemas.Layout,
             304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
-            **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
+            **problems(actions.NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
@@ -88,7 +88,9 @@ class PageImageView(TaskAPIView):
         **openapi.PAGE_IMAGE,
         responses={
             302: OpenApiResponse(description="Redirect to the image"),
-            **problems(BadInput, NoSuchTask, NoSuchPage, NotReady, ImageNotReady, ImageUnavailable, StorageUnavailable),
+            **problems(
+                BadInput, actions.NoSuchTask, NoSuchPage, NotReady, ImageNotReady, ImageUnavailable, StorageUnavailable
+            ),
         },
     )
     def get(self, request: Request, task_id: int, page: int) -> HttpResponseBase:

@@ -18,7 +18,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl.api import lookup, openapi
-from etl.api.views import NoSuchTask, TaskAPIView, visible
+from etl.api.views import TaskAPIView, visible
 from etl.ingest import acceptance
 from etl.pipeline import actions
 from etl.pipeline.artifacts import MARKDOWN
@@ -44,7 +44,7 @@ class MarkdownView(TaskAPIView):
                 OpenApiTypes.STR, "A line `<!-- page: 3 -->` precedes each page. The content is untrusted."
             ),
             304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
-            **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
+            **problems(actions.NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:

@@ -20,7 +20,7 @@ from config.platform.http.problems import BadInput, NotPermitted
 from config.platform.http.serializers import EmptyBody
 from etl.api import lookup, openapi
 from etl.api.serializers import CorrectionSerializer, read_flag
-from etl.api.views import NoSuchTask, TaskAPIView, changeable, visible
+from etl.api.views import TaskAPIView, changeable, visible
 from etl.core.states import Status
 from etl.models import ReviewEvent, Task
 from etl.pipeline import actions, representation, review, schemas
@@ -39,7 +39,7 @@ class ResultView(TaskAPIView):
         responses={
             200: schemas.RESULT,
             304: OpenApiResponse(description="`If-None-Match` matches: the result has not changed."),
-            **problems(BadInput, NoSuchTask, review.NotCompleted),
+            **problems(BadInput, actions.NoSuchTask, review.NotCompleted),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
@@ -60,7 +60,7 @@ class ResultView(TaskAPIView):
         responses={
             200: schemas.RESULT,
             **problems(
-                BadInput, NotPermitted, NoSuchTask, review.NotCompleted, review.NoData, review.Stale,
+                BadInput, NotPermitted, actions.NoSuchTask, review.NotCompleted, review.NoData, review.Stale,
                 review.DoesNotFit, review.ConditionMissing, actions.RunStateUnavailable,
             ),
         },
@@ -104,7 +104,12 @@ class ApprovalView(TaskAPIView):
         responses={
             200: schemas.TaskSummary,
             **problems(
-                BadInput, NotPermitted, NoSuchTask, review.NotCompleted, review.Stale, actions.RunStateUnavailable
+                BadInput,
+                NotPermitted,
+                actions.NoSuchTask,
+                review.NotCompleted,
+                review.Stale,
+                actions.RunStateUnavailable,
             ),
         },
     )
@@ -120,7 +125,7 @@ class ApprovalView(TaskAPIView):
         **openapi.DISAPPROVE,
         responses={
             204: OpenApiResponse(description="Not approved"),
-            **problems(NotPermitted, NoSuchTask, review.NotCompleted, actions.RunStateUnavailable),
+            **problems(NotPermitted, actions.NoSuchTask, review.NotCompleted, actions.RunStateUnavailable),
         },
     )
     def delete(self, request: Request, task_id: int) -> Response:
@@ -134,7 +139,7 @@ class ApprovalView(TaskAPIView):
     get=openapi.operation(
         operation_id="listReviewEvents",
         **openapi.HISTORY,
-        responses={200: list[schemas.ReviewEvent], **problems(BadInput, NoSuchTask)},
+        responses={200: list[schemas.ReviewEvent], **problems(BadInput, actions.NoSuchTask)},
     )
 )
 class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):

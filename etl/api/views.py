@@ -19,7 +19,6 @@ from config.platform.http.parsers import JSONParser
 from config.platform.http.problems import (
     BadInput,
     BodyTooLarge,
-    NotFound,
     NotPermitted,
     StorageUnavailable,
     require_first,
@@ -54,10 +53,6 @@ POLL_SECONDS = 2
 MAX_SECONDS = 60  # that a request may wait for a change
 
 
-class NoSuchTask(NotFound):
-    detail = "Task not found"
-
-
 class TaskAPIView(APIView):
     """Base class of the views: their rate limit, and their JSON."""
 
@@ -70,7 +65,7 @@ def visible(request: Request, task_id: int) -> RunState:
     """Return the state of a task. Raises NoSuchTask, also for a task that the user may not see."""
     state = lookup.find(task_id, user=user_of(request))
     if state is None:
-        raise NoSuchTask
+        raise actions.NoSuchTask
     return state
 
 
@@ -78,7 +73,7 @@ def changeable(request: Request, task_id: int) -> Task:
     """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see, and
     NotPermitted for one that the user may only see.
     """
-    task = require_first(Task.objects.visible_to(request.user).filter(pk=task_id), NoSuchTask)
+    task = require_first(Task.objects.visible_to(request.user).filter(pk=task_id), actions.NoSuchTask)
     staff.require_change(request.user, task)
     return task
 
@@ -189,7 +184,7 @@ class TaskView(TaskAPIView):
     @openapi.operation(
         operation_id="getTask",
         **openapi.GET,
-        responses={200: openapi.SINGLE_TASK, **problems(BadInput, NoSuchTask)},
+        responses={200: openapi.SINGLE_TASK, **problems(BadInput, actions.NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
         seconds = read_seconds(request, "wait", maximum=MAX_SECONDS)
@@ -207,7 +202,7 @@ class TaskView(TaskAPIView):
         **openapi.DELETE,
         responses={
             204: OpenApiResponse(description="Deleted"),
-            **problems(BadInput, NotPermitted, NoSuchTask, deletion.NotDeletable, actions.RunStateUnavailable),
+            **problems(BadInput, NotPermitted, actions.NoSuchTask, deletion.NotDeletable, actions.RunStateUnavailable),
         },
     )
     def delete(self, request: Request, task_id: int) -> Response:
@@ -256,7 +251,7 @@ class CancelTaskView(TaskAPIView):
         request=CancelSerializer,
         responses={
             200: schemas.CancelledTask,
-            **problems(BadInput, NotPermitted, NoSuchTask, actions.NotCancellable, actions.RunStateUnavailable),
+            **problems(BadInput, NotPermitted, actions.NoSuchTask, actions.NotCancellable, actions.RunStateUnavailable),
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
@@ -279,7 +274,7 @@ class RetryTaskView(TaskAPIView):
             **problems(
                 BadInput,
                 NotPermitted,
-                NoSuchTask,
+                actions.NoSuchTask,
                 actions.NotEnded,
                 actions.OcrResultMissing,
                 quotas.QuotaExceeded,

@@ -75,7 +75,8 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
             raise NoSuchRule
         number = version or rule.version
         asks_model = check_version(rule, number)
-        samples = list(Sample.objects.filter(rule=rule).order_by("pk").values_list("pk", flat=True))
+        locked = Sample.objects.select_for_update(no_key=True).filter(rule=rule)  # none is deleted meanwhile
+        samples = list(locked.order_by("pk").values_list("pk", flat=True))
         if not samples:
             raise NoSamples
         check_running(rule, number, user=user)

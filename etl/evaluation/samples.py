@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 
 from config.platform import exact_json
 from config.platform.http import audit, parsers
-from config.platform.http.problems import BadInput, InputError, NotFound, Problem
+from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl.core.states import Status
 from etl.models import Sample, Task
 from etl.models.evaluation import MAX_EXPECTED_BYTES
@@ -41,9 +41,13 @@ def owned_task(task_id: int, *, user: User) -> Task:
     """Return one of the user's own documents. Raises BadInput at `/task_id`."""
     task = Task.objects.filter(pk=task_id, user=user).first()
     if task is None:
-        detail = "Task not found. Only your own documents can be samples."
-        raise BadInput(InputError(pointer="/task_id", code="unknown_task", detail=detail))
+        raise unknown_task()
     return task
+
+
+def unknown_task() -> BadInput:
+    detail = "Task not found. Only your own documents can be samples."
+    return BadInput(InputError(pointer="/task_id", code="unknown_task", detail=detail))
 
 
 def check(rule: Rule, expected: Any) -> None:
@@ -79,6 +83,9 @@ def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple
         if rule is None:
             raise NoSuchRule
         check(rule, expected)
+        # Until the commit, the task is not deleted.
+        if not Task.objects.select_for_update(no_key=True).filter(pk=task.pk).values_list("pk"):
+            raise unknown_task()
         audit.record_change(task_id=task.pk)
         if Sample.objects.filter(rule=rule, task=task).update(expected=expected):
             return Sample.objects.get(rule=rule, task=task), False
@@ -97,6 +104,6 @@ def result_of(task: Task) -> Any:
 
 def delete(rule_id: int, sample_id: int) -> None:
     """Delete a sample with its results in evaluations. Their accuracies stay. Raises NoSuchSample."""
-    deleted, _ = Sample.objects.filter(rule=rule_id, pk=sample_id).delete()
-    if not deleted:
-        raise NoSuchSample
+    with transaction.atomic():
+        # The lock keeps an evaluation from starting with it.
+        require_first(Sample.objects.select_for_update().filter(rule=rule_id, pk=sample_id), NoSuchSample).delete()

@@ -11,7 +11,7 @@ from django.db import transaction
 from config.platform import storage
 from config.platform.db import clock
 from config.platform.http import audit, staff
-from config.platform.http.problems import Problem, StorageUnavailable
+from config.platform.http.problems import NotFound, Problem, StorageUnavailable, require_first
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import Stage, Status
@@ -23,6 +23,10 @@ from rules.library import catalog
 from rules.library.content import RuleContent
 
 log = structlog.get_logger(__name__)
+
+
+class NoSuchTask(NotFound):
+    detail = "Task not found"
 
 
 class NotCancellable(Problem):
@@ -96,13 +100,13 @@ def refusal_detail(outcome: runstate.TransitionResult) -> str | None:
 def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = None) -> Task:
     """Retry an ended task from a stage. Return its row, which is pending again.
 
-    `rule_content`: None for the previous rule in the same version. Call outside transactions. Raises NotEnded,
-    OcrResultMissing, QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
+    `rule_content`: None for the previous rule in the same version. Call outside transactions. Raises NoSuchTask,
+    NotEnded, OcrResultMissing, QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
     """
     ended = as_ended(task)
     stored = find_ocr(ended) if from_stage == Stage.POSTPROCESS else None
     with transaction.atomic():
-        again = Task.objects.select_for_update().get(pk=task.pk)
+        again = require_first(Task.objects.select_for_update().filter(pk=task.pk), NoSuchTask)
         # Another retry may have run meanwhile. The OCR result found above would belong to an older run.
         if not again.has_ended or again.generation != ended.generation:
             raise NotEnded
@@ -143,7 +147,7 @@ def as_ended(task: Task) -> Task:
         state = runstate.read_many([task.pk]).get(task.pk)
         if state and state.has_ended:
             completion.record(state)
-    now = Task.objects.get(pk=task.pk)
+    now = require_first(Task.objects.filter(pk=task.pk), NoSuchTask)  # it may have been deleted
     if not now.has_ended:
         raise NotEnded
     return now

@@ -19,7 +19,7 @@ from config.platform import storage
 from config.platform.http.problems import Problem
 from etl import runstate
 from etl.core.states import ENDED
-from etl.models import Deletion, Task
+from etl.models import Deletion, Sample, Task
 from etl.pipeline import actions, artifacts, batch_ends
 
 log = structlog.get_logger(__name__)
@@ -69,9 +69,12 @@ def cancel(task: Task, *, is_forced: bool) -> None:
 def delete_row(task: Task) -> Deletion:
     """Delete the row of an ended task, unless it was retried. Raises ChangedMeanwhile."""
     deletion, _ = Deletion.objects.get_or_create(pk=task.pk, defaults={"document_key": task.document_key})
-    deleted, _ = Task.objects.filter(pk=task.pk, generation=task.generation, status__in=ENDED).delete()
-    if not deleted:
+    row = Task.objects.filter(pk=task.pk)
+    # Django reads the rows that refer to a row before it deletes it. The locks keep other requests from adding some.
+    if not row.select_for_update().filter(generation=task.generation, status__in=ENDED).without_results():
         raise ChangedMeanwhile
+    list(Sample.objects.select_for_update().filter(task=task.pk).values_list("pk"))
+    row.delete()
     batch_ends.delete_empty(task.batch_id)
     return deletion
 
