@@ -5,6 +5,7 @@ The source may be another server, such as a read replica, so it is accessed by p
 
 import os
 import re
+import secrets
 import socket
 import threading
 import time
@@ -164,7 +165,8 @@ class SourceSession:
 
     def _reset(self, end: str) -> None:
         if self._connection:
-            self._connection.execute(f"{end}; {RESET}")
+            seed = secrets.randbelow(2**53) / 2**53  # no reset undoes the `setseed` of a function
+            self._connection.execute(f"{end}; {RESET}; SELECT setseed({seed})")
 
     def cancel(self, chunk_id: int) -> None:
         """Cancel the call of a chunk, and prevent it if it has not begun. Safe from another thread.

@@ -41,7 +41,7 @@ def rule(alice: User) -> Rule:
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_a_task_is_retried_or_deleted(alice: User, rule: Rule, _round: int) -> None:  # noqa: PT019
+def test_a_task_is_retried_or_deleted(alice: User, rule: Rule, _round: int) -> None:
     task = ended(alice, rule)
     at_once(
         lambda: actions.retry(task=task, from_stage=Stage.OCR),
@@ -52,7 +52,7 @@ def test_a_task_is_retried_or_deleted(alice: User, rule: Rule, _round: int) -> N
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_a_task_becomes_a_sample_while_it_is_deleted(alice: User, rule: Rule, _round: int) -> None:  # noqa: PT019
+def test_a_task_becomes_a_sample_while_it_is_deleted(alice: User, rule: Rule, _round: int) -> None:
     task = ended(alice, rule)
     at_once(
         lambda: samples.add(Rule.objects.all(), rule.pk, task, {"lines": []}),
@@ -64,7 +64,7 @@ def test_a_task_becomes_a_sample_while_it_is_deleted(alice: User, rule: Rule, _r
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
 @pytest.mark.parametrize("deleted", ["sample", "task"])
-def test_an_evaluation_starts_while_a_sample_is_deleted(alice: User, rule: Rule, deleted: str, _round: int) -> None:  # noqa: PT019
+def test_an_evaluation_starts_while_a_sample_is_deleted(alice: User, rule: Rule, deleted: str, _round: int) -> None:
     tasks = [ended(alice, rule) for _ in range(2)]
     kept, gone = (samples.add(Rule.objects.all(), rule.pk, task, {"lines": []})[0] for task in tasks)
     at_once(

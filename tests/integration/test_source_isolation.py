@@ -113,6 +113,19 @@ def test_a_call_leaves_no_trace(
     assert session._connection.info.backend_pid == backend  # the session was kept
 
 
+def test_random_numbers_do_not_follow_from_the_seed_of_another_call(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """A39."""
+    function(source_db, "rude", "PERFORM setseed(0.5); RETURN QUERY SELECT 'x'::text;")
+    function(source_db, "polite", "RETURN QUERY SELECT random()::text;")
+    numbers = set()
+    for _ in range(3):
+        call(session, "rude")
+        numbers.add(call(session, "polite"))
+    assert len(numbers) == 3
+
+
 def test_a_failed_call_leaves_no_trace_and_keeps_the_session(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
