@@ -41,6 +41,7 @@ from exports.worker.adoption import commit_or_adopt
 from exports.worker.batches import Batch, ChunkDurations, Ended
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
+from exports.worker.pauses import DatasetPauses
 from exports.worker.transitions import ChunkResult, JobProgress
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,7 @@ TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
 DURATIONS = ChunkDurations()  # of this process
+PAUSES = DatasetPauses()
 
 
 def drain() -> None:
@@ -80,14 +82,21 @@ def export_some(session: database.SourceSession) -> bool:
         has_exported = True
         if claims[0].started_job:
             metrics.job_moved(JobStatus.RUNNING)
-        run_batch(claims, session, since)
+        try:
+            run_batch(claims, session, since)
+        except StorageRefused:
+            storage.require_writable()  # raises StorageError if the storage refuses all writes
+            PAUSES.begin(claims[0].dataset)
+        else:
+            PAUSES.end(claims[0].dataset)
     return has_exported
 
 
 def next_claims(session: database.SourceSession) -> list[Claim]:
+    paused = PAUSES.datasets()
     if sizes := DURATIONS.sizes():
-        return leases.claim_batch(backend=session.backend, sizes=sizes)
-    claim = leases.claim(backend=session.backend)
+        return leases.claim_batch(backend=session.backend, sizes=sizes, paused=paused)
+    claim = leases.claim(backend=session.backend, paused=paused)
     return [claim] if claim else []
 
 

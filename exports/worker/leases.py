@@ -10,7 +10,7 @@ Lock order, everywhere: chunks by their ids, slots, then the job's row. A claim 
 SKIP LOCKED, so it waits for neither. Each function is one statement: atomic without a transaction, and one round trip.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
@@ -107,7 +107,7 @@ WITH alternation AS MATERIALIZED (
             ORDER BY c.rank, c.id LIMIT 1 FOR UPDATE SKIP LOCKED
         ) ready
     ) next
-    WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
+    WHERE (d.max_concurrency IS NULL OR own.id IS NOT NULL) AND d.name <> ALL(%(paused)s::text[])
     ORDER BY next.was_retrying = (SELECT retries_first FROM alternation) DESC, next.rank, next.id
     LIMIT 1
 )
@@ -205,16 +205,18 @@ PREPARED_CLAIM = sql.PreparedStatement(CLAIM + DESCRIBE)
 PREPARED_CLAIM_BATCH = sql.PreparedStatement(CLAIM_BATCH + DESCRIBE)
 
 
-def claim(*, backend: str) -> Claim | None:
+def claim(*, backend: str, paused: Collection[str] = ()) -> Claim | None:
     """Claim the next chunk and a slot for its call. Return None if no chunk is ready or no slot is free.
 
-    `backend` is the application_name of the source connection that will run the call.
+    `backend` is the application_name of the source connection that will run the call. `paused`: datasets without
+    claims.
     """
     row = sql.one(
         PREPARED_CLAIM,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
+        paused=list(paused),
     )
     return as_claim(row) if row else None
 
@@ -223,16 +225,18 @@ MAX_BATCH = 32  # chunks of a batch
 MAX_COUNTED = 1024  # waiting chunks that a claim counts to find its share
 
 
-def claim_batch(*, backend: str, sizes: Mapping[str, int]) -> list[Claim]:
+def claim_batch(*, backend: str, sizes: Mapping[str, int], paused: Collection[str] = ()) -> list[Claim]:
     """Claim the next chunk and a slot, and more chunks of the same job under the same token.
 
-    `sizes`: the number of chunks to claim at once by dataset, at most MAX_BATCH; 1 for other datasets.
+    `sizes`: the number of chunks to claim at once by dataset, at most MAX_BATCH; 1 for other datasets. `paused` as in
+    `claim`.
     """
     rows = sql.rows(
         PREPARED_CLAIM_BATCH,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
+        paused=list(paused),
         sizes=orjson.dumps(sizes).decode(),
         max_chunks=MAX_BATCH,
         max_counted=MAX_COUNTED,

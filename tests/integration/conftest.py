@@ -17,6 +17,7 @@ from etl.runstate import script
 from exports.models import Dataset
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
+from exports.worker.pauses import DatasetPauses
 from tests.broker import lose_messages
 from tests.integration import openai_server
 from tests.integration.etl_rehearsal import Change
@@ -54,6 +55,12 @@ def patience() -> Iterator[None]:
 def no_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget an object storage that refused writes in another test."""
     writability.suspected.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget datasets whose files were refused in another test."""
+    monkeypatch.setattr(execution, "PAUSES", DatasetPauses())
 
 
 @pytest.fixture(autouse=True)

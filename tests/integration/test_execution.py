@@ -454,6 +454,7 @@ def test_a_refusal_counts_after_the_storage_patience(
 
     def attempt() -> Chunk:
         Chunk.objects.filter(status="retrying").update(available_at="2000-01-01T00:00Z")
+        execution.PAUSES.end(dataset.name)
         execution.drain()
         return job.chunks.get()
 

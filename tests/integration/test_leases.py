@@ -509,7 +509,7 @@ def test_a_claim_reads_one_of_many_waiting_chunks(dataset: Dataset, alice: User,
         cursor.execute("ANALYZE exports_chunk")
         cursor.execute(
             "EXPLAIN (ANALYZE, FORMAT JSON) " + leases.CLAIM + leases.DESCRIBE,
-            {"slots": 8, "lease": 60, "backend": "test"},
+            {"slots": 8, "lease": 60, "backend": "test", "paused": []},
         )
         (plan,) = cursor.fetchone()
     scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]

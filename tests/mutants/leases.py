@@ -36,7 +36,7 @@ MUTANTS = [
     ),
     CLAIMS(
         name="ignore the dataset's concurrency limit",
-        old="WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL",
+        old="WHERE (d.max_concurrency IS NULL OR own.id IS NOT NULL)",
         new="WHERE true",
         tests=leases("the_cap_of_a_dataset_does_not_affect_other_datasets"),
     ),

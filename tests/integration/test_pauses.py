@@ -1,0 +1,58 @@
+"""A40: an object storage that refuses the files of one dataset, and accepts all others."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from pydantic import AnyHttpUrl
+
+from exports.models import Dataset
+from exports.worker import execution
+from tests.integration import faulty_s3
+from tests.integration.factories import make_job
+
+CHUNKS = 40
+
+
+@pytest.fixture
+def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(
+            update={"s3_endpoint_url": AnyHttpUrl(proxy.url), "export_backoff_base_seconds": 60}
+        )
+        yield proxy
+
+
+def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy
+) -> None:
+    other = Dataset.objects.create(name="others", function="data.rows_for", base_path="others")
+    refused = make_job(dataset, alice, CHUNKS)
+    healthy = make_job(other, alice, CHUNKS)
+    tried: set[str] = set()
+
+    def refuse(handler: faulty_s3.Handler, body: bytes) -> None:
+        tried.add(urlsplit(handler.path).path)
+        faulty_s3.answer_500(handler, body)
+
+    proxy.trouble("PUT", "/things/", refuse, times=100_000)
+    execution.drain()
+
+    assert set(healthy.chunks.values_list("status", flat=True)) == {"done"}
+    assert set(refused.chunks.values_list("status", flat=True)) == {"pending", "retrying"}
+    assert not refused.chunks.filter(attempts__gt=0).exists()
+    assert len(tried) <= 2, "the source was called in vain"
+
+
+def test_a_paused_dataset_continues_when_its_files_are_accepted(
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
+) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_backoff_base_seconds": 0.01})
+    job = make_job(dataset, alice, CHUNKS)
+    proxy.trouble("PUT", "/things/", faulty_s3.answer_500, times=8)
+    while job.chunks.exclude(status="done").exists():
+        execution.drain()
+    assert execution.PAUSES.datasets() == []
+    assert not job.chunks.exclude(attempts=1).exists()
