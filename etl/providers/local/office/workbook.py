@@ -10,6 +10,7 @@ from etl.providers.local.office.sheets import Sheet, column_number
 from etl.providers.local.office.xml import attribute, child, children, local_name, number, stream
 
 VISIBLE = "visible"
+TRUE = {"1", "true"}
 MAX_COLUMNS, MAX_ROWS = 16_384, 1_048_576
 
 
@@ -21,7 +22,9 @@ class Workbook:
         main = archive.main_part()
         root = archive.tree(main)
         related = archive.related(main)
-        self.is_1904 = any(attribute(each, "date1904") in {"1", "true"} for each in children(root, "workbookPr"))
+        # XlsxWriter stores 0 as the value of each formula, and this request to calculate them.
+        self.is_calculated = all(attribute(each, "fullCalcOnLoad") not in TRUE for each in children(root, "calcPr"))
+        self.is_1904 = any(attribute(each, "date1904") in TRUE for each in children(root, "workbookPr"))
         self.sheets = [
             (attribute(each, "name"), attribute(each, "state", VISIBLE), *related.get(relation(each), ("", "")))
             for each in children(child(root, "sheets"), "sheet")
@@ -52,22 +55,30 @@ class Workbook:
                     sheet.hidden_columns.append((number(attribute(element, "min")), number(attribute(element, "max"))))
                 continue
             last = number(attribute(element, "r"), last + 1)
-            row = self.read_row(element)
-            self.budget.count_cells(len(row))
-            if row:
-                sheet.rows[last] = row
+            self.read_row(sheet, last, element)
             if is_hidden(element):
                 sheet.hidden_rows.append(last)
 
-    def read_row(self, row: Any) -> dict[int, str]:
+    def read_row(self, sheet: Sheet, number: int, row: Any) -> None:
         found: dict[int, str] = {}
         column = 0
         for cell in children(row, "c"):
             column = column_number(attribute(cell, "r")) or column + 1
-            text = self.text(cell)
-            if text.strip():
+            if self.is_without_value(cell):
+                sheet.formulas.append((column, number))
+            elif (text := self.text(cell)).strip():
                 found[column] = self.budget.spend(text)
-        return found
+        self.budget.count_cells(len(found))
+        if found:
+            sheet.rows[number] = found
+
+    def is_without_value(self, cell: Any) -> bool:
+        """Return whether a cell has a formula without the number that it results in."""
+        if attribute(cell, "t", "n") != "n" or child(cell, "f") is None:
+            return False
+        value = child(cell, "v")
+        content = "" if value is None else value.text or ""
+        return not content or (content == "0" and not self.is_calculated)
 
     def text(self, cell: Any) -> str:
         kind = attribute(cell, "t", "n")
@@ -93,7 +104,7 @@ def relation(sheet: Any) -> str:
 
 
 def is_hidden(element: Any) -> bool:
-    return attribute(element, "hidden") in {"1", "true"}
+    return attribute(element, "hidden") in TRUE
 
 
 def text_of(element: Any) -> str:
