@@ -11,6 +11,9 @@ from pathlib import Path
 import openpyxl
 import pytest
 import xlsxwriter
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
+from openpyxl.styles import Font
 from structlog.testing import capture_logs
 
 from etl.core import errors
@@ -21,6 +24,9 @@ from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.local import LocalProvider
 from etl.providers.local.office import reading
+from etl.providers.local.office.archive import Archive
+from etl.providers.local.office.bounds import MAX_CELLS, TextBudget
+from etl.providers.local.office.workbook import Workbook
 from etl.providers.local.pages import DocumentLimits
 from tests import samples
 from tests.samples import hostile, hostile_office
@@ -113,6 +119,14 @@ def test_formulas_without_a_cached_value_have_a_warning_that_names_them(provider
     assert incomplete_pages([{"code": warning.code, "page": warning.page}]) == [2]
 
 
+def test_formulas_without_a_cached_value_are_counted() -> None:
+    budget = TextBudget(1_000)
+    budget.cells = MAX_CELLS
+    workbook = Workbook(Archive(io.BytesIO(hostile_office.xlsx(b"<row><c><f>1+1</f></c></row>"))), budget)
+    with pytest.raises(errors.TooManyCells):
+        workbook.page(0)
+
+
 def test_formulas_of_programs_that_store_zero_have_a_warning(provider: LocalProvider, made: Maker) -> None:
     file = io.BytesIO()
     with xlsxwriter.Workbook(file, {"in_memory": True}) as workbook:
@@ -131,6 +145,32 @@ def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, 
     cells = b'<row><c t="str"><f>""</f><v></v></c><c><f>1+1</f><v>2</v></c></row>'
     _, warnings = convert(provider, made(hostile_office.xlsx(cells), DocumentFormat.XLSX))
     assert warnings == []
+
+
+def test_struck_text_of_cells_is_marked(provider: LocalProvider, made: Maker) -> None:
+    """B28"""
+    workbook = openpyxl.Workbook()
+    sheet = workbook.active
+    struck = InlineFont(strike=True)
+    rich = CellRichText("now 80.00 ", TextBlock(struck, "was 9"), TextBlock(struck, "9.00 "), "EUR")
+    sheet.append(["Price", 99])
+    sheet.append(["Note", rich])
+    sheet.append([CellRichText("all ", TextBlock(struck, "struck")), 77])
+    sheet["B1"].font = sheet["A3"].font = Font(strike=True)
+    sheet["B1"].number_format = "0.00"
+    sheet["B3"].font = Font(strike=False)
+    result, _ = convert(provider, made(saved(workbook), DocumentFormat.XLSX))
+    assert "| Price | ~~99.00~~ |" in result.markdown
+    assert "| Note | now 80.00 ~~was 99.00~~ EUR |" in result.markdown
+    assert "| ~~all struck~~ | 77 |" in result.markdown
+
+
+def test_texts_of_cells_have_their_format(provider: LocalProvider, made: Maker) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["Weight", "five"])
+    workbook.active["B1"].number_format = '0;-0;0;@" kg"'
+    result, _ = convert(provider, made(saved(workbook), DocumentFormat.XLSX))
+    assert "| Weight | five kg |" in result.markdown
 
 
 def test_a_slide_is_a_page_with_its_title_and_notes(provider: LocalProvider) -> None:

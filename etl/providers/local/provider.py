@@ -43,7 +43,7 @@ PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN, Documen
 # Formats that may carry an e-invoice.
 EINVOICE_FORMATS = frozenset({DocumentFormat.PDF, DocumentFormat.XML})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "4"
+VERSION = "5"
 LIBRARIES = (
     "pypdfium2",
     "rapidocr",

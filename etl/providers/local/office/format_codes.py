@@ -67,6 +67,7 @@ def is_for_negatives(conditions: Sequence[Condition | None]) -> bool:
     return second == NEGATIVE or (second is None and first in {POSITIVE, NOT_NEGATIVE})
 
 
+@lru_cache(maxsize=1_000)
 def text_section(code: str) -> tuple[Token, ...]:
     """Return the tokens of the section for text, or none if texts are shown unchanged."""
     found = tokens(split(code)[:4][-1])

@@ -1,10 +1,14 @@
 """XLSX: the displayed values of each sheet, and the cached values of formulas."""
 
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+from etl.providers.local.office import markdown
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.bounds import TextBudget
-from etl.providers.local.office.number_formats import BUILT_IN, GENERAL, display
+from etl.providers.local.office.number_formats import BUILT_IN, GENERAL, display, display_text
 from etl.providers.local.office.pages import OfficePage
 from etl.providers.local.office.sheets import Sheet, column_number
 from etl.providers.local.office.xml import attribute, child, children, local_name, number, stream
@@ -12,6 +16,12 @@ from etl.providers.local.office.xml import attribute, child, children, local_nam
 VISIBLE = "visible"
 TRUE = {"1", "true"}
 MAX_COLUMNS, MAX_ROWS = 16_384, 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class CellStyle:
+    format: str = GENERAL
+    is_struck: bool = False
 
 
 class Workbook:
@@ -31,7 +41,7 @@ class Workbook:
         ]
         self.strings = self.shared_strings(main)
         styles = archive.parts_of_kind(main, "styles")
-        self.formats = formats(archive.tree(styles[0])) if styles else []
+        self.styles = cell_styles(archive.tree(styles[0])) if styles else []
 
     def __len__(self) -> int:
         return len(self.sheets)
@@ -65,6 +75,7 @@ class Workbook:
         for cell in children(row, "c"):
             column = column_number(attribute(cell, "r")) or column + 1
             if self.is_without_value(cell):
+                self.budget.count_cells(1)
                 sheet.formulas.append((column, number))
             elif (text := self.text(cell)).strip():
                 found[column] = self.budget.spend(text)
@@ -81,20 +92,28 @@ class Workbook:
         return not content or (content == "0" and not self.is_calculated)
 
     def text(self, cell: Any) -> str:
+        """Return the displayed text of a cell, struck through if its font is."""
+        index = number(attribute(cell, "s"))
+        style = self.styles[index] if 0 <= index < len(self.styles) else CellStyle()
+        text = self.formatted(cell, style.format)
+        return markdown.struck(text.replace("~~", "")) if style.is_struck else text
+
+    def formatted(self, cell: Any, code: str) -> str:
         kind = attribute(cell, "t", "n")
         if kind == "inlineStr":
             inline = child(cell, "is")
-            return "" if inline is None else text_of(inline)
+            return "" if inline is None else display_text(text_of(inline), code)
         value = child(cell, "v")
         content = "" if value is None else value.text or ""
         if kind == "s":
             index = number(content, -1)
-            return self.strings[index] if 0 <= index < len(self.strings) else ""
+            return display_text(self.strings[index], code) if 0 <= index < len(self.strings) else ""
         if kind == "b":
             return "TRUE" if content == "1" else "FALSE"
         if kind == "n" and content:
-            style = number(attribute(cell, "s"))
-            return display(content, self.formats[style] if style < len(self.formats) else GENERAL, is_1904=self.is_1904)
+            return display(content, code, is_1904=self.is_1904)
+        if kind == "str":
+            return display_text(content, code)
         return content.replace("T00:00:00", "") if kind == "d" else content
 
 
@@ -108,15 +127,23 @@ def is_hidden(element: Any) -> bool:
 
 
 def text_of(element: Any) -> str:
-    """Return the text of a string, without its phonetic hints."""
-    return "".join(
-        each.text or "" for each in element.iter() if local_name(each) == "t" and local_name(each.getparent()) != "rPh"
-    )
+    """Return the text of a string, without its phonetic hints. Runs may be struck through."""
+    texts = ((each, each.getparent()) for each in element.iter() if local_name(each) == "t")
+    runs = [(is_struck(child(run, "rPr")), each.text or "") for each, run in texts if local_name(run) != "rPh"]
+    groups = ((struck, "".join(text for _, text in group)) for struck, group in groupby(runs, itemgetter(0)))
+    return "".join(markdown.struck(text) if struck else text for struck, text in groups)
 
 
-def formats(styles: Any) -> list[str]:
-    """Return the format code of each cell style."""
+def is_struck(font: Any) -> bool:
+    return any(attribute(each, "val", "1") in TRUE for each in children(font, "strike"))
+
+
+def cell_styles(styles: Any) -> list[CellStyle]:
     own = children(child(styles, "numFmts"), "numFmt")
     codes = {number(attribute(each, "numFmtId")): attribute(each, "formatCode") for each in own}
-    identifiers = [number(attribute(each, "numFmtId")) for each in children(child(styles, "cellXfs"), "xf")]
-    return [codes.get(each) or BUILT_IN.get(each, GENERAL) for each in identifiers]
+    struck = {index for index, each in enumerate(children(child(styles, "fonts"), "font")) if is_struck(each)}
+    found = [
+        (number(attribute(each, "numFmtId")), number(attribute(each, "fontId")))
+        for each in children(child(styles, "cellXfs"), "xf")
+    ]
+    return [CellStyle(codes.get(code) or BUILT_IN.get(code, GENERAL), font in struck) for code, font in found]
