@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Codes of warnings after which a page's text may be missing or wrong.
-INCOMPLETE = frozenset({"page_failed", "low_confidence", "unsupported_script", "image_not_read"})
+INCOMPLETE = frozenset(
+    {"page_failed", "low_confidence", "unsupported_script", "image_not_read", "formula_without_value"}
+)
 MAX_RANGES = 20
 
 

@@ -156,6 +156,9 @@ WARNINGS = {
         "The text was read, and not the images of pages", "Only PDFs and images have them, and not pasted text."
     ),
     "image_not_read": Explanation("An image was not read", "If it shows text, that is missing from the result."),
+    "formula_without_value": Explanation(
+        "Values of formulas are missing", "Open the file in a spreadsheet program, save it, and upload it again."
+    ),
     "attachment_not_read": Explanation("Attachments were not read", "Upload them as documents of their own."),
     "usage_incomplete": Explanation("Usage data is incomplete", "The result itself is complete."),
     "usage_unknown": Explanation("Usage data is unavailable", "The result itself is complete."),

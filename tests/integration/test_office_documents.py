@@ -8,16 +8,25 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import openpyxl
 import pytest
+import xlsxwriter
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
+from openpyxl.styles import Font
 from structlog.testing import capture_logs
 
 from etl.core import errors
+from etl.core.completeness import incomplete_pages
 from etl.core.errors import EtlError
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.local import LocalProvider
 from etl.providers.local.office import reading
+from etl.providers.local.office.archive import Archive
+from etl.providers.local.office.bounds import MAX_CELLS, TextBudget
+from etl.providers.local.office.workbook import Workbook
 from etl.providers.local.pages import DocumentLimits
 from tests import samples
 from tests.samples import hostile, hostile_office
@@ -87,6 +96,81 @@ def test_a_sheet_is_a_page_with_displayed_values_and_names_what_is_hidden(provid
     assert "|  | Total | -88,913.70 € |  |  |" in pages[0]  # the cached value of a formula
     assert pages[1] == "## Rates (hidden sheet)\n\n| Rate | Value |\n| --- | --- |\n| VAT | 0.19 |"
     assert warnings == [("hidden_text", 1), ("hidden_text", 2)]
+
+
+def saved(workbook: openpyxl.Workbook) -> bytes:
+    file = io.BytesIO()
+    workbook.save(file)
+    return file.getvalue()
+
+
+def test_formulas_without_a_cached_value_have_a_warning_that_names_them(provider: LocalProvider, made: Maker) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["Note"])
+    sheet = workbook.create_sheet("Bill")
+    for row in (["Item", "EUR"], ["a", 10], ["b", 20], ["Total", "=SUM(B2:B3)"], ["Tax", "=B4*0.19"]):
+        sheet.append(row)
+    context = StageContext(seconds=120)
+    result = provider.convert(made(saved(workbook), DocumentFormat.XLSX), context=context)
+    assert "| Total |  |" in result.markdown
+    [warning] = context.warnings
+    assert (warning.code, warning.page) == ("formula_without_value", 2)
+    assert warning.detail == "The file has no values of these formulas: B4, B5."
+    assert incomplete_pages([{"code": warning.code, "page": warning.page}]) == [2]
+
+
+def test_formulas_without_a_cached_value_are_counted() -> None:
+    budget = TextBudget(1_000)
+    budget.cells = MAX_CELLS
+    workbook = Workbook(Archive(io.BytesIO(hostile_office.xlsx(b"<row><c><f>1+1</f></c></row>"))), budget)
+    with pytest.raises(errors.TooManyCells):
+        workbook.page(0)
+
+
+def test_formulas_of_programs_that_store_zero_have_a_warning(provider: LocalProvider, made: Maker) -> None:
+    file = io.BytesIO()
+    with xlsxwriter.Workbook(file, {"in_memory": True}) as workbook:
+        sheet = workbook.add_worksheet()
+        sheet.write_row(0, 0, ["a", 10, 0])
+        for row in range(1, 30):
+            sheet.write_row(row, 0, ["Total", "=SUM(B1:B1)"])
+    context = StageContext(seconds=120)
+    result = provider.convert(made(file.getvalue(), DocumentFormat.XLSX), context=context)
+    assert "| a | 10 | 0 |" in result.markdown
+    assert "| Total |  |  |" in result.markdown
+    assert "B20, B21, …." in context.warnings[0].detail
+
+
+def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, made: Maker) -> None:
+    cells = b'<row><c t="str"><f>""</f><v></v></c><c><f>1+1</f><v>2</v></c></row>'
+    _, warnings = convert(provider, made(hostile_office.xlsx(cells), DocumentFormat.XLSX))
+    assert warnings == []
+
+
+def test_struck_text_of_cells_is_marked(provider: LocalProvider, made: Maker) -> None:
+    """B28"""
+    workbook = openpyxl.Workbook()
+    sheet = workbook.active
+    struck = InlineFont(strike=True)
+    rich = CellRichText("now 80.00 ", TextBlock(struck, "was 9"), TextBlock(struck, "9.00 "), "EUR")
+    sheet.append(["Price", 99])
+    sheet.append(["Note", rich])
+    sheet.append([CellRichText("all ", TextBlock(struck, "struck")), 77])
+    sheet["B1"].font = sheet["A3"].font = Font(strike=True)
+    sheet["B1"].number_format = "0.00"
+    sheet["B3"].font = Font(strike=False)
+    result, _ = convert(provider, made(saved(workbook), DocumentFormat.XLSX))
+    assert "| Price | ~~99.00~~ |" in result.markdown
+    assert "| Note | now 80.00 ~~was 99.00~~ EUR |" in result.markdown
+    assert "| ~~all struck~~ | 77 |" in result.markdown
+
+
+def test_texts_of_cells_have_their_format(provider: LocalProvider, made: Maker) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["Weight", "five"])
+    workbook.active["B1"].number_format = '0;-0;0;@" kg"'
+    result, _ = convert(provider, made(saved(workbook), DocumentFormat.XLSX))
+    assert "| Weight | five kg |" in result.markdown
 
 
 def test_a_slide_is_a_page_with_its_title_and_notes(provider: LocalProvider) -> None:

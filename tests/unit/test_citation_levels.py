@@ -97,6 +97,7 @@ SIGNS = {
     "plus or minus and a space": "Balance ± 500.00",
     # struck through
     "struck through": "Balance ~~500.00~~ 450.00",
+    "struck through in a cell": "| Balance | ~~500.00~~ |\n| --- | --- |\n| Now | 450.00 |",
     "struck through in HTML": "Balance <del>500.00</del> 450.00",
     "struck through by s": "Balance <s>500.00</s> 450.00",
 }

@@ -43,7 +43,7 @@ PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN, Documen
 # Formats that may carry an e-invoice.
 EINVOICE_FORMATS = frozenset({DocumentFormat.PDF, DocumentFormat.XML})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "4"
+VERSION = "5"
 LIBRARIES = (
     "pypdfium2",
     "rapidocr",
@@ -69,6 +69,8 @@ OFFICE_WARNINGS = {
     "image_not_read": "The page has a large picture, whose text was not read.",
     "attachment_not_read": "The message has attachments, which were not read.",
 }
+# Cells of a sheet: B4, C7, …
+CELLS = re.compile(r"[A-Z0-9, …-]{1,500}")
 # The class and location of an exception. Other reasons are not logged.
 REASON = re.compile(r"\w{1,80}( at [\w.<>-]{1,80}:\d{1,6})?", re.ASCII)
 # The errors that the reader process may report, by class name.
@@ -296,6 +298,9 @@ class ResultBuilder:
             self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
         for code in message.get("warnings", ()):
             self.context.warn(code, OFFICE_WARNINGS[code], page=number)
+        if cells := message.get("formulas"):
+            detail = f"The file has no values of these formulas: {checked_cells(cells)}."
+            self.context.warn("formula_without_value", detail, page=number)
         if confidence is not None and confidence < UNSURE:
             self.context.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
         legibility = float(message.get("legibility", 1))
@@ -390,6 +395,12 @@ def checked_total(pages: object) -> int:
     if total > settings.SLUICE.etl_max_pages:
         raise ReaderCrashed
     return total
+
+
+def checked_cells(cells: object) -> str:
+    if not CELLS.fullmatch(str(cells)):
+        raise ReaderCrashed
+    return str(cells)
 
 
 def checked_layout(layout: Message, number: int) -> dict[str, Any]:

@@ -11,6 +11,13 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def struck(text: str) -> str:
+    """Return a text that is struck through, without its outer spaces, which Markdown does not allow there."""
+    core = text.strip()
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    return f"{before}~~{one_line(core)}~~{after}" if core else text
+
+
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Return a table without its empty rows and columns. A table with a single column becomes paragraphs."""
     lines = [[one_line(cell) for cell in row] for row in rows]

@@ -5,9 +5,11 @@ written YYYY-MM-DD, which is unambiguous.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
-from functools import lru_cache
+
+from etl.providers.local.office.format_codes import TEXT, Token, number_sections, text_section
 
 # The built-in formats that every program knows by their numbers, without a code in the file.
 BUILT_IN = {
@@ -17,12 +19,11 @@ BUILT_IN = {
     40: "#,##0.00;(#,##0.00)", 45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss.0", 48: "##0.0E+0",
 }  # fmt: skip
 GENERAL = "General"
-TOKEN = re.compile(
-    r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|\[\$(?P<currency>[^\]-]*)[^\]]*\]|\[(?P<elapsed>h+|m+|s+)\]|\[[^\]]*\]'
-    r"|[_*].|(?P<ampm>AM/PM|A/P)|(?P<date>y+|m+|d+|h+|s+(?:\.0+)?)|(?P<number>[#0?][#0?,]*(?:\.[#0?]*)?(?:E[+-]0+)?"
-    r"|\.[#0?]+)|(?P<other>.)",
-    re.IGNORECASE | re.DOTALL,
-)
+# The placeholders of a number, without the text between them. Commas after them divide by 1,000.
+SHAPE = re.compile(r"(?P<whole>[#0?,]*?)(?P<scale>,*)(?P<point>\.(?P<fraction>[#0?]*)(?P<late_scale>,*))?")
+EMPTY = {"0": "0", "?": " ", "#": ""}  # the text of placeholders without a digit
+LITERALS = {"quoted", "other"}
+SHOWN = {*LITERALS, "general"}
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -38,7 +39,7 @@ DIGITS = Context(prec=1_000)
 
 
 def display(value: str, code: str, *, is_1904: bool = False) -> str:
-    """Return a number formatted by a format code, or unchanged if that is not possible."""
+    """Return a number formatted by a format code, or in the format General if the code is not supported."""
     try:
         amount = Decimal(value)
     except ArithmeticError:
@@ -47,48 +48,26 @@ def display(value: str, code: str, *, is_1904: bool = False) -> str:
         return value
     if code.lower() == "general" or len(code) > MAX_CODE:
         return general(amount)
-    section, amount = choose(sections(code), amount)
-    parts = tokens(section)
-    if any(kind in {"date", "elapsed"} for kind, _ in parts):
-        return dated(parts, amount, is_1904=is_1904)
-    if any(kind == "number" for kind, _ in parts):
-        return numeric(section, parts, amount)
-    return "".join(text for kind, text in parts if kind in {"quoted", "other"}).replace("@", general(amount)).strip()
+    try:
+        section = next((each for each in number_sections(code) if each.includes(amount)), None)
+    except ValueError:
+        section = None
+    if section is None or not section.tokens:
+        return general(amount) if code.strip(";") else ""  # `;;;` hides every value
+    return formatted(section.tokens, abs(amount) if section.has_sign else amount, is_1904=is_1904)
 
 
-@lru_cache(maxsize=1_000)
-def tokens(section: str) -> list[tuple[str, str]]:
-    """Return the tokens of a section: kind and text. Conditions, colors, and padding are left out."""
-    found = []
-    for match in TOKEN.finditer(section):
-        kind, text = match.lastgroup, match[match.lastgroup or 0]
-        if kind in {"escaped", "currency"}:
-            kind = "quoted"
-        if kind == "other" and section[match.start() :].lower().startswith("general"):
-            kind = "number"
-        if kind is not None:
-            found.append((kind, text))
-    return found
+def formatted(tokens: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
+    kinds = {kind for kind, _ in tokens}
+    if kinds & {"date", "elapsed"}:
+        return general(amount) if "number" in kinds else dated(tokens, amount, is_1904=is_1904)
+    return numeric(tokens, amount) if "number" in kinds else literal(tokens, amount)
 
 
-@lru_cache(maxsize=1_000)
-def sections(code: str) -> list[str]:
-    """Split a code at semicolons that are not text."""
-    found, part, at = [], "", 0
-    for match in re.finditer(r'"[^"]*"|\\.|\[[^\]]*\]|;', code, re.DOTALL):
-        if match[0] == ";":
-            found.append(part + code[at : match.start()])
-            part, at = "", match.end()
-    return [*found, code[at:]]
-
-
-def choose(found: list[str], amount: Decimal) -> tuple[str, Decimal]:
-    """Return the section for a number, and the number without the sign that the section writes itself."""
-    if amount < 0 and len(found) > 1 and found[1]:
-        return found[1], -amount
-    if amount == 0 and len(found) > 2 and found[2]:  # noqa: PLR2004 - positive, negative, zero
-        return found[2], amount
-    return found[0], amount
+def display_text(text: str, code: str) -> str:
+    """Return a text formatted by a format code: with the words around its `@`."""
+    found = text_section(code) if len(code) <= MAX_CODE else ()
+    return "".join(text if each == TEXT else each[1] for each in found if each[0] in LITERALS) or text
 
 
 def general(amount: Decimal) -> str:
@@ -99,50 +78,86 @@ def general(amount: Decimal) -> str:
 
 
 # ---- Numbers --------------------------------------------------------------------------------------------------------
-def numeric(section: str, parts: list[tuple[str, str]], amount: Decimal) -> str:
-    if "/" in section and "%" not in section:
-        return general(amount)  # a fraction
-    if "%" in (text for kind, text in parts if kind == "other"):
-        amount *= 100 ** section.count("%")
-    shape = "".join(text for kind, text in parts if kind == "number")
-    is_written, text = False, ""
-    for kind, piece in parts:
-        if kind == "number" and not is_written:
-            is_written = True
-            text += shaped(abs(amount), shape)
-        elif kind in {"quoted", "other"}:
-            text += piece
-    sign = "-" if amount < 0 and re.search(r"[1-9]", text) else ""
-    return f"{sign}{text.strip()}"
+def literal(tokens: Sequence[Token], amount: Decimal) -> str:
+    """Format a number by a section without digits: with its words, and the number instead of `General` or `@`."""
+    number = general(abs(amount))
+    shown = [number if each == TEXT or each[0] == "general" else each[1] for each in tokens if each[0] in SHOWN]
+    return f"{'-' if amount < 0 and number in shown else ''}{''.join(shown).strip()}"
 
 
-def shaped(amount: Decimal, shape: str) -> str:
-    """Format a positive number by a shape such as `#,##0.00`."""
-    if shape.lower() == GENERAL[0].lower():  # `tokens` marks only its first letter as a number
+def numeric(tokens: Sequence[Token], amount: Decimal) -> str:
+    """Format a number by a section's placeholders for digits, between which it may have text, as in `000-00-0000`."""
+    shape = SHAPE.fullmatch("".join(piece for kind, piece in tokens if kind == "number"))
+    marks = [piece for kind, piece in tokens if kind == "other"]
+    exponents = [piece for kind, piece in tokens if kind == "exponent"]
+    if shape is None or "/" in marks or len(exponents) > 1:  # fractions, and what programs do not write
         return general(amount)
-    if match := re.search(r"\.?([0#?]*)E([+-])(0+)$", shape, re.IGNORECASE):
-        text = f"{amount:.{len(match[1])}E}"
-        mantissa, _, exponent = text.partition("E")
-        return f"{mantissa}E{exponent[0]}{exponent[1:].zfill(len(match[3]))}"
-    whole, _, fraction = shape.partition(".")
-    scale = len(whole) - len(whole.rstrip(","))
-    amount = amount.scaleb(-3 * scale)
-    places = len(fraction.rstrip(","))
-    is_short = amount.adjusted() < MAX_DIGITS
-    step = Decimal(1).scaleb(-places)
-    rounded = amount.quantize(step, rounding=ROUND_HALF_UP, context=DIGITS) if is_short else amount
-    digits, _, decimals = f"{rounded:f}".partition(".")
-    optional = len(fraction) - len(fraction.rstrip("#?,"))
-    while optional and decimals.endswith("0"):
-        decimals, optional = decimals[:-1], optional - 1
-    digits = digits.lstrip("0").zfill(whole.count("0"))
-    if "," in whole.rstrip(","):
-        digits = f"{int(digits):,}" if digits else ""
-    return f"{digits}.{decimals}" if decimals else digits or "0"
+    scaled = amount.scaleb(2 * marks.count("%") - 3 * len(shape["scale"] + (shape["late_scale"] or "")))
+    whole, fraction = shape["whole"], shape["fraction"] or ""
+    power = exponent(scaled, max(len(whole.replace(",", "")), 1), len(fraction)) if exponents else 0
+    number = rounded(scaled.scaleb(-power), len(fraction))
+    digits = iter(filled(f"{number:f}", whole, fraction, has_point=bool(shape["point"])))
+    text = ""
+    for kind, piece in tokens:
+        if kind == "number":
+            text += "".join(next(digits) for place in piece if place != ",")
+        elif kind == "exponent":
+            sign = "-" if power < 0 else piece[1].replace("-", "")
+            text += f"E{sign}{abs(power):0{len(piece) - 2}}"
+        elif kind in LITERALS:
+            text += piece
+    return f"{'-' if amount < 0 and number else ''}{text.strip()}"
+
+
+def exponent(amount: Decimal, width: int, places: int) -> int:
+    """Return the power of ten for a mantissa of at most `width` digits before its point, a multiple of `width`."""
+    power = amount.adjusted() // width * width if amount else 0
+    is_next = rounded(abs(amount.scaleb(-power)), places) >= 10**width
+    return power + width if is_next else power
+
+
+def rounded(amount: Decimal, places: int) -> Decimal:
+    """Return the absolute number, rounded to decimal places."""
+    if amount.adjusted() >= MAX_DIGITS:
+        return abs(amount)
+    return abs(amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP, context=DIGITS))
+
+
+def filled(number: str, whole: str, fraction: str, *, has_point: bool) -> list[str]:
+    """Return the text of each placeholder, from left to right: digits before the point, the point, and decimals."""
+    digits, _, decimals = number.partition(".")
+    digits = digits.lstrip("0")
+    after = decimals_shown(decimals, fraction)
+    point = "." if any(after) or not fraction else ""
+    before = digits_shown(digits, whole) if whole else []
+    return [*before, *([point if whole else f"{digits}{point}"] if has_point else []), *after]
+
+
+def digits_shown(digits: str, whole: str) -> list[str]:
+    """Return the text of each placeholder before the point. The first one has all digits that the others do not."""
+    places = whole.replace(",", "")
+    digits = digits.rjust(len(places), "#")
+    more = len(digits) - len(places)
+    shown = []
+    for at, (digit, place) in enumerate(zip(digits, places[0] * more + places, strict=True)):
+        text = EMPTY[place] if digit == "#" else digit
+        left = len(digits) - 1 - at
+        shown.append(f"{text}," if "," in whole and left and left % 3 == 0 and text.strip() else text)
+    return ["".join(shown[: more + 1]), *shown[more + 1 :]]
+
+
+def decimals_shown(decimals: str, fraction: str) -> list[str]:
+    """Return the text of each placeholder after the point."""
+    shown = list(decimals.ljust(len(fraction), "0")[: len(fraction)])
+    for at in reversed(range(len(fraction))):
+        if fraction[at] == "0" or shown[at] != "0":
+            break
+        shown[at] = ""
+    return shown
 
 
 # ---- Dates ----------------------------------------------------------------------------------------------------------
-def dated(parts: list[tuple[str, str]], amount: Decimal, *, is_1904: bool) -> str:
+def dated(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
     if not 0 <= amount < MAX_DAYS:
         return general(amount)
     days = int(amount)
@@ -161,13 +176,13 @@ def dated(parts: list[tuple[str, str]], amount: Decimal, *, is_1904: bool) -> st
         elif kind == "date":
             is_minutes = piece[0] in "mM" and (before in {"h", "H"} or next_unit(parts, index) in {"s", "S"})
             text += unit(piece.lower(), at, is_minutes=is_minutes, is_12_hours=is_12_hours)
-        elif kind in {"quoted", "other"}:
+        elif kind in LITERALS:
             text += piece
         before = piece[0] if kind in {"date", "elapsed"} else before
     return text.strip()
 
 
-def next_unit(parts: list[tuple[str, str]], index: int) -> str:
+def next_unit(parts: Sequence[Token], index: int) -> str:
     return next((piece[0] for kind, piece in parts[index + 1 :] if kind == "date"), "")
 
 

@@ -12,10 +12,11 @@ PAGE_BREAK, MARKS = "\ufdd0", {HIDDEN: "\ufdd1", IMAGE: "\ufdd2"}
 
 @dataclass(slots=True, kw_only=True)
 class OfficePage:
-    """The Markdown of a page, and the codes of its warnings."""
+    """The Markdown of a page, the codes of its warnings, and the cells with a formula without a value: `B4, C7`."""
 
     text: str
     warnings: frozenset[str] = frozenset()
+    formulas: str = ""
 
 
 class OfficeDocument(Protocol):

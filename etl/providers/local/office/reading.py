@@ -50,7 +50,8 @@ def read(
             continue
         text = markdown.spend(page.text)
         method = "text" if text.strip() else "none"
-        yield {"page": index + 1, "text": text, "method": method, "warnings": sorted(page.warnings)}
+        warnings = {"warnings": sorted(page.warnings), "formulas": page.formulas}
+        yield {"page": index + 1, "text": text, "method": method, **warnings}
     if failed == total:
         raise FileCorrupt
     yield {"done": True}

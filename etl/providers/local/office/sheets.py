@@ -9,21 +9,30 @@ from etl.providers.local.office.pages import HIDDEN, OfficePage
 
 @dataclass(slots=True, kw_only=True)
 class Sheet:
-    """A sheet: the texts of its cells by row and column, from 1. `hidden_columns` are spans of columns."""
+    """A sheet: the texts of its cells by row and column, from 1. `hidden_columns` are spans of columns.
+
+    `formulas`: the column and row of each formula whose value is unknown.
+    """
 
     name: str
     is_hidden: bool = False
     rows: dict[int, dict[int, str]] = field(default_factory=dict)
     hidden_rows: list[int] = field(default_factory=list)
     hidden_columns: list[tuple[int, int]] = field(default_factory=list)
+    formulas: list[tuple[int, int]] = field(default_factory=list)
 
     def page(self) -> OfficePage:
         """Return a heading and tables, which empty rows separate. Hidden parts are included and named."""
         blocks = [markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name)]
         hidden = self.hidden_words()
         blocks += [*hidden, *(markdown.table(padded(group)) for group in self.groups())]
+        formulas = [f"{column_name(column)}{row}" for column, row in self.formulas[:MAX_RANGES]]
         is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
-        return OfficePage(text=markdown.join(blocks), warnings=frozenset({HIDDEN} if is_hidden else ()))
+        return OfficePage(
+            text=markdown.join(blocks),
+            warnings=frozenset({HIDDEN} if is_hidden else ()),
+            formulas=", ".join([*formulas, *(["…"] if len(self.formulas) > MAX_RANGES else [])]),
+        )
 
     def groups(self) -> list[list[dict[int, str]]]:
         """Return the rows, divided where rows are empty."""

@@ -1,16 +1,27 @@
 """XLSX: the displayed values of each sheet, and the cached values of formulas."""
 
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+from etl.providers.local.office import markdown
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.bounds import TextBudget
-from etl.providers.local.office.number_formats import BUILT_IN, GENERAL, display
+from etl.providers.local.office.number_formats import BUILT_IN, GENERAL, display, display_text
 from etl.providers.local.office.pages import OfficePage
 from etl.providers.local.office.sheets import Sheet, column_number
 from etl.providers.local.office.xml import attribute, child, children, local_name, number, stream
 
 VISIBLE = "visible"
+TRUE = {"1", "true"}
 MAX_COLUMNS, MAX_ROWS = 16_384, 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class CellStyle:
+    format: str = GENERAL
+    is_struck: bool = False
 
 
 class Workbook:
@@ -21,14 +32,16 @@ class Workbook:
         main = archive.main_part()
         root = archive.tree(main)
         related = archive.related(main)
-        self.is_1904 = any(attribute(each, "date1904") in {"1", "true"} for each in children(root, "workbookPr"))
+        # XlsxWriter stores 0 as the value of each formula, and this request to calculate them.
+        self.is_calculated = all(attribute(each, "fullCalcOnLoad") not in TRUE for each in children(root, "calcPr"))
+        self.is_1904 = any(attribute(each, "date1904") in TRUE for each in children(root, "workbookPr"))
         self.sheets = [
             (attribute(each, "name"), attribute(each, "state", VISIBLE), *related.get(relation(each), ("", "")))
             for each in children(child(root, "sheets"), "sheet")
         ]
         self.strings = self.shared_strings(main)
         styles = archive.parts_of_kind(main, "styles")
-        self.formats = formats(archive.tree(styles[0])) if styles else []
+        self.styles = cell_styles(archive.tree(styles[0])) if styles else []
 
     def __len__(self) -> int:
         return len(self.sheets)
@@ -52,38 +65,55 @@ class Workbook:
                     sheet.hidden_columns.append((number(attribute(element, "min")), number(attribute(element, "max"))))
                 continue
             last = number(attribute(element, "r"), last + 1)
-            row = self.read_row(element)
-            self.budget.count_cells(len(row))
-            if row:
-                sheet.rows[last] = row
+            self.read_row(sheet, last, element)
             if is_hidden(element):
                 sheet.hidden_rows.append(last)
 
-    def read_row(self, row: Any) -> dict[int, str]:
+    def read_row(self, sheet: Sheet, number: int, row: Any) -> None:
         found: dict[int, str] = {}
         column = 0
         for cell in children(row, "c"):
             column = column_number(attribute(cell, "r")) or column + 1
-            text = self.text(cell)
-            if text.strip():
+            if self.is_without_value(cell):
+                self.budget.count_cells(1)
+                sheet.formulas.append((column, number))
+            elif (text := self.text(cell)).strip():
                 found[column] = self.budget.spend(text)
-        return found
+        self.budget.count_cells(len(found))
+        if found:
+            sheet.rows[number] = found
+
+    def is_without_value(self, cell: Any) -> bool:
+        """Return whether a cell has a formula without the number that it results in."""
+        if attribute(cell, "t", "n") != "n" or child(cell, "f") is None:
+            return False
+        value = child(cell, "v")
+        content = "" if value is None else value.text or ""
+        return not content or (content == "0" and not self.is_calculated)
 
     def text(self, cell: Any) -> str:
+        """Return the displayed text of a cell, struck through if its font is."""
+        index = number(attribute(cell, "s"))
+        style = self.styles[index] if 0 <= index < len(self.styles) else CellStyle()
+        text = self.formatted(cell, style.format)
+        return markdown.struck(text.replace("~~", "")) if style.is_struck else text
+
+    def formatted(self, cell: Any, code: str) -> str:
         kind = attribute(cell, "t", "n")
         if kind == "inlineStr":
             inline = child(cell, "is")
-            return "" if inline is None else text_of(inline)
+            return "" if inline is None else display_text(text_of(inline), code)
         value = child(cell, "v")
         content = "" if value is None else value.text or ""
         if kind == "s":
             index = number(content, -1)
-            return self.strings[index] if 0 <= index < len(self.strings) else ""
+            return display_text(self.strings[index], code) if 0 <= index < len(self.strings) else ""
         if kind == "b":
             return "TRUE" if content == "1" else "FALSE"
         if kind == "n" and content:
-            style = number(attribute(cell, "s"))
-            return display(content, self.formats[style] if style < len(self.formats) else GENERAL, is_1904=self.is_1904)
+            return display(content, code, is_1904=self.is_1904)
+        if kind == "str":
+            return display_text(content, code)
         return content.replace("T00:00:00", "") if kind == "d" else content
 
 
@@ -93,19 +123,27 @@ def relation(sheet: Any) -> str:
 
 
 def is_hidden(element: Any) -> bool:
-    return attribute(element, "hidden") in {"1", "true"}
+    return attribute(element, "hidden") in TRUE
 
 
 def text_of(element: Any) -> str:
-    """Return the text of a string, without its phonetic hints."""
-    return "".join(
-        each.text or "" for each in element.iter() if local_name(each) == "t" and local_name(each.getparent()) != "rPh"
-    )
+    """Return the text of a string, without its phonetic hints. Runs may be struck through."""
+    texts = ((each, each.getparent()) for each in element.iter() if local_name(each) == "t")
+    runs = [(is_struck(child(run, "rPr")), each.text or "") for each, run in texts if local_name(run) != "rPh"]
+    groups = ((struck, "".join(text for _, text in group)) for struck, group in groupby(runs, itemgetter(0)))
+    return "".join(markdown.struck(text) if struck else text for struck, text in groups)
 
 
-def formats(styles: Any) -> list[str]:
-    """Return the format code of each cell style."""
+def is_struck(font: Any) -> bool:
+    return any(attribute(each, "val", "1") in TRUE for each in children(font, "strike"))
+
+
+def cell_styles(styles: Any) -> list[CellStyle]:
     own = children(child(styles, "numFmts"), "numFmt")
     codes = {number(attribute(each, "numFmtId")): attribute(each, "formatCode") for each in own}
-    identifiers = [number(attribute(each, "numFmtId")) for each in children(child(styles, "cellXfs"), "xf")]
-    return [codes.get(each) or BUILT_IN.get(each, GENERAL) for each in identifiers]
+    struck = {index for index, each in enumerate(children(child(styles, "fonts"), "font")) if is_struck(each)}
+    found = [
+        (number(attribute(each, "numFmtId")), number(attribute(each, "fontId")))
+        for each in children(child(styles, "cellXfs"), "xf")
+    ]
+    return [CellStyle(codes.get(code) or BUILT_IN.get(code, GENERAL), font in struck) for code, font in found]
