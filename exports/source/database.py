@@ -3,6 +3,7 @@
 The source may be another server, such as a read replica, so it is accessed by psycopg and not through Django.
 """
 
+import hashlib
 import os
 import re
 import secrets
@@ -187,7 +188,10 @@ class SourceSession:
         mode = "READ WRITE" if allow_writes else "READ ONLY"
         self._end = "COMMIT" if allow_writes else "ROLLBACK"
         with translated():
-            self._open().execute(f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d}")
+            self._open().execute(
+                f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d};"
+                f" SELECT pg_advisory_xact_lock_shared({lock_of(self.backend)})"
+            )
         self._timeout = timeout
 
     def describe(self, function: tuple[str, str]) -> list["Column"]:
@@ -401,14 +405,26 @@ class CopyStream:
         self.rows = results[0].command_tuples or 0
 
 
-END_CALLS = """
-SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = ANY(%s)
+# A function can change the name of its session, but cannot release the lock of its transaction.
+SESSIONS = """
+WITH lost AS (
+    SELECT pid, application_name AS name FROM pg_stat_activity WHERE application_name = ANY(%(names)s)
+    UNION
+    SELECT pid, name FROM pg_locks JOIN unnest(%(names)s, %(locks)s) AS held (name, lock)
+    ON locktype = 'advisory' AND objsubid = 1 AND classid::bigint << 32 | objid::bigint = lock
+)
 """
-REMAINING_CALLS = "SELECT application_name FROM pg_stat_activity WHERE application_name = ANY(%s)"
+END_CALLS = SESSIONS + "SELECT pg_terminate_backend(pid, 5000) FROM lost"
+REMAINING_CALLS = SESSIONS + "SELECT name FROM lost"
+
+
+def lock_of(backend: str) -> int:
+    """Return the number of the advisory lock that the calls of a session hold."""
+    return int.from_bytes(hashlib.sha256(backend.encode()).digest()[:8], signed=True)
 
 
 def end_calls(backends: list[str]) -> set[str]:
-    """End the connections of these names, with the calls that lost workers may have left running.
+    """End the sessions of these names, with the calls that lost workers may have left running.
 
     Return those that still exist after some seconds. Raises an ExportError when the source is unreachable or does not
     permit it: then the state of the calls is unknown, and the slots must stay held.
@@ -417,8 +433,9 @@ def end_calls(backends: list[str]) -> set[str]:
         translated(),
         psycopg.connect(settings.SLUICE.source_url, autocommit=True, connect_timeout=5, **KEEPALIVES) as connection,
     ):
-        connection.execute(END_CALLS, [backends])
-        return {name for (name,) in connection.execute(REMAINING_CALLS, [backends])}
+        sessions = {"names": backends, "locks": [lock_of(name) for name in backends]}
+        connection.execute(END_CALLS, sessions)
+        return {name for (name,) in connection.execute(REMAINING_CALLS, sessions)}
 
 
 QUERY_CANCELED = "57014"

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from psycopg import sql
 
 from config.dev.stack.postgres import SUPERUSER
-from exports.core.errors import PermanentSourceError, RowTooLarge, SourceCancelled, SourceError, explain
+from exports.core.errors import ExportError, PermanentSourceError, RowTooLarge, SourceCancelled, SourceError, explain
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from tests import servers
+from tests.waiting import wait_until
 
 PAIR = Pair("JFK", date(2024, 2, 29))
 
@@ -111,6 +113,25 @@ def test_a_call_leaves_no_trace(
     assert call(session, "polite") == clean
     assert session._connection
     assert session._connection.info.backend_pid == backend  # the session was kept
+
+
+def test_the_call_of_a_session_with_another_name_is_ended(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """I3: the reaper must find it before it frees the slot."""
+    function(
+        source_db,
+        "renamed",
+        "PERFORM set_config('application_name', 'x', false), pg_sleep(60); RETURN QUERY SELECT 'x';",
+    )
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'x' AND wait_event = 'PgSleep'"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(call, session, "renamed")
+        wait_until(lambda: source_db.execute(asleep).fetchone() == (1,))
+        assert database.end_calls([session.backend]) == set()
+        assert source_db.execute(asleep).fetchone() == (0,)
+        with pytest.raises(ExportError):
+            running.result(30)
 
 
 def test_random_numbers_do_not_follow_from_the_seed_of_another_call(
