@@ -77,11 +77,10 @@ def key_of(database: UUID) -> str:
 def read_copy(database: UUID) -> Copy:
     """Return the copy of this database's number. Raises StorageError."""
     key = key_of(database)
-    head = storage.head(key)
-    if head is None:
-        return Copy()
-    try:
-        found = json.loads(b"".join(storage.read(key, if_match=head.etag)))
-    except (storage.Missing, storage.Changed):
-        raise storage.RequestFailed("the watermark was replaced while it was read", retryable=True) from None
-    return Copy(found["number"], datetime.fromisoformat(found["reached_at"]), head.etag)
+    while head := storage.head(key):
+        try:
+            found = json.loads(b"".join(storage.read(key, if_match=head.etag)))
+        except (storage.Missing, storage.Changed):  # another process has written it meanwhile
+            continue
+        return Copy(found["number"], datetime.fromisoformat(found["reached_at"]), head.etag)
+    return Copy()
