@@ -112,6 +112,18 @@ def test_chunks_that_were_lost_run_alone(dataset: Dataset, alice: User) -> None:
     assert {claims[0].chunk_id for claims in again[:3]} == {claim.chunk_id for claim in lost}
 
 
+def test_a_batch_takes_no_chunk_that_was_lost(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 100)
+    first, lost = claim_batch(3), claim_batch(3)
+    Chunk.objects.filter(token=lost[0].token).update(lease_until="2000-01-01T00:00Z")
+    assert len(lost_leases.reclaim_batch(batch=10)) == 3
+    transitions.release(first)
+
+    again = claim_batch(9)
+    assert len(again) == 9
+    assert not {claim.chunk_id for claim in again} & {claim.chunk_id for claim in lost}
+
+
 def test_a_retry_runs_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 100)
     failed = claim_batch(1)[0]
@@ -357,7 +369,8 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
     with Called() as session:
 
         def wait_for_the_next_call() -> None:
-            wait_until(lambda: session.calls == 2)
+            # Not until the client repeats a request that had no reply.
+            wait_until(lambda: session.calls == 2, limit=5)
             seen.append(session.calls)
 
         proxy.trouble("PUT", "", faulty_s3.first(wait_for_the_next_call))

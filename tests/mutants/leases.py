@@ -88,7 +88,7 @@ MUTANTS = [
         name="take a chunk that was lost into a batch",
         old="AND NOT c.reusable AND c.attempts = 0",
         new="AND NOT c.reusable",
-        tests=batches("chunks_that_were_lost_run_alone"),
+        tests=batches("a_batch_takes_no_chunk_that_was_lost"),
     ),
     BATCHES(
         name="upload each file before the next call",
