@@ -289,6 +289,18 @@ def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider,
     assert pages == [f"{head}| Bolt | 12.00 |", f"{head}| Nut | 13.00 |"]
 
 
+@pytest.mark.parametrize("order", ["thead tbody tfoot", "thead tfoot tbody", "tfoot thead tbody tfoot"])
+def test_the_foot_of_a_table_is_its_end(provider: LocalProvider, made: Maker, order: str) -> None:
+    """Before, all rows of `<tfoot>` were lost, such as the total of an invoice."""
+    rows = {"thead": "<tr><th>Item<th>EUR", "tbody": "<tr><td>Lamp<td>10.00", "tfoot": "<tr><td>Total<td>11.90"}
+    table = f"<table>{''.join(f'<{part}>{rows[part]}</{part}>' for part in order.split())}</table>"
+    content = f"<!DOCTYPE html><html>{table}<p>Text<table><tr><td>Nested:{table}<tr><td>End</table>"
+    text = convert(provider, made(content.encode(), DocumentFormat.HTML))[0].markdown
+    lines = ["| Item | EUR |", "| --- | --- |", "| Lamp | 10.00 |", *["| Total | 11.90 |"] * order.count("tfoot")]
+    assert "\n".join([*lines, "", "Text"]) in text
+    assert f"| Nested: Item EUR Lamp 10.00{' Total 11.90' * order.count('tfoot')} |" in re.sub(" +", " ", text)
+
+
 # ---- Bombs ----------------------------------------------------------------------------------------------------------
 SPACE = hostile_office.paragraph(b" " * 60_000_000)
 NESTED = 100_000

@@ -35,6 +35,8 @@ def page(content: str, budget: TextBudget) -> OfficePage:
     root = parse(content)
     is_hidden = remove_hidden(root)
     count_cells(root, budget)
+    for foot in list(root.iter("tfoot")):
+        end_table(foot)
     for each in root.iter("sup"):
         each.text = f"^{each.text or ''}"
     etree.strip_tags(root, *INLINE)
@@ -72,6 +74,13 @@ def remove_hidden(root: Any) -> bool:
             if each.getparent() is not None:
                 each.drop_tree()
     return had_text
+
+
+def end_table(foot: Any) -> None:
+    """Turn a foot into the last body of its table: docling omits feet, which may also be before the bodies."""
+    foot.tag = "tbody"
+    if (table := foot.getparent()).tag == "table":
+        table.append(foot)
 
 
 def is_layout(table: Any) -> bool:
