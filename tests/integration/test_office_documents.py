@@ -301,6 +301,68 @@ def test_the_foot_of_a_table_is_its_end(provider: LocalProvider, made: Maker, or
     assert f"| Nested: Item EUR Lamp 10.00{' Total 11.90' * order.count('tfoot')} |" in re.sub(" +", " ", text)
 
 
+def run(text: str) -> str:
+    return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def control(content: str, properties: str = "") -> str:
+    return f"<w:sdt><w:sdtPr>{properties}</w:sdtPr><w:sdtContent>{content}</w:sdtContent></w:sdt>"
+
+
+def custom(content: str) -> str:
+    return f'<w:customXml w:element="x"><w:customXmlPr/>{content}</w:customXml>'
+
+
+def cell(text: str) -> str:
+    return f"<w:tc><w:p>{run(text)}</w:p></w:tc>"
+
+
+def row(*texts: str) -> str:
+    return f"<w:tr>{''.join(map(cell, texts))}</w:tr>"
+
+
+RUBY = f"<w:r><w:ruby><w:rubyPr/><w:rt>{run('tanaka')}</w:rt><w:rubyBase>{run('田中')}</w:rubyBase></w:ruby></w:r>"
+CHECKBOX = '<w14:checkbox xmlns:w14="http://schemas.microsoft.com/office/word/2010/wordml"><w14:checked w14:val="1"/>'
+WRAPPED = {
+    "rows": (
+        (
+            f"<w:tbl>{row('Item', 'EUR')}{control(control(row('Lamp', '10.00')) + row('Desk', '90.00'))}"
+            f"{custom(row('Sum', '100.00'))}</w:tbl>"
+        ),
+        "| Item | EUR |\n| --- | --- |\n| Lamp | 10.00 |\n| Desk | 90.00 |\n| Sum | 100.00 |",
+    ),
+    "cells": (
+        (
+            f"<w:tbl><w:tr>{control(control(cell('Item')))}{custom(cell('EUR'))}</w:tr>"
+            f"<w:tr>{cell('Lamp')}{control(cell('10.00'))}</w:tr></w:tbl>"
+        ),
+        "| Item | EUR |\n| --- | --- |\n| Lamp | 10.00 |",
+    ),
+    "blocks": (custom(f"<w:p>{run('Clause')}</w:p>") + control(f"<w:p>{run('66.00')}</w:p>"), "Clause\n\n66.00"),
+    "runs": (f"<w:p>{run('a ')}{custom(run('b '))}{control(custom(run('c')))}{run(' d')}</w:p>", "a b c d"),
+    "a check box": (f"<w:p>{control(run('☒'), f'{CHECKBOX}</w14:checkbox>')}{run(' Paid')}</w:p>", "- [x] Paid"),
+    "moved text": (
+        (
+            f"<w:p>{run('Pay ')}<w:moveTo w:id='1'>{run('750.00 EUR')}</w:moveTo>{run(' net')}</w:p>"
+            f"<w:p>{run('Then')}<w:moveFrom w:id='2'>{run('750.00 EUR')}</w:moveFrom></w:p>"
+        ),
+        "Pay 750.00 EUR net\n\nThen",
+    ),
+    "directions": (
+        f"<w:p>{run('a ')}<w:bdo w:val='rtl'>{run('88.00')}</w:bdo><w:dir w:val='rtl'>{run(' 77.00')}</w:dir></w:p>",
+        "a 88.00 77.00",
+    ),
+    "ruby": (f"<w:p>{run('Name ')}{RUBY}{run(' san')}</w:p>", "Name 田中 san"),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), WRAPPED.values(), ids=WRAPPED)
+def test_wrapped_text_of_word_is_read(provider: LocalProvider, made: Maker, body: str, expected: str) -> None:
+    """Before, docling omitted it without a warning."""
+    content = hostile_office.docx(body.encode())
+    assert convert(provider, made(content, DocumentFormat.DOCX))[0].markdown == f"<!-- page: 1 -->\n\n{expected}\n\n"
+
+
 # ---- Bombs ----------------------------------------------------------------------------------------------------------
 SPACE = hostile_office.paragraph(b" " * 60_000_000)
 NESTED = 100_000

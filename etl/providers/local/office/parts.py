@@ -19,6 +19,11 @@ from etl.providers.local.office.xml import attribute, child, children, local_nam
 FORMATTING = tuple(f"{{*}}{name}" for name in (
     "b", "bCs", "i", "iCs", "u", "strike", "dstrike", "vertAlign", "highlight", "color", "rFonts", "sz", "szCs",
 ))  # fmt: skip
+# Elements that docling omits with the rows, cells, or runs in them, and parts that are not displayed in their place.
+WRAPPERS = tuple(f"{{*}}{name}" for name in (
+    "hyperlink", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase",
+))  # fmt: skip
+NOT_TEXT = ("{*}moveFrom", "{*}customXmlPr", "{*}rubyPr", "{*}rt")
 OFF = frozenset({"0", "false", "off", "none"})
 # Pictures of at least these areas may be scans. Logos are smaller. 360,000 EMU are a centimeter.
 LARGE_PICTURE, LARGE_ON_SLIDE = 60, 120  # square centimeters
@@ -81,7 +86,7 @@ def remove_external(root: Any, _budget: TextBudget) -> None:
 
 # ---- Word -----------------------------------------------------------------------------------------------------------
 def mark_word(root: Any, _budget: TextBudget) -> None:
-    etree.strip_tags(root, "{*}hyperlink")
+    unwrap(root)
     for table in root.iter("{*}tbl"):
         add_grid(table)
     for properties in root.iter("{*}rPr"):
@@ -89,6 +94,24 @@ def mark_word(root: Any, _budget: TextBudget) -> None:
             etree.strip_elements(properties, *FORMATTING)
     for each in list(root.iter(*MARKED)):
         MARKED[f"{{*}}{local_name(each)}"](each)
+
+
+def unwrap(root: Any) -> None:
+    """Remove the elements around text that docling omits with the text. It reads check boxes only as controls."""
+    etree.strip_elements(root, *NOT_TEXT, with_tail=False)
+    for base in root.iter("{*}rubyBase"):
+        etree.strip_elements(base, "{*}rPr", with_tail=False)
+        etree.strip_tags(base, "{*}r")
+    controls = [each for each in root.iter("{*}sdt") if not is_checkbox(each)]
+    for each in controls:
+        content = child(each, "sdtContent")
+        each[:] = list(content) if content is not None else []
+        each.tag = "unwrapped"
+    etree.strip_tags(root, "unwrapped", *WRAPPERS)
+
+
+def is_checkbox(control: Any) -> bool:
+    return child(control, "sdtPr", "checkbox") is not None and child(control, "sdtContent", "r") is not None
 
 
 def add_grid(table: Any) -> None:
