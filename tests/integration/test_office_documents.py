@@ -203,6 +203,69 @@ def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(provider:
     assert warnings == [("attachment_not_read", 1), ("hidden_text", 1)]
 
 
+def mail_of(kind: str, *parts: str) -> str:
+    """Return a part with these parts."""
+    boundary = f"b{hash((kind, parts))}"
+    body = "".join(f"--{boundary}\n{part}\n" for part in parts)
+    return f"Content-Type: multipart/{kind}; boundary={boundary}\n\n{body}--{boundary}--\n"
+
+
+def part_of(kind: str, text: str, disposition: str = "") -> str:
+    header = f"Content-Disposition: {disposition}\n" if disposition else ""
+    return f"Content-Type: {kind}\n{header}\n{text}"
+
+
+PLAIN, ONE, TWO = (
+    part_of("text/plain", "plain 1.11"),
+    part_of("text/html", "<p>one 2.22</p>"),
+    part_of("text/html; charset=utf-8", "<p>two 3.33</p>", "inline"),
+)
+PDF = part_of("application/pdf", "%PDF", 'inline; filename="bill.pdf"')
+NOTES = part_of("text/plain", "notes", "attachment; filename=notes.txt")
+BILL, NOTE = "Attachment: bill.pdf (4 bytes)", "Attachment: notes.txt (5 bytes)"
+MAILS = {
+    "one part": (PLAIN, ["plain 1.11"]),
+    "texts of both types": (mail_of("mixed", PLAIN, ONE, TWO), ["plain 1.11", "one 2.22", "two 3.33"]),
+    "texts around a file": (mail_of("mixed", ONE, PDF, TWO), ["one 2.22", BILL, "two 3.33"]),
+    "a text as an attachment": (mail_of("mixed", PLAIN, NOTES), ["plain 1.11", NOTE]),
+    "alternatives": (mail_of("alternative", PLAIN, ONE), ["one 2.22"]),
+    "alternatives in the other order": (mail_of("alternative", ONE, PLAIN), ["one 2.22"]),
+    "an alternative with two texts": (
+        mail_of("alternative", PLAIN, mail_of("mixed", ONE, PDF, TWO)),
+        ["one 2.22", BILL, "two 3.33"],
+    ),
+    "a file in the other alternative": (
+        mail_of("alternative", mail_of("mixed", PLAIN, NOTES, PDF), ONE),
+        [NOTE, BILL, "one 2.22"],
+    ),
+    "alternatives and a text": (mail_of("mixed", mail_of("alternative", PLAIN, ONE), TWO), ["one 2.22", "two 3.33"]),
+    "parts of a text": (
+        mail_of("mixed", mail_of("related", ONE, TWO, PDF), PLAIN),
+        ["one 2.22", "two 3.33", BILL, "plain 1.11"],
+    ),
+    "a signed text": (mail_of("signed", mail_of("mixed", PLAIN, PDF), NOTES), ["plain 1.11", BILL, NOTE]),
+    "messages": (
+        mail_of("digest", f"\nSubject: A\n{PLAIN}", f"\nSubject: B\n{ONE}"),
+        ["## Attached message", "Subject: A", "plain 1.11", "## Attached message", "Subject: B", "one 2.22"],
+    ),
+    "an invitation": (mail_of("alternative", PLAIN, ONE, part_of("text/calendar", "DTSTART")), ["one 2.22"]),
+    "another type of text": (mail_of("mixed", PLAIN, part_of("text/csv", "a,b")), ["plain 1.11", "a,b"]),
+    "a file alone": (PDF, [BILL]),
+    "no parts": ("Content-Type: multipart/mixed; boundary=b\n\nplain 1.11", ["plain 1.11"]),
+}
+
+
+@pytest.mark.parametrize(("mail", "expected"), MAILS.values(), ids=MAILS)
+def test_all_displayed_texts_of_a_mail_are_read(
+    provider: LocalProvider, made: Maker, mail: str, expected: list[str]
+) -> None:
+    """Before, one text was read and the others were lost or attachments (RFC 2046, RFC 2183)."""
+    content = f"From: a@example.com\nMIME-Version: 1.0\n{mail}".encode()
+    result, warnings = convert(provider, made(content, DocumentFormat.EML))
+    assert result.markdown.strip().split("\n\n")[2:] == expected
+    assert ("attachment_not_read", 1) in warnings or not any("Attachment:" in each for each in expected)
+
+
 def test_delimited_text_is_a_table(provider: LocalProvider, made: Maker) -> None:
     text = 'Datum;Konto;Betrag\n29.02.2024;"Erlöse; Inland";1.234,50 €\n'
     result, _ = convert(provider, made(text.encode("cp1252"), DocumentFormat.CSV))
