@@ -5,6 +5,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from etl.providers.local.office.workbook import Workbook
 from etl.providers.local.pages import DocumentLimits
 from tests import samples
 from tests.samples import hostile, hostile_office
+from tests.unit.test_citations import citations
 
 SAMPLES = Path(samples.__file__).parent / "office"
 TABLE = "| Item | Quantity | Amount |\n| --- | --- | --- |\n| Steel brackets, 40 mm | 120 | 378.00 |"
@@ -424,6 +426,60 @@ def test_wrapped_text_of_word_is_read(provider: LocalProvider, made: Maker, body
     """Before, docling omitted it without a warning."""
     content = hostile_office.docx(body.encode())
     assert convert(provider, made(content, DocumentFormat.DOCX))[0].markdown == f"<!-- page: 1 -->\n\n{expected}\n\n"
+
+
+def struck(text: str, *properties: str) -> str:
+    formats = "".join(f"<w:{each}/>" for each in properties or ("strike",))
+    return f'<w:r><w:rPr>{formats}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+BREAK = "<w:r><w:rPr><w:strike/></w:rPr><w:t>77.00</w:t><w:br w:type='page'/><w:t>77.00</w:t></w:r>"
+STRUCK_IN_WORD = {
+    "strike": (run("Was ") + struck("77.00") + run(" EUR"), "Was ~~77.00~~ EUR"),
+    "dstrike": (run("Was ") + struck("77.00", "dstrike"), "Was ~~77.00~~"),
+    "runs": (run("Was") + struck(" 7") + struck("7.00 ", "b", "strike") + run("EUR"), "Was ~~77.00~~ EUR"),
+    "words": (struck("Was ") + struck("77.00"), "~~Was 77.00~~"),
+    "a break": (BREAK, "~~77.00~~\n\n<!-- page: 2 -->\n\n~~77.00~~"),
+    "ruby": (RUBY.replace("<w:r><w:t", "<w:r><w:rPr><w:strike/></w:rPr><w:t"), "~~田中~~"),
+    "off": (run("Was ") + struck("80.00", 'strike w:val="0"', 'dstrike w:val="false"'), "Was 80.00"),
+}
+STRUCK_IN_HTML = {
+    "s": ("<p>Was <s>77.00</s> EUR", "Was ~~77.00~~ EUR"),
+    "strike": ("<p>Was <strike>77.00 </strike>EUR", "Was ~~77.00~~ EUR"),
+    "del": ("<p>Was <del>7<b>7</b>.00</del> EUR", "Was ~~77.00~~ EUR"),
+    "a style": ("<p>Was <span style='Text-Decoration: red line-through'>77.00</span>", "Was ~~77.00~~"),
+    "blocks": ("<del><p>Was 77.00<p>EUR</del>", "~~Was 77.00~~\n\n~~EUR~~"),
+    "nested": ("<p><s>Was <del>77.00</del></s> EUR", "~~Was 77.00~~ EUR"),
+    "breaks": ("<pre><s>Was 77.00\n  EUR</s></pre>", "```\n~~Was 77.00~~\n  ~~EUR~~\n```"),
+    "a row": (
+        "<table><tr><th>Item<th>EUR<tr style='text-decoration-line:line-through'><td>Was<td>77.00</table>",
+        "| Item | EUR |\n| --- | --- |\n| ~~Was~~ | ~~77.00~~ |",
+    ),
+    "off": ("<p>Was <span style='text-decoration: none'>80.00</span>", "Was 80.00"),
+    "much text": (f"<p><s>77.00 {'word ' * 200}</s>", f"~~77.00 {'word ' * 199}word~~"),
+}
+STRUCK = {
+    **{
+        f"Word: {name}": (hostile_office.docx(f"<w:p>{body}</w:p>".encode()), DocumentFormat.DOCX, expected)
+        for name, (body, expected) in STRUCK_IN_WORD.items()
+    },
+    **{
+        f"HTML: {name}": (f"<!DOCTYPE html><html>{body}".encode(), DocumentFormat.HTML, expected)
+        for name, (body, expected) in STRUCK_IN_HTML.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("content", "kind", "expected"), STRUCK.values(), ids=STRUCK)
+def test_struck_text_is_marked_and_not_cited_as_certain(
+    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, expected: str
+) -> None:
+    """Before, it was like other text."""
+    markdown = convert(provider, made(content, kind))[0].markdown
+    assert markdown.removeprefix("<!-- page: 1 -->").strip() == expected
+    found = citations({"was": Decimal("77.00"), "now": Decimal("80.00")}, pages=[expected])
+    assert found["/was"]["match"] == ("ambiguous" if "77.00" in expected else "not_found")
+    assert found["/now"]["match"] == ("exact" if "80.00" in expected else "not_found")
 
 
 # ---- Bombs ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from etl.core.errors import FileCorrupt, FileEncrypted
 from etl.core.formats import DocumentFormat
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.bounds import TextBudget
-from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK
+from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK, STRUCK, STRUCK_END
 from etl.providers.local.office.xml import attribute, child, children, local_name, namespace, number, parse
 
 # Character formatting, at whose boundaries docling separates words, although it may also change within a word.
@@ -86,6 +86,9 @@ def remove_external(root: Any, _budget: TextBudget) -> None:
 
 # ---- Word -----------------------------------------------------------------------------------------------------------
 def mark_word(root: Any, _budget: TextBudget) -> None:
+    for properties in root.iter("{*}rPr"):
+        if any(is_on(each) for each in children(properties, "strike", "dstrike")):
+            mark_struck(properties.getparent())
     unwrap(root)
     for table in root.iter("{*}tbl"):
         add_grid(table)
@@ -94,6 +97,13 @@ def mark_word(root: Any, _budget: TextBudget) -> None:
             etree.strip_elements(properties, *FORMATTING)
     for each in list(root.iter(*MARKED)):
         MARKED[f"{{*}}{local_name(each)}"](each)
+
+
+def mark_struck(run: Any) -> None:
+    texts = [each for each in children(run, "t") if each.text]
+    if texts:
+        texts[0].text = STRUCK + texts[0].text
+        texts[-1].text += STRUCK_END
 
 
 def unwrap(root: Any) -> None:

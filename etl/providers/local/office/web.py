@@ -1,5 +1,6 @@
 """HTML: checked, and without invisible content. Links and pictures are not followed."""
 
+import codecs
 import re
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ from etl.core.errors import FileCorrupt, TooDeep
 from etl.core.formats import DocumentFormat
 from etl.providers.local.office import conversion, markdown
 from etl.providers.local.office.bounds import MAX_SPAN, TextBudget
-from etl.providers.local.office.pages import HIDDEN, OfficePage
+from etl.providers.local.office.pages import HIDDEN, STRUCK, STRUCK_END, OfficePage
 from etl.providers.local.office.xml import number
 
 SKIPPED = (
@@ -23,6 +24,8 @@ INLINE = (
     "a", "abbr", "b", "big", "cite", "del", "dfn", "em", "font", "i", "ins", "mark", "q", "s", "small", "span",
     "strike", "strong", "sub", "sup", "u",
 )  # fmt: skip
+STRUCK_TAGS = frozenset({"s", "del", "strike"})
+STRUCK_STYLE = re.compile(r"text-decoration(?:-line)?\s*:[^;]*line-through", re.IGNORECASE)
 INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])", re.IGNORECASE)
 # The encoding that a file names, and the encodings that browsers use for some names.
 CHARSET, NAMED_WITHIN = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE), 2_048
@@ -37,13 +40,15 @@ def page(content: str, budget: TextBudget) -> OfficePage:
     count_cells(root, budget)
     for foot in list(root.iter("tfoot")):
         end_table(foot)
+    mark_struck(root)
     for each in root.iter("sup"):
         each.text = f"^{each.text or ''}"
     etree.strip_tags(root, *INLINE)
     for each in list(root.iter("header", "footer", "nav", "table")):
         if each.tag != "table" or is_layout(each):
             dissolve(each)
-    source = etree.tostring(root, encoding="utf-8", method="html")
+    # Without the mark, docling guesses the encoding.
+    source = codecs.BOM_UTF8 + etree.tostring(root, encoding="utf-8", method="html")
     found = conversion.pages(DocumentFormat.HTML, source, budget)
     warnings = frozenset({HIDDEN} if is_hidden else ()).union(*(each.warnings for each in found))
     return OfficePage(text=markdown.join(each.text for each in found), warnings=warnings)
@@ -74,6 +79,18 @@ def remove_hidden(root: Any) -> bool:
             if each.getparent() is not None:
                 each.drop_tree()
     return had_text
+
+
+def mark_struck(root: Any) -> None:
+    """Mark the text that is struck through, also by an element around."""
+    struck: set[Any] = set()
+    for each in root.iter("*"):
+        is_within = each.getparent() in struck
+        if is_within and each.tail:
+            each.tail = f"{STRUCK}{each.tail}{STRUCK_END}"
+        if is_within or each.tag in STRUCK_TAGS or STRUCK_STYLE.search(each.get("style") or ""):
+            struck.add(each)
+            each.text = f"{STRUCK}{each.text}{STRUCK_END}" if each.text else None
 
 
 def end_table(foot: Any) -> None:
