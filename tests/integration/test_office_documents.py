@@ -15,6 +15,9 @@ import xlsxwriter
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.styles import Font
+from pptx import Presentation
+from pptx.chart.data import BubbleChartData, XyChartData
+from pptx.enum.chart import XL_CHART_TYPE
 from structlog.testing import capture_logs
 
 from etl.core import errors
@@ -480,6 +483,50 @@ def test_struck_text_is_marked_and_not_cited_as_certain(
     found = citations({"was": Decimal("77.00"), "now": Decimal("80.00")}, pages=[expected])
     assert found["/was"]["match"] == ("ambiguous" if "77.00" in expected else "not_found")
     assert found["/now"]["match"] == ("exact" if "80.00" in expected else "not_found")
+
+
+def test_numbered_paragraphs_and_ruby_text_of_opendocument_are_read(provider: LocalProvider, made: Maker) -> None:
+    """Before, the paragraphs were lost, and readings were joined to their words."""
+    body = (
+        "<text:numbered-paragraph><text:number>1.</text:number><text:p>Clause 4.17</text:p></text:numbered-paragraph>"
+        "<text:numbered-paragraph><text:h text:outline-level='1'>Price</text:h></text:numbered-paragraph>"
+        "<text:p>Name <text:ruby><text:ruby-base>田中</text:ruby-base><text:ruby-text>tanaka</text:ruby-text>"
+        "</text:ruby> san</text:p>"
+    )
+    text = convert(provider, made(hostile_office.odt(body.encode()), DocumentFormat.ODT))[0].markdown
+    assert text == "<!-- page: 1 -->\n\nClause 4.17\n\n## Price\n\nName 田中 san\n\n"
+
+
+def test_charts_have_the_coordinates_of_their_points(provider: LocalProvider, made: Maker) -> None:
+    """Before, x values and the sizes of bubbles were lost."""
+    presentation = Presentation()
+    shapes = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes
+    scatter, bubbles = XyChartData(), BubbleChartData()
+    for number in (1, 2):
+        series = scatter.add_series(f"S{number}")
+        series.add_data_point(number + 0.5, number * 10)
+    bubbles.add_series("B").add_data_point(3.5, 30, 99)
+    shapes.add_chart(XL_CHART_TYPE.XY_SCATTER, 0, 0, 9, 9, scatter)
+    shapes.add_chart(XL_CHART_TYPE.BUBBLE, 0, 0, 9, 9, bubbles)
+    content = io.BytesIO()
+    presentation.save(content)
+    text = re.sub(" +", " ", convert(provider, made(content.getvalue(), DocumentFormat.PPTX))[0].markdown)
+    assert "| S1 (x) | S1 | S2 (x) | S2 |\n|---|---|---|---|---|\n| | 1.5 | 10 | 2.5 | 20 |" in text
+    assert "| B (x) | B | B (size) |\n|---|---|---|---|\n| | 3.5 | 30 | 99 |" in text
+
+
+def test_items_of_html_lists_have_their_numbers(provider: LocalProvider, made: Maker) -> None:
+    lists = "<ol><li value=7>a<li>b<ol><li value='3'>c</ol><li value=x>d</ol><ol start=4><li>e<li value=9>f</ol>"
+    text = convert(provider, made(f"<!DOCTYPE html><html>{lists}".encode(), DocumentFormat.HTML))[0].markdown
+    assert re.findall(r"(\d+)\. ([a-f])", text) == [*zip("783949", "abcdef", strict=True)]
+
+
+@pytest.mark.parametrize("line", ["sep=;\r\n", "\ufeffsep=;\n", '"SEP=;"\n'])
+def test_the_delimiter_that_a_table_names_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
+    """Excel reads and writes this line. Before, it was the head of the table."""
+    text = f"{line}a,b;1,50\nc,d;2,50\n"
+    result, _ = convert(provider, made(text.encode(), DocumentFormat.CSV))
+    assert "-->\n\n| a,b | 1,50 |\n| --- | --- |\n| c,d | 2,50 |\n" in result.markdown
 
 
 # ---- Bombs ----------------------------------------------------------------------------------------------------------

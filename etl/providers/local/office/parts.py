@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from io import BytesIO
 from typing import Any
 
@@ -31,8 +32,10 @@ EMU = 360_000
 UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "px": 2.54 / 96}
 HIDDEN_ROWS = frozenset({"collapse", "filter"})
 FEW_COLUMNS = 1_000  # more are the unused rest of a sheet, which programs also hide
+WRAPPERS_OF_TEXT = ("span", "a", "ruby", "ruby-base", "numbered-paragraph")
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+POINT = {"xVal": "x", "bubbleSize": "size"}  # the coordinates of points in charts that are not their value
 TEXT_BOX = (
     '<p:sp xmlns:p="{0}" xmlns:a="{1}"><p:nvSpPr><p:cNvPr id="0" name=""/><p:cNvSpPr txBox="1"/><p:nvPr/></p:nvSpPr>'
     "<p:spPr/><p:txBody><a:bodyPr/><a:p><a:r><a:t/></a:r></a:p></p:txBody></p:sp>"
@@ -71,6 +74,8 @@ def marker(kind: DocumentFormat, name: str) -> Callable[[Any, TextBudget], None]
     """Return the function that marks a part of a document."""
     if name.endswith(".rels"):
         return remove_external
+    if name.startswith(("ppt/charts/", "word/charts/")):
+        return mark_chart
     if kind == DocumentFormat.DOCX:
         return mark_word if name.startswith("word/") and name.count("/") == 1 else None
     if kind == DocumentFormat.PPTX:
@@ -224,9 +229,29 @@ def mark_slide(root: Any, _budget: TextBudget) -> None:
             picture.getparent().replace(picture, box)
 
 
+# ---- Charts ---------------------------------------------------------------------------------------------------------
+def mark_chart(root: Any, _budget: TextBudget) -> None:
+    """Turn the coordinates of points into series: of each series, docling reads only the values."""
+    for series in list(root.iter("{*}ser")):
+        for values in list(children(series, *POINT)):
+            label = POINT[local_name(values)]
+            if child(values, "strRef") is not None:
+                values.tag = f"{{{namespace(values)}}}cat"
+                continue
+            added = deepcopy(series)
+            for each in list(children(added, "yVal", *POINT)):
+                added.remove(each)
+            for each in added.iterfind("{*}tx//{*}v"):
+                each.text = f"{each.text} ({label})"
+            values.tag = f"{{{namespace(values)}}}yVal"
+            added.append(values)
+            (series.addprevious if label == "x" else series.addnext)(added)
+
+
 # ---- OpenDocument ---------------------------------------------------------------------------------------------------
 def mark_open_document(root: Any, budget: TextBudget) -> None:
-    etree.strip_tags(root, f"{{{TEXT}}}span", f"{{{TEXT}}}a")
+    etree.strip_elements(root, f"{{{TEXT}}}ruby-text", with_tail=False)
+    etree.strip_tags(root, *(f"{{{TEXT}}}{name}" for name in WRAPPERS_OF_TEXT))
     breaks = {
         attribute(style, "name")
         for style in children(child(root, "automatic-styles"), "style")

@@ -41,6 +41,8 @@ def page(content: str, budget: TextBudget) -> OfficePage:
     for foot in list(root.iter("tfoot")):
         end_table(foot)
     mark_struck(root)
+    for each in root.iter("ol"):
+        number_items(each)
     for each in root.iter("sup"):
         each.text = f"^{each.text or ''}"
     etree.strip_tags(root, *INLINE)
@@ -91,6 +93,16 @@ def mark_struck(root: Any) -> None:
         if is_within or each.tag in STRUCK_TAGS or STRUCK_STYLE.search(each.get("style") or ""):
             struck.add(each)
             each.text = f"{STRUCK}{each.text}{STRUCK_END}" if each.text else None
+
+
+def number_items(ordered: Any) -> None:
+    """Write the numbers of items as markers, which docling reads, from the first item with a `value`."""
+    following = 0
+    for item in ordered.iterchildren("li"):
+        following = number(item.get("value", "")) or following
+        if following:
+            item.set("style", f"list-style-type: '{following}.'")
+            following += 1
 
 
 def end_table(foot: Any) -> None:
