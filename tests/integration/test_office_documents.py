@@ -307,10 +307,11 @@ RUNS = [
     (hostile_office.docx(b"<w:p>" + WORD_RUNS + b"</w:p>"), DocumentFormat.DOCX),
     (hostile_office.odt(b"<text:p>INV-<text:span>2024</text:span>-17</text:p>"), DocumentFormat.ODT),
     (b"<html><p>INV-<b>2024</b>-17", DocumentFormat.HTML),
+    (b"<html><p>INV-<wbr><ruby>2024<rp>(</rp><rt><i>year</i></rt><rp>)</rp></ruby>-<bdi>17</bdi>", DocumentFormat.HTML),
 ]
 
 
-@pytest.mark.parametrize(("content", "kind"), RUNS, ids=[str(kind) for _, kind in RUNS])
+@pytest.mark.parametrize(("content", "kind"), RUNS, ids=[f"{kind} {at}" for at, (_, kind) in enumerate(RUNS)])
 def test_words_in_which_the_formatting_changes_stay_whole(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat
 ) -> None:

@@ -21,8 +21,8 @@ SKIPPED = (
 )  # fmt: skip
 # Character formatting, at whose boundaries docling separates words, although it may also change within a word.
 INLINE = (
-    "a", "abbr", "b", "big", "cite", "del", "dfn", "em", "font", "i", "ins", "mark", "q", "s", "small", "span",
-    "strike", "strong", "sub", "sup", "u",
+    "a", "abbr", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins", "mark", "nobr", "q",
+    "rb", "ruby", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "var", "wbr",
 )  # fmt: skip
 STRUCK_TAGS = frozenset({"s", "del", "strike"})
 STRUCK_STYLE = re.compile(r"text-decoration(?:-line)?\s*:[^;]*line-through", re.IGNORECASE)
@@ -46,6 +46,9 @@ def page(content: str, budget: TextBudget) -> OfficePage:
     for each in root.iter("sup"):
         each.text = f"^{each.text or ''}"
     etree.strip_tags(root, *INLINE)
+    for each in list(root.iter("rt", "rp")):  # readings of words, unless a missing end tag makes them contain more
+        if len(each) == 0:
+            each.drop_tree()
     for each in list(root.iter("header", "footer", "nav", "table")):
         if each.tag != "table" or is_layout(each):
             dissolve(each)
