@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import pytest
@@ -16,7 +17,7 @@ from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.styles import Font
 from pptx import Presentation
-from pptx.chart.data import BubbleChartData, XyChartData
+from pptx.chart import data as chart_data
 from pptx.enum.chart import XL_CHART_TYPE
 from structlog.testing import capture_logs
 
@@ -227,35 +228,35 @@ PLAIN, ONE, TWO = (
 )
 PDF = part_of("application/pdf", "%PDF", 'inline; filename="bill.pdf"')
 NOTES = part_of("text/plain", "notes", "attachment; filename=notes.txt")
-BILL, NOTE = "Attachment: bill.pdf (4 bytes)", "Attachment: notes.txt (5 bytes)"
+PDF_LINE, NOTES_LINE = "Attachment: bill.pdf (4 bytes)", "Attachment: notes.txt (5 bytes)"
 MAILS = {
     "one part": (PLAIN, ["plain 1.11"]),
     "texts of both types": (mail_of("mixed", PLAIN, ONE, TWO), ["plain 1.11", "one 2.22", "two 3.33"]),
-    "texts around a file": (mail_of("mixed", ONE, PDF, TWO), ["one 2.22", BILL, "two 3.33"]),
-    "a text as an attachment": (mail_of("mixed", PLAIN, NOTES), ["plain 1.11", NOTE]),
+    "texts around a file": (mail_of("mixed", ONE, PDF, TWO), ["one 2.22", PDF_LINE, "two 3.33"]),
+    "a text as an attachment": (mail_of("mixed", PLAIN, NOTES), ["plain 1.11", NOTES_LINE]),
     "alternatives": (mail_of("alternative", PLAIN, ONE), ["one 2.22"]),
     "alternatives in the other order": (mail_of("alternative", ONE, PLAIN), ["one 2.22"]),
     "an alternative with two texts": (
         mail_of("alternative", PLAIN, mail_of("mixed", ONE, PDF, TWO)),
-        ["one 2.22", BILL, "two 3.33"],
+        ["one 2.22", PDF_LINE, "two 3.33"],
     ),
     "a file in the other alternative": (
         mail_of("alternative", mail_of("mixed", PLAIN, NOTES, PDF), ONE),
-        [NOTE, BILL, "one 2.22"],
+        [NOTES_LINE, PDF_LINE, "one 2.22"],
     ),
     "alternatives and a text": (mail_of("mixed", mail_of("alternative", PLAIN, ONE), TWO), ["one 2.22", "two 3.33"]),
     "parts of a text": (
         mail_of("mixed", mail_of("related", ONE, TWO, PDF), PLAIN),
-        ["one 2.22", "two 3.33", BILL, "plain 1.11"],
+        ["one 2.22", "two 3.33", PDF_LINE, "plain 1.11"],
     ),
-    "a signed text": (mail_of("signed", mail_of("mixed", PLAIN, PDF), NOTES), ["plain 1.11", BILL, NOTE]),
+    "a signed text": (mail_of("signed", mail_of("mixed", PLAIN, PDF), NOTES), ["plain 1.11", PDF_LINE, NOTES_LINE]),
     "messages": (
         mail_of("digest", f"\nSubject: A\n{PLAIN}", f"\nSubject: B\n{ONE}"),
         ["## Attached message", "Subject: A", "plain 1.11", "## Attached message", "Subject: B", "one 2.22"],
     ),
     "an invitation": (mail_of("alternative", PLAIN, ONE, part_of("text/calendar", "DTSTART")), ["one 2.22"]),
     "another type of text": (mail_of("mixed", PLAIN, part_of("text/csv", "a,b")), ["plain 1.11", "a,b"]),
-    "a file alone": (PDF, [BILL]),
+    "a file alone": (PDF, [PDF_LINE]),
     "no parts": ("Content-Type: multipart/mixed; boundary=b\n\nplain 1.11", ["plain 1.11"]),
 }
 
@@ -502,7 +503,8 @@ def test_charts_have_the_coordinates_of_their_points(provider: LocalProvider, ma
     """Before, x values and the sizes of bubbles were lost."""
     presentation = Presentation()
     shapes = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes
-    scatter, bubbles = XyChartData(), BubbleChartData()
+    charts: Any = chart_data  # has no types
+    scatter, bubbles = charts.XyChartData(), charts.BubbleChartData()
     for number in (1, 2):
         series = scatter.add_series(f"S{number}")
         series.add_data_point(number + 0.5, number * 10)
