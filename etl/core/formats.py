@@ -88,6 +88,8 @@ HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,60}):")
 MAIL_HEADERS = frozenset({"date", "message-id", "mime-version", "received", "return-path", "content-type"})
 # Lines that are examined, and delimiters of text.
 MAX_HEADERS, MAX_ROWS, DELIMITERS = 200, 50, (",", ";", "\t", "|")
+# The first line of a table that names its delimiter for Excel.
+NAMED_DELIMITER = re.compile(r"""\ufeff?"?sep=([^\w\s"']|\t)"?(?:\r\n|\r|\n)""", re.IGNORECASE)
 BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
 PARTS = {"word/": DocumentFormat.DOCX, "ppt/": DocumentFormat.PPTX, "xl/": DocumentFormat.XLSX}
 PACKAGES = {
@@ -155,6 +157,8 @@ def delimiter_of(text: str, *, is_named: bool) -> str | None:
     `is_named`: whether the file's name is one of a table. Without such a name, three columns and rows are needed: lines
     of prose may have a comma each.
     """
+    if named := NAMED_DELIMITER.match(text):
+        return named[1]
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     complete = lines[:-1] if len(lines) > MAX_ROWS else lines  # the last one may be cut off
     return next((each for each in DELIMITERS if divides(complete[:MAX_ROWS], each, is_named=is_named)), None)

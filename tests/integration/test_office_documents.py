@@ -5,8 +5,10 @@ import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import pytest
@@ -14,6 +16,9 @@ import xlsxwriter
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.styles import Font
+from pptx import Presentation
+from pptx.chart import data as chart_data
+from pptx.enum.chart import XL_CHART_TYPE
 from structlog.testing import capture_logs
 
 from etl.core import errors
@@ -30,6 +35,7 @@ from etl.providers.local.office.workbook import Workbook
 from etl.providers.local.pages import DocumentLimits
 from tests import samples
 from tests.samples import hostile, hostile_office
+from tests.unit.test_citations import citations
 
 SAMPLES = Path(samples.__file__).parent / "office"
 TABLE = "| Item | Quantity | Amount |\n| --- | --- | --- |\n| Steel brackets, 40 mm | 120 | 378.00 |"
@@ -203,6 +209,69 @@ def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(provider:
     assert warnings == [("attachment_not_read", 1), ("hidden_text", 1)]
 
 
+def mail_of(kind: str, *parts: str) -> str:
+    """Return a part with these parts."""
+    boundary = f"b{hash((kind, parts))}"
+    body = "".join(f"--{boundary}\n{part}\n" for part in parts)
+    return f"Content-Type: multipart/{kind}; boundary={boundary}\n\n{body}--{boundary}--\n"
+
+
+def part_of(kind: str, text: str, disposition: str = "") -> str:
+    header = f"Content-Disposition: {disposition}\n" if disposition else ""
+    return f"Content-Type: {kind}\n{header}\n{text}"
+
+
+PLAIN, ONE, TWO = (
+    part_of("text/plain", "plain 1.11"),
+    part_of("text/html", "<p>one 2.22</p>"),
+    part_of("text/html; charset=utf-8", "<p>two 3.33</p>", "inline"),
+)
+PDF = part_of("application/pdf", "%PDF", 'inline; filename="bill.pdf"')
+NOTES = part_of("text/plain", "notes", "attachment; filename=notes.txt")
+PDF_LINE, NOTES_LINE = "Attachment: bill.pdf (4 bytes)", "Attachment: notes.txt (5 bytes)"
+MAILS = {
+    "one part": (PLAIN, ["plain 1.11"]),
+    "texts of both types": (mail_of("mixed", PLAIN, ONE, TWO), ["plain 1.11", "one 2.22", "two 3.33"]),
+    "texts around a file": (mail_of("mixed", ONE, PDF, TWO), ["one 2.22", PDF_LINE, "two 3.33"]),
+    "a text as an attachment": (mail_of("mixed", PLAIN, NOTES), ["plain 1.11", NOTES_LINE]),
+    "alternatives": (mail_of("alternative", PLAIN, ONE), ["one 2.22"]),
+    "alternatives in the other order": (mail_of("alternative", ONE, PLAIN), ["one 2.22"]),
+    "an alternative with two texts": (
+        mail_of("alternative", PLAIN, mail_of("mixed", ONE, PDF, TWO)),
+        ["one 2.22", PDF_LINE, "two 3.33"],
+    ),
+    "a file in the other alternative": (
+        mail_of("alternative", mail_of("mixed", PLAIN, NOTES, PDF), ONE),
+        [NOTES_LINE, PDF_LINE, "one 2.22"],
+    ),
+    "alternatives and a text": (mail_of("mixed", mail_of("alternative", PLAIN, ONE), TWO), ["one 2.22", "two 3.33"]),
+    "parts of a text": (
+        mail_of("mixed", mail_of("related", ONE, TWO, PDF), PLAIN),
+        ["one 2.22", "two 3.33", PDF_LINE, "plain 1.11"],
+    ),
+    "a signed text": (mail_of("signed", mail_of("mixed", PLAIN, PDF), NOTES), ["plain 1.11", PDF_LINE, NOTES_LINE]),
+    "messages": (
+        mail_of("digest", f"\nSubject: A\n{PLAIN}", f"\nSubject: B\n{ONE}"),
+        ["## Attached message", "Subject: A", "plain 1.11", "## Attached message", "Subject: B", "one 2.22"],
+    ),
+    "an invitation": (mail_of("alternative", PLAIN, ONE, part_of("text/calendar", "DTSTART")), ["one 2.22"]),
+    "another type of text": (mail_of("mixed", PLAIN, part_of("text/csv", "a,b")), ["plain 1.11", "a,b"]),
+    "a file alone": (PDF, [PDF_LINE]),
+    "no parts": ("Content-Type: multipart/mixed; boundary=b\n\nplain 1.11", ["plain 1.11"]),
+}
+
+
+@pytest.mark.parametrize(("mail", "expected"), MAILS.values(), ids=MAILS)
+def test_all_displayed_texts_of_a_mail_are_read(
+    provider: LocalProvider, made: Maker, mail: str, expected: list[str]
+) -> None:
+    """Before, one text was read and the others were lost or attachments (RFC 2046, RFC 2183)."""
+    content = f"From: a@example.com\nMIME-Version: 1.0\n{mail}".encode()
+    result, warnings = convert(provider, made(content, DocumentFormat.EML))
+    assert result.markdown.strip().split("\n\n")[2:] == expected
+    assert ("attachment_not_read", 1) in warnings or not any("Attachment:" in each for each in expected)
+
+
 def test_delimited_text_is_a_table(provider: LocalProvider, made: Maker) -> None:
     text = 'Datum;Konto;Betrag\n29.02.2024;"Erlöse; Inland";1.234,50 €\n'
     result, _ = convert(provider, made(text.encode("cp1252"), DocumentFormat.CSV))
@@ -239,10 +308,11 @@ RUNS = [
     (hostile_office.docx(b"<w:p>" + WORD_RUNS + b"</w:p>"), DocumentFormat.DOCX),
     (hostile_office.odt(b"<text:p>INV-<text:span>2024</text:span>-17</text:p>"), DocumentFormat.ODT),
     (b"<html><p>INV-<b>2024</b>-17", DocumentFormat.HTML),
+    (b"<html><p>INV-<wbr><ruby>2024<rp>(</rp><rt><i>year</i></rt><rp>)</rp></ruby>-<bdi>17</bdi>", DocumentFormat.HTML),
 ]
 
 
-@pytest.mark.parametrize(("content", "kind"), RUNS, ids=[str(kind) for _, kind in RUNS])
+@pytest.mark.parametrize(("content", "kind"), RUNS, ids=[f"{kind} {at}" for at, (_, kind) in enumerate(RUNS)])
 def test_words_in_which_the_formatting_changes_stay_whole(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat
 ) -> None:
@@ -287,6 +357,179 @@ def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider,
     pages = [result.markdown[page.start : page.end].strip() for page in result.pages]
     head = "| Item | Price |\n| --- | --- |\n"
     assert pages == [f"{head}| Bolt | 12.00 |", f"{head}| Nut | 13.00 |"]
+
+
+@pytest.mark.parametrize("order", ["thead tbody tfoot", "thead tfoot tbody", "tfoot thead tbody tfoot"])
+def test_the_foot_of_a_table_is_its_end(provider: LocalProvider, made: Maker, order: str) -> None:
+    """Before, all rows of `<tfoot>` were lost, such as the total of an invoice."""
+    rows = {"thead": "<tr><th>Item<th>EUR", "tbody": "<tr><td>Lamp<td>10.00", "tfoot": "<tr><td>Total<td>11.90"}
+    table = f"<table>{''.join(f'<{part}>{rows[part]}</{part}>' for part in order.split())}</table>"
+    content = f"<!DOCTYPE html><html>{table}<p>Text<table><tr><td>Nested:{table}<tr><td>End</table>"
+    text = convert(provider, made(content.encode(), DocumentFormat.HTML))[0].markdown
+    lines = ["| Item | EUR |", "| --- | --- |", "| Lamp | 10.00 |", *["| Total | 11.90 |"] * order.count("tfoot")]
+    assert "\n".join([*lines, "", "Text"]) in text
+    assert f"| Nested: Item EUR Lamp 10.00{' Total 11.90' * order.count('tfoot')} |" in re.sub(" +", " ", text)
+
+
+def run(text: str) -> str:
+    return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def control(content: str, properties: str = "") -> str:
+    return f"<w:sdt><w:sdtPr>{properties}</w:sdtPr><w:sdtContent>{content}</w:sdtContent></w:sdt>"
+
+
+def custom(content: str) -> str:
+    return f'<w:customXml w:element="x"><w:customXmlPr/>{content}</w:customXml>'
+
+
+def cell(text: str) -> str:
+    return f"<w:tc><w:p>{run(text)}</w:p></w:tc>"
+
+
+def row(*texts: str) -> str:
+    return f"<w:tr>{''.join(map(cell, texts))}</w:tr>"
+
+
+RUBY = f"<w:r><w:ruby><w:rubyPr/><w:rt>{run('tanaka')}</w:rt><w:rubyBase>{run('田中')}</w:rubyBase></w:ruby></w:r>"
+CHECKBOX = '<w14:checkbox xmlns:w14="http://schemas.microsoft.com/office/word/2010/wordml"><w14:checked w14:val="1"/>'
+WRAPPED = {
+    "rows": (
+        (
+            f"<w:tbl>{row('Item', 'EUR')}{control(control(row('Lamp', '10.00')) + row('Desk', '90.00'))}"
+            f"{custom(row('Sum', '100.00'))}</w:tbl>"
+        ),
+        "| Item | EUR |\n| --- | --- |\n| Lamp | 10.00 |\n| Desk | 90.00 |\n| Sum | 100.00 |",
+    ),
+    "cells": (
+        (
+            f"<w:tbl><w:tr>{control(control(cell('Item')))}{custom(cell('EUR'))}</w:tr>"
+            f"<w:tr>{cell('Lamp')}{control(cell('10.00'))}</w:tr></w:tbl>"
+        ),
+        "| Item | EUR |\n| --- | --- |\n| Lamp | 10.00 |",
+    ),
+    "blocks": (custom(f"<w:p>{run('Clause')}</w:p>") + control(f"<w:p>{run('66.00')}</w:p>"), "Clause\n\n66.00"),
+    "runs": (f"<w:p>{run('a ')}{custom(run('b '))}{control(custom(run('c')))}{run(' d')}</w:p>", "a b c d"),
+    "a check box": (f"<w:p>{control(run('☒'), f'{CHECKBOX}</w14:checkbox>')}{run(' Paid')}</w:p>", "- [x] Paid"),
+    "moved text": (
+        (
+            f"<w:p>{run('Pay ')}<w:moveTo w:id='1'>{run('750.00 EUR')}</w:moveTo>{run(' net')}</w:p>"
+            f"<w:p>{run('Then')}<w:moveFrom w:id='2'>{run('750.00 EUR')}</w:moveFrom></w:p>"
+        ),
+        "Pay 750.00 EUR net\n\nThen",
+    ),
+    "directions": (
+        f"<w:p>{run('a ')}<w:bdo w:val='rtl'>{run('88.00')}</w:bdo><w:dir w:val='rtl'>{run(' 77.00')}</w:dir></w:p>",
+        "a 88.00 77.00",
+    ),
+    "ruby": (f"<w:p>{run('Name ')}{RUBY}{run(' san')}</w:p>", "Name 田中 san"),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), WRAPPED.values(), ids=WRAPPED)
+def test_wrapped_text_of_word_is_read(provider: LocalProvider, made: Maker, body: str, expected: str) -> None:
+    """Before, docling omitted it without a warning."""
+    content = hostile_office.docx(body.encode())
+    assert convert(provider, made(content, DocumentFormat.DOCX))[0].markdown == f"<!-- page: 1 -->\n\n{expected}\n\n"
+
+
+def struck(text: str, *properties: str) -> str:
+    formats = "".join(f"<w:{each}/>" for each in properties or ("strike",))
+    return f'<w:r><w:rPr>{formats}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+BREAK = "<w:r><w:rPr><w:strike/></w:rPr><w:t>77.00</w:t><w:br w:type='page'/><w:t>77.00</w:t></w:r>"
+STRUCK_IN_WORD = {
+    "strike": (run("Was ") + struck("77.00") + run(" EUR"), "Was ~~77.00~~ EUR"),
+    "dstrike": (run("Was ") + struck("77.00", "dstrike"), "Was ~~77.00~~"),
+    "runs": (run("Was") + struck(" 7") + struck("7.00 ", "b", "strike") + run("EUR"), "Was ~~77.00~~ EUR"),
+    "words": (struck("Was ") + struck("77.00"), "~~Was 77.00~~"),
+    "a break": (BREAK, "~~77.00~~\n\n<!-- page: 2 -->\n\n~~77.00~~"),
+    "ruby": (RUBY.replace("<w:r><w:t", "<w:r><w:rPr><w:strike/></w:rPr><w:t"), "~~田中~~"),
+    "off": (run("Was ") + struck("80.00", 'strike w:val="0"', 'dstrike w:val="false"'), "Was 80.00"),
+}
+STRUCK_IN_HTML = {
+    "s": ("<p>Was <s>77.00</s> EUR", "Was ~~77.00~~ EUR"),
+    "strike": ("<p>Was <strike>77.00 </strike>EUR", "Was ~~77.00~~ EUR"),
+    "del": ("<p>Was <del>7<b>7</b>.00</del> EUR", "Was ~~77.00~~ EUR"),
+    "a style": ("<p>Was <span style='Text-Decoration: red line-through'>77.00</span>", "Was ~~77.00~~"),
+    "blocks": ("<del><p>Was 77.00<p>EUR</del>", "~~Was 77.00~~\n\n~~EUR~~"),
+    "nested": ("<p><s>Was <del>77.00</del></s> EUR", "~~Was 77.00~~ EUR"),
+    "breaks": ("<pre><s>Was 77.00\n  EUR</s></pre>", "```\n~~Was 77.00~~\n  ~~EUR~~\n```"),
+    "a row": (
+        "<table><tr><th>Item<th>EUR<tr style='text-decoration-line:line-through'><td>Was<td>77.00</table>",
+        "| Item | EUR |\n| --- | --- |\n| ~~Was~~ | ~~77.00~~ |",
+    ),
+    "off": ("<p>Was <span style='text-decoration: none'>80.00</span>", "Was 80.00"),
+    "much text": (f"<p><s>77.00 {'word ' * 200}</s>", f"~~77.00 {'word ' * 199}word~~"),
+}
+STRUCK = {
+    **{
+        f"Word: {name}": (hostile_office.docx(f"<w:p>{body}</w:p>".encode()), DocumentFormat.DOCX, expected)
+        for name, (body, expected) in STRUCK_IN_WORD.items()
+    },
+    **{
+        f"HTML: {name}": (f"<!DOCTYPE html><html>{body}".encode(), DocumentFormat.HTML, expected)
+        for name, (body, expected) in STRUCK_IN_HTML.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("content", "kind", "expected"), STRUCK.values(), ids=STRUCK)
+def test_struck_text_is_marked_and_not_cited_as_certain(
+    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, expected: str
+) -> None:
+    """Before, it was like other text."""
+    markdown = convert(provider, made(content, kind))[0].markdown
+    assert markdown.removeprefix("<!-- page: 1 -->").strip() == expected
+    found = citations({"was": Decimal("77.00"), "now": Decimal("80.00")}, pages=[expected])
+    assert found["/was"]["match"] == ("ambiguous" if "77.00" in expected else "not_found")
+    assert found["/now"]["match"] == ("exact" if "80.00" in expected else "not_found")
+
+
+def test_numbered_paragraphs_and_ruby_text_of_opendocument_are_read(provider: LocalProvider, made: Maker) -> None:
+    """Before, the paragraphs were lost, and readings were joined to their words."""
+    body = (
+        "<text:numbered-paragraph><text:number>1.</text:number><text:p>Clause 4.17</text:p></text:numbered-paragraph>"
+        "<text:numbered-paragraph><text:h text:outline-level='1'>Price</text:h></text:numbered-paragraph>"
+        "<text:p>Name <text:ruby><text:ruby-base>田中</text:ruby-base><text:ruby-text>tanaka</text:ruby-text>"
+        "</text:ruby> san</text:p>"
+    )
+    text = convert(provider, made(hostile_office.odt(body.encode()), DocumentFormat.ODT))[0].markdown
+    assert text == "<!-- page: 1 -->\n\nClause 4.17\n\n## Price\n\nName 田中 san\n\n"
+
+
+def test_charts_have_the_coordinates_of_their_points(provider: LocalProvider, made: Maker) -> None:
+    """Before, x values and the sizes of bubbles were lost."""
+    presentation = Presentation()
+    shapes = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes
+    charts: Any = chart_data  # has no types
+    scatter, bubbles = charts.XyChartData(), charts.BubbleChartData()
+    for number in (1, 2):
+        series = scatter.add_series(f"S{number}")
+        series.add_data_point(number + 0.5, number * 10)
+    bubbles.add_series("B").add_data_point(3.5, 30, 99)
+    shapes.add_chart(XL_CHART_TYPE.XY_SCATTER, 0, 0, 9, 9, scatter)
+    shapes.add_chart(XL_CHART_TYPE.BUBBLE, 0, 0, 9, 9, bubbles)
+    content = io.BytesIO()
+    presentation.save(content)
+    text = re.sub(" +", " ", convert(provider, made(content.getvalue(), DocumentFormat.PPTX))[0].markdown)
+    assert "| S1 (x) | S1 | S2 (x) | S2 |\n|---|---|---|---|---|\n| | 1.5 | 10 | 2.5 | 20 |" in text
+    assert "| B (x) | B | B (size) |\n|---|---|---|---|\n| | 3.5 | 30 | 99 |" in text
+
+
+def test_items_of_html_lists_have_their_numbers(provider: LocalProvider, made: Maker) -> None:
+    lists = "<ol><li value=7>a<li>b<ol><li value='3'>c</ol><li value=x>d</ol><ol start=4><li>e<li value=9>f</ol>"
+    text = convert(provider, made(f"<!DOCTYPE html><html>{lists}".encode(), DocumentFormat.HTML))[0].markdown
+    assert re.findall(r"(\d+)\. ([a-f])", text) == [*zip("783949", "abcdef", strict=True)]
+
+
+@pytest.mark.parametrize("line", ["sep=;\r\n", "\ufeffsep=;\n", '"SEP=;"\n'])
+def test_the_delimiter_that_a_table_names_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
+    """Excel reads and writes this line. Before, it was the head of the table."""
+    text = f"{line}a,b;1,50\nc,d;2,50\n"
+    result, _ = convert(provider, made(text.encode(), DocumentFormat.CSV))
+    assert "-->\n\n| a,b | 1,50 |\n| --- | --- |\n| c,d | 2,50 |\n" in result.markdown
 
 
 # ---- Bombs ----------------------------------------------------------------------------------------------------------

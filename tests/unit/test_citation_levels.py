@@ -98,6 +98,8 @@ SIGNS = {
     # struck through
     "struck through": "Balance ~~500.00~~ 450.00",
     "struck through in a cell": "| Balance | ~~500.00~~ |\n| --- | --- |\n| Now | 450.00 |",
+    "much text is struck through": f"~~{'Balance ' * 50} 500.00~~ 450.00",
+    "struck through with a tilde": "Balance ~~A~B 500.00~~ 450.00",
     "struck through in HTML": "Balance <del>500.00</del> 450.00",
     "struck through by s": "Balance <s>500.00</s> 450.00",
 }

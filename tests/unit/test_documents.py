@@ -48,6 +48,7 @@ OOXML = ("[Content_Types].xml", b"<Types/>")
         (b"From: a@example.com\r\nDate: Thu, 29 Feb 2024 10:00:00 +0100\r\n\r\nHello", DocumentFormat.EML),
         (b"From: the office\nDear customer", DocumentFormat.TEXT),
         (b"date;account;amount\n1;Sales;3\n2;Rent;4\n", DocumentFormat.CSV),
+        (b"sep=;\r\nname;total", DocumentFormat.CSV),
         (b"Once, there was a line.\nThen, another, longer one.\nThe end.", DocumentFormat.TEXT),
         (b"| a | b |\n| --- | --- |\n| 1 | 2 |\n", DocumentFormat.TEXT),
         (b"", None),

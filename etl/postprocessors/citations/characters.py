@@ -12,7 +12,7 @@ MARKUP = re.compile(r"[*`\\]|~~")
 TILDES = re.compile(r"(?<!\w)~(?=\S)([^~\n]{1,100}?)(?<![\s,;(])~(?![\w~])")  # around a text; one alone means about
 # Text that is struck through. `DocumentText` writes `<s>` as `< s >`.
 STRUCK = re.compile(
-    r"~~(?=\S)[^~\n]{1,300}~~|< ?(del|s|strike)\b[^<>\n]{0,100}>[^\n]{1,300}?< ?/ ?\1 ?>", re.IGNORECASE
+    r"~~(?=\S)(?:[^~\n]++|~(?!~))++~~|< ?(del|s|strike)\b[^<>\n]{0,100}>[^\n]{1,300}?< ?/ ?\1 ?>", re.IGNORECASE
 )
 FILLER = "\u2060"  # replaces markup where it must not become a space
 FOOTNOTE = re.compile(r"\[\^[^\]\n]{1,20}\]")

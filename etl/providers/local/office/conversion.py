@@ -25,7 +25,7 @@ from etl.core.errors import FileCorrupt
 from etl.core.formats import DocumentFormat
 from etl.providers.local.office import markdown
 from etl.providers.local.office.bounds import TextBudget
-from etl.providers.local.office.pages import HIDDEN, MARKS, PAGE_BREAK, OfficePage
+from etl.providers.local.office.pages import HIDDEN, MARKS, PAGE_BREAK, STRUCK, STRUCK_END, OfficePage
 
 BACKENDS: dict[DocumentFormat, type[DeclarativeDocumentBackend]] = {
     DocumentFormat.DOCX: MsWordDocumentBackend,
@@ -50,6 +50,11 @@ SHEET = "sheet: "  # before the name of a sheet
 NOTES = "Speaker notes"
 NOTE = re.compile(r"(\[\^\w+\]):")  # a footnote, as `parts` labels it
 BEFORE_TEXT = re.compile(rf"^([\s#>|*-]*(?:[\d.]+\)?\s+)?){PAGE_BREAK}")
+STRUCK_TEXT, NO_BOUND = (
+    re.compile(f"{STRUCK}([^{STRUCK_END}]*){STRUCK_END}"),
+    re.compile(f"{STRUCK_END}([ \\t]*){STRUCK}"),
+)
+STRUCK_LINE = re.compile(rf"[^\s{PAGE_BREAK}](?:[^\n{PAGE_BREAK}]*[^\s{PAGE_BREAK}])?")
 RULE = re.compile(r"^\|(?:[ :]*-+[ :]*\|)+$", re.MULTILINE)
 
 
@@ -80,8 +85,8 @@ class Pages:
         children = [each.resolve(self.document) for each in self.document.body.children]
         if is_paged:
             groups = [each for each in children if isinstance(each, GroupItem) and not is_comments(each)]
-            return [page(self.page_text(each)) for each in groups]
-        return [page(text) for text in split(self.flow(children))]
+            return [page(strike(self.page_text(each))) for each in groups]
+        return [page(text) for text in split(strike(self.flow(children)))]
 
     def flow(self, children: Iterable[Any]) -> str:
         """Return a text with its headers first, and its footers and notes last."""
@@ -128,6 +133,12 @@ def unspan(document: DoclingDocument) -> None:
 
 def is_comments(item: Any) -> bool:
     return bool(getattr(item, "label", None) == GroupLabel.COMMENT_SECTION)
+
+
+def strike(text: str) -> str:
+    """Write text that is struck through as `~~text~~`, in each of its lines."""
+    text = STRUCK_TEXT.sub(lambda struck: STRUCK_LINE.sub(r"~~\g<0>~~", struck[1]), NO_BOUND.sub(r"\1", text))
+    return text.replace(STRUCK, "").replace(STRUCK_END, "")
 
 
 def page(text: str) -> OfficePage:

@@ -14,13 +14,15 @@ from etl.providers.local.office.pages import ATTACHMENT, OfficePage
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
 # Messages that are attached to messages, and parts of one message.
 MAX_DEPTH, MAX_PARTS = 5, 1_000
-ENCRYPTED = frozenset({"multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime"})
+TEXTS = ("text/plain", "text/html")  # of alternatives, the last is preferred
 
 
 def page(file: BinaryIO, budget: TextBudget) -> OfficePage:
     """Return a message, which is one page. Raises FileCorrupt and FileTooLarge."""
     try:
         message: Any = BytesParser(policy=policy.default).parse(file)
+        if (parts := sum(1 for _ in message.walk())) > MAX_PARTS:
+            raise TooManyParts.of(parts, MAX_PARTS)
         reader = MailReader(budget)
         text = markdown.join(reader.blocks(message, 0))
     except (errors.MessageError, ValueError, RecursionError):
@@ -31,22 +33,27 @@ def page(file: BinaryIO, budget: TextBudget) -> OfficePage:
 class MailReader:
     def __init__(self, budget: TextBudget) -> None:
         self.budget = budget
-        self.parts = 0
         self.warnings: set[str] = set()
 
     def blocks(self, message: EmailMessage, depth: int) -> Iterator[str]:
-        self.count()
         yield from (f"{name}: {self.budget.spend(text)}" for name in HEADERS if (text := header(message, name)))
-        body = message.get_body(("html", "plain"))
-        if body is not None:
-            yield self.text(body)
-        for part in message.iter_attachments() if message.is_multipart() or body is None else ():
-            self.count()
-            if part.get_content_type() == "message/rfc822" and depth < MAX_DEPTH:
-                yield markdown.heading(2, "Attached message")
-                yield from self.blocks(part.get_content(), depth + 1)
-            elif part is not body and not part.is_multipart():
-                yield self.attachment(part)
+        yield from self.body(message, depth)
+
+    def body(self, part: MIMEPart, depth: int, *, is_shown: bool = True) -> Iterator[str]:
+        """Yield the texts and attachments of a part, in order. Of an alternative that is not shown, the attachments."""
+        kind = part.get_content_type()
+        if part.is_multipart() and kind == "message/rfc822" and depth < MAX_DEPTH:
+            yield markdown.heading(2, "Attached message")
+            yield from self.blocks(part.get_content(), depth + 1)
+        elif part.is_multipart() and part.get_content_maintype() == "multipart":
+            parts = list(part.iter_parts())
+            best = max(reversed(parts), key=rank, default=None) if kind == "multipart/alternative" else None
+            for each in parts:
+                yield from self.body(each, depth, is_shown=is_shown and best in {None, each})
+        elif not is_text(part):
+            yield self.attachment(part)
+        elif is_shown:
+            yield self.text(part)
 
     def text(self, part: MIMEPart) -> str:
         try:
@@ -59,16 +66,23 @@ class MailReader:
         self.warnings |= found.warnings
         return found.text
 
-    def attachment(self, part: EmailMessage) -> str:
+    def attachment(self, part: MIMEPart) -> str:
         self.warnings.add(ATTACHMENT)
-        size = len(part.get_payload(decode=True) or b"")
+        content: Any = b"".join(map(bytes, part.iter_parts())) or part.get_payload(decode=True) or b""
         name = markdown.one_line(part.get_filename() or part.get_content_type())
-        return self.budget.spend(f"Attachment: {name} ({size:,} bytes)")
+        return self.budget.spend(f"Attachment: {name} ({len(content):,} bytes)")
 
-    def count(self) -> None:
-        self.parts += 1
-        if self.parts > MAX_PARTS:
-            raise TooManyParts.of(self.parts, MAX_PARTS)
+
+def is_text(part: MIMEPart) -> bool:
+    """Return whether a part is displayed with the message (RFC 2183, section 2.10)."""
+    # The content of a damaged multipart type without parts is text.
+    return part.get_content_disposition() in {None, "inline"} and part.get_content_maintype() in {"text", "multipart"}
+
+
+def rank(alternative: MIMEPart) -> int:
+    """Return the preference of an alternative, by its best text (RFC 2046, section 5.1.4)."""
+    kinds = [each.get_content_type() for each in alternative.walk() if is_text(each)]
+    return max((TEXTS.index(kind) for kind in kinds if kind in TEXTS), default=-1)
 
 
 def header(message: EmailMessage, name: str) -> str:

@@ -6,8 +6,10 @@ from typing import Protocol
 
 # Codes of warnings. Their texts are added in the worker.
 HIDDEN, IMAGE, ATTACHMENT = "hidden_text", "image_not_read", "attachment_not_read"
-# Characters that Unicode reserves for use within programs: a page break, and the place of a warning.
+# Characters that Unicode reserves for use within programs: a page break, the place of a warning, and the bounds of text
+# that is struck through.
 PAGE_BREAK, MARKS = "\ufdd0", {HIDDEN: "\ufdd1", IMAGE: "\ufdd2"}
+STRUCK, STRUCK_END = "\ufdd3", "\ufdd4"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from io import BytesIO
 from typing import Any
 
@@ -12,13 +13,18 @@ from etl.core.errors import FileCorrupt, FileEncrypted
 from etl.core.formats import DocumentFormat
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.bounds import TextBudget
-from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK
+from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK, STRUCK, STRUCK_END
 from etl.providers.local.office.xml import attribute, child, children, local_name, namespace, number, parse
 
 # Character formatting, at whose boundaries docling separates words, although it may also change within a word.
 FORMATTING = tuple(f"{{*}}{name}" for name in (
     "b", "bCs", "i", "iCs", "u", "strike", "dstrike", "vertAlign", "highlight", "color", "rFonts", "sz", "szCs",
 ))  # fmt: skip
+# Elements that docling omits with the rows, cells, or runs in them, and parts that are not displayed in their place.
+WRAPPERS = tuple(f"{{*}}{name}" for name in (
+    "hyperlink", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase",
+))  # fmt: skip
+NOT_TEXT = ("{*}moveFrom", "{*}customXmlPr", "{*}rubyPr", "{*}rt")
 OFF = frozenset({"0", "false", "off", "none"})
 # Pictures of at least these areas may be scans. Logos are smaller. 360,000 EMU are a centimeter.
 LARGE_PICTURE, LARGE_ON_SLIDE = 60, 120  # square centimeters
@@ -26,8 +32,10 @@ EMU = 360_000
 UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "px": 2.54 / 96}
 HIDDEN_ROWS = frozenset({"collapse", "filter"})
 FEW_COLUMNS = 1_000  # more are the unused rest of a sheet, which programs also hide
+WRAPPERS_OF_TEXT = ("span", "a", "ruby", "ruby-base", "numbered-paragraph")
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+POINT = {"xVal": "x", "bubbleSize": "size"}  # the coordinates of points in charts that are not their value
 TEXT_BOX = (
     '<p:sp xmlns:p="{0}" xmlns:a="{1}"><p:nvSpPr><p:cNvPr id="0" name=""/><p:cNvSpPr txBox="1"/><p:nvPr/></p:nvSpPr>'
     "<p:spPr/><p:txBody><a:bodyPr/><a:p><a:r><a:t/></a:r></a:p></p:txBody></p:sp>"
@@ -66,6 +74,8 @@ def marker(kind: DocumentFormat, name: str) -> Callable[[Any, TextBudget], None]
     """Return the function that marks a part of a document."""
     if name.endswith(".rels"):
         return remove_external
+    if name.startswith(("ppt/charts/", "word/charts/")):
+        return mark_chart
     if kind == DocumentFormat.DOCX:
         return mark_word if name.startswith("word/") and name.count("/") == 1 else None
     if kind == DocumentFormat.PPTX:
@@ -81,7 +91,10 @@ def remove_external(root: Any, _budget: TextBudget) -> None:
 
 # ---- Word -----------------------------------------------------------------------------------------------------------
 def mark_word(root: Any, _budget: TextBudget) -> None:
-    etree.strip_tags(root, "{*}hyperlink")
+    for properties in root.iter("{*}rPr"):
+        if any(is_on(each) for each in children(properties, "strike", "dstrike")):
+            mark_struck(properties.getparent())
+    unwrap(root)
     for table in root.iter("{*}tbl"):
         add_grid(table)
     for properties in root.iter("{*}rPr"):
@@ -89,6 +102,31 @@ def mark_word(root: Any, _budget: TextBudget) -> None:
             etree.strip_elements(properties, *FORMATTING)
     for each in list(root.iter(*MARKED)):
         MARKED[f"{{*}}{local_name(each)}"](each)
+
+
+def mark_struck(run: Any) -> None:
+    texts = [each for each in children(run, "t") if each.text]
+    if texts:
+        texts[0].text = STRUCK + texts[0].text
+        texts[-1].text += STRUCK_END
+
+
+def unwrap(root: Any) -> None:
+    """Remove the elements around text that docling omits with the text. It reads check boxes only as controls."""
+    etree.strip_elements(root, *NOT_TEXT, with_tail=False)
+    for base in root.iter("{*}rubyBase"):
+        etree.strip_elements(base, "{*}rPr", with_tail=False)
+        etree.strip_tags(base, "{*}r")
+    controls = [each for each in root.iter("{*}sdt") if not is_checkbox(each)]
+    for each in controls:
+        content = child(each, "sdtContent")
+        each[:] = list(content) if content is not None else []
+        each.tag = "unwrapped"
+    etree.strip_tags(root, "unwrapped", *WRAPPERS)
+
+
+def is_checkbox(control: Any) -> bool:
+    return child(control, "sdtPr", "checkbox") is not None and child(control, "sdtContent", "r") is not None
 
 
 def add_grid(table: Any) -> None:
@@ -191,9 +229,29 @@ def mark_slide(root: Any, _budget: TextBudget) -> None:
             picture.getparent().replace(picture, box)
 
 
+# ---- Charts ---------------------------------------------------------------------------------------------------------
+def mark_chart(root: Any, _budget: TextBudget) -> None:
+    """Turn the coordinates of points into series: of each series, docling reads only the values."""
+    for series in list(root.iter("{*}ser")):
+        for values in list(children(series, *POINT)):
+            label = POINT[local_name(values)]
+            if child(values, "strRef") is not None:
+                values.tag = f"{{{namespace(values)}}}cat"
+                continue
+            added = deepcopy(series)
+            for each in list(children(added, "yVal", *POINT)):
+                added.remove(each)
+            for each in added.iterfind("{*}tx//{*}v"):
+                each.text = f"{each.text} ({label})"
+            values.tag = f"{{{namespace(values)}}}yVal"
+            added.append(values)
+            (series.addprevious if label == "x" else series.addnext)(added)
+
+
 # ---- OpenDocument ---------------------------------------------------------------------------------------------------
 def mark_open_document(root: Any, budget: TextBudget) -> None:
-    etree.strip_tags(root, f"{{{TEXT}}}span", f"{{{TEXT}}}a")
+    etree.strip_elements(root, f"{{{TEXT}}}ruby-text", with_tail=False)
+    etree.strip_tags(root, *(f"{{{TEXT}}}{name}" for name in WRAPPERS_OF_TEXT))
     breaks = {
         attribute(style, "name")
         for style in children(child(root, "automatic-styles"), "style")

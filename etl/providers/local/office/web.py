@@ -1,5 +1,6 @@
 """HTML: checked, and without invisible content. Links and pictures are not followed."""
 
+import codecs
 import re
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ from etl.core.errors import FileCorrupt, TooDeep
 from etl.core.formats import DocumentFormat
 from etl.providers.local.office import conversion, markdown
 from etl.providers.local.office.bounds import MAX_SPAN, TextBudget
-from etl.providers.local.office.pages import HIDDEN, OfficePage
+from etl.providers.local.office.pages import HIDDEN, STRUCK, STRUCK_END, OfficePage
 from etl.providers.local.office.xml import number
 
 SKIPPED = (
@@ -20,9 +21,11 @@ SKIPPED = (
 )  # fmt: skip
 # Character formatting, at whose boundaries docling separates words, although it may also change within a word.
 INLINE = (
-    "a", "abbr", "b", "big", "cite", "del", "dfn", "em", "font", "i", "ins", "mark", "q", "s", "small", "span",
-    "strike", "strong", "sub", "sup", "u",
+    "a", "abbr", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins", "mark", "nobr", "q",
+    "rb", "ruby", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "var", "wbr",
 )  # fmt: skip
+STRUCK_TAGS = frozenset({"s", "del", "strike"})
+STRUCK_STYLE = re.compile(r"text-decoration(?:-line)?\s*:[^;]*line-through", re.IGNORECASE)
 INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])", re.IGNORECASE)
 # The encoding that a file names, and the encodings that browsers use for some names.
 CHARSET, NAMED_WITHIN = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE), 2_048
@@ -35,13 +38,22 @@ def page(content: str, budget: TextBudget) -> OfficePage:
     root = parse(content)
     is_hidden = remove_hidden(root)
     count_cells(root, budget)
+    for foot in list(root.iter("tfoot")):
+        end_table(foot)
+    mark_struck(root)
+    for each in root.iter("ol"):
+        number_items(each)
     for each in root.iter("sup"):
         each.text = f"^{each.text or ''}"
     etree.strip_tags(root, *INLINE)
+    for each in list(root.iter("rt", "rp")):  # readings of words, unless a missing end tag makes them contain more
+        if len(each) == 0:
+            each.drop_tree()
     for each in list(root.iter("header", "footer", "nav", "table")):
         if each.tag != "table" or is_layout(each):
             dissolve(each)
-    source = etree.tostring(root, encoding="utf-8", method="html")
+    # Without the mark, docling guesses the encoding.
+    source = codecs.BOM_UTF8 + etree.tostring(root, encoding="utf-8", method="html")
     found = conversion.pages(DocumentFormat.HTML, source, budget)
     warnings = frozenset({HIDDEN} if is_hidden else ()).union(*(each.warnings for each in found))
     return OfficePage(text=markdown.join(each.text for each in found), warnings=warnings)
@@ -72,6 +84,35 @@ def remove_hidden(root: Any) -> bool:
             if each.getparent() is not None:
                 each.drop_tree()
     return had_text
+
+
+def mark_struck(root: Any) -> None:
+    """Mark the text that is struck through, also by an element around."""
+    struck: set[Any] = set()
+    for each in root.iter("*"):
+        is_within = each.getparent() in struck
+        if is_within and each.tail:
+            each.tail = f"{STRUCK}{each.tail}{STRUCK_END}"
+        if is_within or each.tag in STRUCK_TAGS or STRUCK_STYLE.search(each.get("style") or ""):
+            struck.add(each)
+            each.text = f"{STRUCK}{each.text}{STRUCK_END}" if each.text else None
+
+
+def number_items(ordered: Any) -> None:
+    """Write the numbers of items as markers, which docling reads, from the first item with a `value`."""
+    following = 0
+    for item in ordered.iterchildren("li"):
+        following = number(item.get("value", "")) or following
+        if following:
+            item.set("style", f"list-style-type: '{following}.'")
+            following += 1
+
+
+def end_table(foot: Any) -> None:
+    """Turn a foot into the last body of its table: docling omits feet, which may also be before the bodies."""
+    foot.tag = "tbody"
+    if (table := foot.getparent()).tag == "table":
+        table.append(foot)
 
 
 def is_layout(table: Any) -> bool:
