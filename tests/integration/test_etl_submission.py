@@ -336,12 +336,13 @@ def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySe
     assert sorted(documents()) == sorted(Task.objects.values_list("document_key", flat=True))
 
 
-def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, settings: LazySettings) -> None:
+def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, bob: User, settings: LazySettings) -> None:
+    """Of two users: those of one user wait for each other at the quota."""
     change(settings, etl_queue_size=1)
 
     def come_late() -> Any:
         try:
-            return send(client_of(alice))
+            return send(client_of(bob))
         finally:
             connections.close_all()
 
