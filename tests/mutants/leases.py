@@ -149,7 +149,7 @@ MUTANTS = [
         name="keep the slot of a batch that was split",
         old="if self._holds_slot and not self._session.may_still_run:",
         new="if False:",
-        tests=batches("a_failure_of_the_last_chunk_frees_the_slot"),
+        tests=batches("a_split_batch_without_running_chunks_frees_its_slot"),
     ),
     OUTCOMES(
         name="finish a chunk without a fencing check",
