@@ -37,23 +37,25 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _without_the_loop(item: pytest.Item) -> Iterator[None]:
-    """Hide Playwright's event loop from a test that does not use it.
+def _beside_a_loop(item: pytest.Item) -> Iterator[None]:
+    """Hide Playwright's event loop from a test that does not use it, and let Django query the database in the others.
 
     It runs in this thread from the first browser test of a process to its end, and another loop could not start.
     """
-    if "playwright" in getattr(item, "fixturenames", ()):
-        yield
-        return
-    loop = _get_running_loop()
-    _set_running_loop(None)
-    try:
-        yield
-    finally:
-        _set_running_loop(loop)
+    with pytest.MonkeyPatch.context() as patch:
+        if "playwright" in getattr(item, "fixturenames", ()):
+            patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+            yield
+            return
+        loop = _get_running_loop()
+        _set_running_loop(None)
+        try:
+            yield
+        finally:
+            _set_running_loop(loop)
 
 
-pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.hookimpl(wrapper=True)(_without_the_loop)
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.hookimpl(wrapper=True)(_beside_a_loop)
 
 
 @pytest.fixture(scope="session", autouse=True)

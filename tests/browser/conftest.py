@@ -43,14 +43,6 @@ THEME = {"resultTypes": ["violations"]}
 HOST = "localhost"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def beside_a_loop() -> Iterator[None]:
-    """Playwright's event loop runs in this thread, and Django forbids queries in a thread with a running event loop."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-
-
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
