@@ -8,6 +8,7 @@ connection waits for a slow client or store, and an error occurs before the resp
 import io
 import os
 import tempfile
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024**2  # of a Parquet row group, which i
 MAX_COLUMNS = 1_000
 MAX_DIGITS = 38  # of a decimal128, the widest one that most readers know
 MAX_INTEGER = 2**63
-BOM = b"\xef\xbb\xbf"
 PREFIX = "data."  # of the column of a field with the name of a column of the document
 WHOLE, DECIMAL, BOOLEAN, TEXT, JSON = "whole", "decimal", "boolean", "text", "json"
 # Columns of the document, and their types in Postgres.
@@ -250,7 +250,7 @@ def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None
             return None
         return guard(value) if isinstance(value, str) else written(value)
 
-    file.write(BOM if layout.bom else b"")
+    file.write(BOM_UTF8 if layout.bom else b"")
     file.write(line([guard(name) for name in table.header()]))
     for row in table:
         file.write(line([cell(value) for value in row]))

@@ -5,6 +5,7 @@ Postgres formats all values inside the COPY, which is exact and as fast as the s
 
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Protocol
@@ -23,7 +24,6 @@ PARQUET_TYPE = "application/vnd.apache.parquet"
 COMPRESSED_TYPES = {"gzip": "application/gzip", "zstd": "application/zstd"}
 GZIP_LEVEL = 4
 ZSTD_LEVEL = 3
-BOM = b"\xef\xbb\xbf"
 
 MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
 
@@ -193,7 +193,7 @@ class Encoding:
         return chain([header], body)
 
     def _bom(self) -> bytes:
-        return BOM if self._shape.format == "csv" and self._shape.dialect.bom else b""
+        return BOM_UTF8 if self._shape.format == "csv" and self._shape.dialect.bom else b""
 
 
 def envelope(shape: Shape, pair: Pair, columns: list[Column], *, dataset: str, version: int) -> tuple[bytes, bytes]:

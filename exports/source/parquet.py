@@ -5,6 +5,7 @@ Only workers that write or join Parquet files import this module: pyarrow takes 
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from exports.core.errors import SourceError, ValueNotRepresentable
 if TYPE_CHECKING:
     from exports.source.database import Column, CopyStream
 
-BOM = "\ufeff".encode()
 PARSED_BYTES = 1024 * 1024  # of CSV that are converted at once
 GROUP_BYTES = 8 * 1024 * 1024  # of values in a row group, before encoding and compression
 MAX_DIGITS = 38  # of a decimal that every reader supports
@@ -106,7 +106,7 @@ def read(lines: bytearray, columns: list[Column]) -> pa.Table:
 def parse(lines: bytes | bytearray, types: list[pa.DataType], *, only: int | None = None) -> pa.Table:
     """Parse lines of CSV. Columns have their numbers as names. An unquoted empty field is NULL, and no other."""
     names = [str(n) for n in range(len(types))]
-    text = BOM + lines  # pyarrow removes a byte-order mark at the beginning, which could be that of a value
+    text = BOM_UTF8 + lines  # pyarrow removes a byte-order mark at the beginning, which could be that of a value
     return csv.read_csv(
         pa.BufferReader(text),
         read_options=csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),

@@ -143,8 +143,6 @@ def stop_without_servers() -> Iterator[None]:
         log.warning("database_unavailable", error=logs.describe(error))
     except storage.StorageError as error:
         log.warning("storage_unavailable", error=str(error))
-    except StorageRefused as error:
-        log.warning("storage_unavailable", error=error.detail)
 
 
 def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:

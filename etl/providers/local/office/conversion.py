@@ -50,10 +50,8 @@ SHEET = "sheet: "  # before the name of a sheet
 NOTES = "Speaker notes"
 NOTE = re.compile(r"(\[\^\w+\]):")  # a footnote, as `parts` labels it
 BEFORE_TEXT = re.compile(rf"^([\s#>|*-]*(?:[\d.]+\)?\s+)?){PAGE_BREAK}")
-STRUCK_TEXT, NO_BOUND = (
-    re.compile(f"{STRUCK}([^{STRUCK_END}]*){STRUCK_END}"),
-    re.compile(f"{STRUCK_END}([ \\t]*){STRUCK}"),
-)
+STRUCK_TEXT = re.compile(f"{STRUCK}([^{STRUCK_END}]*){STRUCK_END}")
+NO_BOUND = re.compile(f"{STRUCK_END}([ \\t]*){STRUCK}")
 STRUCK_LINE = re.compile(rf"[^\s{PAGE_BREAK}](?:[^\n{PAGE_BREAK}]*[^\s{PAGE_BREAK}])?")
 RULE = re.compile(r"^\|(?:[ :]*-+[ :]*\|)+$", re.MULTILINE)
 
