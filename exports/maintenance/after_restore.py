@@ -59,7 +59,6 @@ def release_chunks() -> int:
             transitions.RELEASE + transitions.SETTLE + transitions.PROGRESS,
             chunks=list(chunks),
             tokens=list(tokens),
-            freed=[],
             attempt=1,
         )
         released += len(held)

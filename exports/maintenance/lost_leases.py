@@ -75,9 +75,7 @@ class LostChunk(NamedTuple):
 
 def reclaim_batch(*, batch: int) -> list[LostChunk]:
     """Take back up to `batch` chunks whose lease expired. Their slots stay held until `free_slots`."""
-    rows = sql.rows(
-        RECLAIM + transitions.SETTLE + LOST, batch=batch, freed=[], attempts=settings.SLUICE.export_max_attempts
-    )
+    rows = sql.rows(RECLAIM + transitions.SETTLE + LOST, batch=batch, attempts=settings.SLUICE.export_max_attempts)
     return [LostChunk(**row) for row in rows]
 
 
@@ -91,7 +89,6 @@ def withdraw(chunk_id: int, *, token: int) -> LostChunk | None:
         WITHDRAW + transitions.SETTLE + LOST,
         chunk=chunk_id,
         token=token,
-        freed=[],
         attempts=settings.SLUICE.export_max_attempts,
     )
     return LostChunk(**row) if row else None

@@ -88,8 +88,8 @@ def process_of(backend: str) -> str:
 class SourceSession:
     """A connection to the source for the chunks of one worker, one after the other.
 
-    It is opened by the first call and closed when the worker has no more chunks: so there is one connection for each
-    used slot, and briefly one for a worker that claims its next chunk. `backend` is its name in pg_stat_activity, by
+    It is opened by the first call, and closed before the worker frees its slot: so there is at most one connection for
+    each used slot. `backend` is its name in pg_stat_activity, by
     which the reaper ends the query of a lost worker.
     """
 

@@ -1,6 +1,6 @@
 """Batches: small chunks of one job that a worker claims together, runs one after the other, and ends together.
 
-A batch has one slot, because its calls run one at a time: while one chunk calls the source, the file of the last one is
+Its calls run one at a time, under the worker's slot: while one chunk calls the source, the file of the last one is
 uploaded. After BATCH_SECONDS, ended chunks are recorded, chunks that have not begun return to the queue, and running
 chunks continue. So no chunk waits behind a slow one.
 """
@@ -64,13 +64,10 @@ class ChunkDurations:
 class Batch:
     """The claims of a batch, as a context manager. Iterate over it, and report each chunk with `end` or `leave`.
 
-    `record` records the success of chunks; `keep_slots` as in `transitions.finish`.
+    `record` records the success of chunks.
     """
 
-    def __init__(
-        self, claims: list[Claim], session: SourceSession, record: Callable[[list[Ended], bool], None]
-    ) -> None:
-        self._token = claims[0].token
+    def __init__(self, claims: list[Claim], session: SourceSession, record: Callable[[list[Ended]], None]) -> None:
         self._session = session
         self._record = record
         self._lock = threading.Lock()  # guards the five attributes below
@@ -79,7 +76,6 @@ class Batch:
         self._ended: list[Ended] = []
         self._heartbeats: set[Heartbeat] = set()
         self._is_split = len(claims) == 1
-        self._holds_slot = True
         self._timer = None if self._is_split else threading.Timer(BATCH_SECONDS, self._split)
         self._uploads: ThreadPoolExecutor | None = None
 
@@ -129,19 +125,12 @@ class Batch:
             self._running.discard(claim.chunk_id)
             if self._waiting or (self._running and not self._is_split):
                 return
-            keep_slots = bool(self._running) or self._session.may_still_run
-        self._flush(keep_slots=keep_slots)
+        self._record_ended()
 
-    def leave(self, claim: Claim) -> bool:
-        """Remove a chunk that did not succeed. Return whether the batch still needs its slot.
-
-        If not, the statement that ends the chunk frees the slot.
-        """
+    def leave(self, claim: Claim) -> None:
+        """Remove a chunk that did not succeed."""
         with self._lock:
             self._running.discard(claim.chunk_id)
-            keep = bool(self._waiting or self._ended or self._running) or self._session.may_still_run
-        self._holds_slot = keep
-        return keep
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -151,29 +140,22 @@ class Batch:
         if self._timer:
             self._timer.cancel()
             self._timer.join()
-        self._flush(keep_slots=True)
+        self._record_ended()
         if self._waiting:
-            transitions.release(list(self._waiting), keep_slot=True)
+            transitions.release(list(self._waiting))
             wakeups.chunks(waiting=len(self._waiting))
-        if self._holds_slot and not self._session.may_still_run:
-            transitions.free_slots([self._token])
 
-    def _flush(self, *, keep_slots: bool) -> None:
-        if self._record_ended(keep_slots=keep_slots):
-            self._holds_slot = self._holds_slot and keep_slots
-
-    def _record_ended(self, *, keep_slots: bool) -> bool:
-        """Record the ended chunks, or keep them if that fails. Return whether there were any."""
+    def _record_ended(self) -> None:
+        """Record the ended chunks, or keep them if that fails."""
         with self._lock:
             ended, self._ended = self._ended, []
         try:
             if ended:
-                self._record(ended, keep_slots)
+                self._record(ended)
         except BaseException:
             with self._lock:
                 self._ended[:0] = ended
             raise
-        return bool(ended)
 
     def _split(self) -> None:
         """Return the chunks that have not begun to the queue, and record the ended ones. Runs in its own thread."""
@@ -184,10 +166,10 @@ class Batch:
                 heartbeat.start()
         try:
             if rest:
-                transitions.release(rest, keep_slot=True)
+                transitions.release(rest)
                 # A worker that has a slot claims its next chunk without a message.
                 wakeups.chunks(waiting=min(len(rest), leases.slots_left()))
-            self._record_ended(keep_slots=True)
+            self._record_ended()
         except Error as error:
             log.warning("database_unavailable", error=logs.describe(error))  # `rest` returns when its lease expires
         finally:

@@ -42,6 +42,7 @@ from exports.worker.batches import Batch, ChunkDurations, Ended
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.pauses import DatasetPauses
+from exports.worker.slot import WorkerSlot
 from exports.worker.transitions import ChunkResult, JobProgress
 
 log = structlog.get_logger(__name__)
@@ -60,44 +61,41 @@ PAUSES = DatasetPauses()
 def drain() -> None:
     """Check chunks for reuse and export chunks, in turns, until none are left or DRAIN_SECONDS are over."""
     deadline = time.monotonic() + DRAIN_SECONDS
-    with database.SourceSession() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, stop_without_servers():
-        while reuse_some(pool) | export_some(session):  # not `or`: both run in each turn
+    with (
+        stop_without_servers(),
+        ThreadPoolExecutor(REUSE_THREADS) as pool,
+        database.SourceSession() as session,
+        WorkerSlot(session) as slot,
+    ):
+        while reuse_some(pool, slot) | export_some(slot):  # not `or`: both run in each turn
             if time.monotonic() > deadline:
-                session.close()  # before another worker connects
+                slot.free()
                 wakeups.chunks(waiting=1)
                 return
 
 
-def export_some(session: database.SourceSession) -> bool:
+def export_some(slot: WorkerSlot) -> bool:
     """Export chunks until none is ready or TURN_SECONDS are over. Return whether there were any."""
     until = time.monotonic() + TURN_SECONDS
     has_exported = False
     while time.monotonic() < until:
         storage.require_writable()  # do not read rows that cannot be stored
         since = time.monotonic()
-        claims = next_claims(session)
+        claims = slot.claim(sizes=DURATIONS.sizes(), paused=PAUSES.datasets())
         if not claims:
-            session.close()  # another worker may have the slot by now, and connect
+            slot.free()
             break
         has_exported = True
         if claims[0].started_job:
             metrics.job_moved(JobStatus.RUNNING)
         try:
-            run_batch(claims, session, since)
+            run_batch(claims, slot.session, since)
         except StorageRefused:
             storage.require_writable()  # raises StorageError if the storage refuses all writes
             PAUSES.begin(claims[0].dataset)
         else:
             PAUSES.end(claims[0].dataset)
     return has_exported
-
-
-def next_claims(session: database.SourceSession) -> list[Claim]:
-    paused = PAUSES.datasets()
-    if sizes := DURATIONS.sizes():
-        return leases.claim_batch(backend=session.backend, sizes=sizes, paused=paused)
-    claim = leases.claim(backend=session.backend, paused=paused)
-    return [claim] if claim else []
 
 
 def run_batch(claims: list[Claim], session: database.SourceSession, since: float) -> None:
@@ -160,23 +158,25 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
             yield from produce(claim, session, batch, since)
         except LeaseLost:
             record_loss(claim)
-            # Another worker has the chunk, or it was cancelled. This only frees the slot.
-            transitions.release([claim], keep_slot=batch.leave(claim))
+            batch.leave(claim)  # another worker has the chunk, or it was cancelled
         except SourceConnectionsExhausted:
             # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
             # connection take the chunk, and the reaper wakes the others.
-            transitions.release([claim], keep_slot=batch.leave(claim))
+            batch.leave(claim)
+            transitions.release([claim])
             raise
         except OperationalError:
             raise
         except Exception as error:
             DURATIONS.note(claim.dataset, time.monotonic() - started_at)
-            record_failure(claim, as_export_error(error), keep_slot=batch.leave(claim))
+            batch.leave(claim)
+            record_failure(claim, as_export_error(error))
             if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
                 raise
         except BaseException:
             # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
-            transitions.release([claim], keep_slot=batch.leave(claim))
+            batch.leave(claim)
+            transitions.release([claim])
             wakeups.chunks(waiting=1)
             raise
 
@@ -323,8 +323,8 @@ def called(claim: Claim, session: database.SourceSession) -> encoding.Content:
     return encoding.content_of(session.stream(statement), claim.shape, columns, envelope=envelope)
 
 
-def record_successes(ended: list[Ended], keep_slots: bool) -> None:  # noqa: FBT001 - as Batch calls it
-    progress = transitions.finish(packed([(each.claim, each.result) for each in ended]), keep_slots=keep_slots)
+def record_successes(ended: list[Ended]) -> None:
+    progress = transitions.finish(packed([(each.claim, each.result) for each in ended]))
     finished = progress.chunk_ids if progress else ()
     for claim, result, seconds in ended:
         with bound_contextvars(request_id=claim.request_id, **ids_of(claim)):
@@ -349,7 +349,7 @@ def packed(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim, ChunkR
     ]
 
 
-def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
+def record_failure(claim: Claim, error: ExportError) -> None:
     """Record that an attempt failed. After the last one, an older file may be used instead."""
     delay, result = transitions.delay_after(claim, error), None
     if delay is None:
@@ -358,13 +358,13 @@ def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None
         except ChunkUploadFailed as refusal:
             if transitions.waits_for_storage(claim, refusal):
                 error, delay = refusal, transitions.delay_after(claim, refusal)
-    if result and (progress := transitions.finish([(claim, result)], keep_slots=keep_slot)):
+    if result and (progress := transitions.finish([(claim, result)])):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
         tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
         metrics.chunk_done(result.source, result.rows, result.bytes)
         follow_up(progress)
         return
-    progress = transitions.fail(claim, error, delay=delay, keep_slot=keep_slot)
+    progress = transitions.fail(claim, error, delay=delay)
     facts = {"code": error.code, "detail": error.detail, "attempt": claim.attempts}
     if progress is None:
         record_loss(claim)
@@ -426,7 +426,7 @@ def follow_up(progress: JobProgress) -> None:
 # ---- Reuse of existing files ----------------------------------------------------------------------------------------
 
 
-def reuse_some(pool: ThreadPoolExecutor) -> bool:
+def reuse_some(pool: ThreadPoolExecutor, slot: WorkerSlot) -> bool:
     """Check a batch of chunks for reusable files: one request each, without a slot or a call.
 
     Return whether there were any.
@@ -434,6 +434,7 @@ def reuse_some(pool: ThreadPoolExecutor) -> bool:
     claims = leases.claim_reusable(batch=REUSE_BATCH)
     if not claims:
         return False
+    slot.free()  # for other workers meanwhile
     if claims[0].started_job:
         metrics.job_moved(JobStatus.RUNNING)
     with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):

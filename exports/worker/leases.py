@@ -13,6 +13,7 @@ SKIP LOCKED, so it waits for neither. Each function is one statement: atomic wit
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -69,6 +70,8 @@ class Claim:
 
 
 # One statement takes a slot and a chunk, or neither.
+# - A worker that holds a slot takes it again, under the new token. A slot that it holds for another dataset keeps the
+#   old token.
 # - Every CTE is MATERIALIZED: if it were inlined, the planner might run a SKIP LOCKED sub-select more than once, and
 #   lock or update more rows than its LIMIT.
 # - The next chunk is searched for in each dataset separately, by index. So the waiting chunks of a dataset whose own
@@ -82,8 +85,8 @@ WITH alternation AS MATERIALIZED (
     SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries_first
 ), slot AS MATERIALIZED (
     SELECT id FROM exports_slot
-    WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL
-    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+    WHERE dataset_id IS NULL AND number <= %(slots)s AND (token IS NULL OR token = %(held)s::bigint)
+    ORDER BY token, number LIMIT 1 FOR UPDATE SKIP LOCKED
 ), pick AS MATERIALIZED (
     SELECT slot.id AS slot_id, own.id AS own_slot_id, next.id AS chunk_id, next.job_id, next.attempts,
            next.was_retrying, d.name AS dataset, d.max_concurrency
@@ -91,8 +94,9 @@ WITH alternation AS MATERIALIZED (
     CROSS JOIN exports_dataset d
     LEFT JOIN LATERAL (
         SELECT s.id FROM exports_slot s
-        WHERE s.dataset_id = d.id AND s.number <= d.max_concurrency AND s.token IS NULL
-        ORDER BY s.number LIMIT 1 FOR UPDATE SKIP LOCKED
+        WHERE s.dataset_id = d.id AND s.number <= d.max_concurrency
+          AND (s.token IS NULL OR s.token = %(held)s::bigint)
+        ORDER BY s.token, s.number LIMIT 1 FOR UPDATE SKIP LOCKED
     ) own ON true
     CROSS JOIN LATERAL (
         SELECT * FROM (
@@ -205,41 +209,34 @@ PREPARED_CLAIM = sql.PreparedStatement(CLAIM + DESCRIBE)
 PREPARED_CLAIM_BATCH = sql.PreparedStatement(CLAIM_BATCH + DESCRIBE)
 
 
-def claim(*, backend: str, paused: Collection[str] = ()) -> Claim | None:
-    """Claim the next chunk and a slot for its call. Return None if no chunk is ready or no slot is free.
-
-    `backend` is the application_name of the source connection that will run the call. `paused`: datasets without
-    claims.
-    """
-    row = sql.one(
-        PREPARED_CLAIM,
-        slots=settings.SLUICE.export_db_slots,
-        lease=settings.SLUICE.export_lease_seconds,
-        backend=backend,
-        paused=list(paused),
-    )
-    return as_claim(row) if row else None
+def claim(*, backend: str) -> Claim | None:
+    """Claim the next chunk and a slot for its call. Return None if no chunk is ready or no slot is free."""
+    return next(iter(claim_batch(backend=backend, sizes={})), None)
 
 
 MAX_BATCH = 32  # chunks of a batch
 MAX_COUNTED = 1024  # waiting chunks that a claim counts to find its share
 
 
-def claim_batch(*, backend: str, sizes: Mapping[str, int], paused: Collection[str] = ()) -> list[Claim]:
+def claim_batch(
+    *, backend: str, sizes: Mapping[str, int], paused: Collection[str] = (), held: int | None = None
+) -> list[Claim]:
     """Claim the next chunk and a slot, and more chunks of the same job under the same token.
 
-    `sizes`: the number of chunks to claim at once by dataset, at most MAX_BATCH; 1 for other datasets. `paused` as in
-    `claim`.
+    Return no claims if no chunk is ready or no slot is free. `backend` is the application_name of the source connection
+    that will run the calls. `sizes`: the number of chunks to claim at once by dataset, at most MAX_BATCH; 1 for other
+    datasets. `paused`: datasets without claims. `held`: the token of a slot that the worker has, which it keeps if
+    nothing is claimed.
     """
+    more: dict[str, Any] = {"sizes": orjson.dumps(sizes).decode(), "max_chunks": MAX_BATCH, "max_counted": MAX_COUNTED}
     rows = sql.rows(
-        PREPARED_CLAIM_BATCH,
+        PREPARED_CLAIM_BATCH if sizes else PREPARED_CLAIM,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
         paused=list(paused),
-        sizes=orjson.dumps(sizes).decode(),
-        max_chunks=MAX_BATCH,
-        max_counted=MAX_COUNTED,
+        held=held,
+        **(more if sizes else {}),
     )
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 

@@ -57,20 +57,14 @@ class JobProgress:
         return self.done == self.total
 
 
-# The rest of every transition: free the slot, update the job's counters and status, refund, insert events.
-# - The slot is freed by its token alone, also when the chunk was lost: this worker is alive and its call has ended.
-#   "(SELECT count(*) …) >= 0" only makes the planner lock slots after the chunks and before the job.
+# The rest of every transition: update the job's counters and status, refund, insert events.
 # - `done = j.done + …` re-reads the row under its lock. Counting the remaining chunks without that lock would leave a
 #   job running forever when two transactions finish its last two chunks at once. `old` takes that lock after those of
 #   the chunks, because the previous status is known only then.
 # - A chunk that returns to the queue has no event, as its claim had none.
 SETTLE = (
     """
-, free AS (
-    UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
-    WHERE token = ANY(%(freed)s::bigint[]) AND (SELECT count(*) FROM ended) >= 0
-    RETURNING id
-), numbered AS (
+, numbered AS (
     SELECT job_id, id, status, row_number() OVER (PARTITION BY job_id ORDER BY seq) AS nth
     FROM ended WHERE status <> 'pending'
 ), delta AS (
@@ -89,7 +83,7 @@ SETTLE = (
     FROM ended GROUP BY job_id
 ), old AS MATERIALIZED (
     SELECT job_id, status FROM exports_jobs
-    WHERE job_id IN (SELECT job_id FROM delta) AND (SELECT count(*) FROM free) >= 0
+    WHERE job_id IN (SELECT job_id FROM delta)
     ORDER BY job_id FOR UPDATE
 ), settled AS (
     UPDATE exports_jobs j
@@ -169,11 +163,10 @@ PREPARED_FINISH = sql.PreparedStatement(FINISH_ONE + RECORD_FILE + SETTLE + PROG
 PREPARED_FINISH_MANY = sql.PreparedStatement(FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS_OF_MANY)
 
 
-def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False) -> JobProgress | None:
-    """Finish chunks of one job: rows, files, slots, and the job's counters in one statement.
+def finish(results: list[tuple[Claim, ChunkResult]]) -> JobProgress | None:
+    """Finish chunks of one job: rows, files, and the job's counters in one statement.
 
-    Lost claims are skipped. Return None when all were lost. `keep_slots` if a call may still run: the reaper ends the
-    call and frees the slots when their lease expires.
+    Lost claims are skipped. Return None when all were lost.
     """
     values: dict[str, list[Any]] = {name: [getattr(file, name) for _, file in results] for name in RESULT_FIELDS}
     values |= {
@@ -181,11 +174,10 @@ def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False
         "token": [claim.token for claim, _ in results],
         "source": [str(file.source) for _, file in results],
     }
-    freed = [] if keep_slots else values["token"]
     if len(results) == 1:
-        row = sql.one(PREPARED_FINISH, freed=freed, **{name: value for name, (value,) in values.items()})
+        row = sql.one(PREPARED_FINISH, **{name: value for name, (value,) in values.items()})
     else:
-        row = sql.one(PREPARED_FINISH_MANY, freed=freed, **values)
+        row = sql.one(PREPARED_FINISH_MANY, **values)
     return JobProgress(**{"chunk_ids": values["chunk"], **row}) if row else None
 
 
@@ -204,16 +196,15 @@ WITH ended AS (
 """
 
 
-def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bool = False) -> JobProgress | None:
+def fail(claim: Claim, error: ExportError, *, delay: float | None) -> JobProgress | None:
     """Record a failed attempt: retrying, with `delay` seconds to the next one, or failed for good.
 
-    Returns None when the claim was lost. `keep_slot` as in `finish`.
+    Returns None when the claim was lost.
     """
     row = sql.one(
         FAIL + SETTLE + PROGRESS,
         chunk=claim.chunk_id,
         token=claim.token,
-        freed=[] if keep_slot else [claim.token],
         status="failed" if delay is None else "retrying",
         code=error.code,
         detail=truncated(error.detail),
@@ -274,12 +265,11 @@ WITH locked AS MATERIALIZED (
 """
 
 
-def release(claims: list[Claim], *, attempt: int = 1, keep_slot: bool = False) -> None:
-    """Return chunks to the queue, and take back the `attempt` that the claim counted. `keep_slot` as in `finish`."""
+def release(claims: list[Claim], *, attempt: int = 1) -> None:
+    """Return chunks to the queue, and take back the `attempt` that the claim counted."""
     sql.rows(
         RELEASE + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
-        freed=[] if keep_slot else [c.token for c in claims],
         attempt=attempt,
     )

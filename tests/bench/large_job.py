@@ -56,14 +56,14 @@ class Client:
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[float, Any]:
         """Return the seconds that a request took, and the document in its response."""
-        door = http.client.HTTPConnection(LOOPBACK, self.port, timeout=60)
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=60)
         started = time.perf_counter()
         try:
-            door.request(method, path, body, self.headers)
-            response = door.getresponse()
+            connection.request(method, path, body, self.headers)
+            response = connection.getresponse()
             content = response.read()
         finally:
-            door.close()
+            connection.close()
         seconds = time.perf_counter() - started
         assert response.status < 400, content[:300]
         return seconds, json.loads(content)

@@ -153,6 +153,7 @@ class ListenerProcess:
         progress = transitions.finish([(claim, result_of(claim))])
         assert progress
         assert progress.chunks == 1
+        transitions.free_slots([claim.token])
         last: float = self.expect_event("last")
         return last - began
 

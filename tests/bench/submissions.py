@@ -94,15 +94,15 @@ def seconds_of_post(web: processes.Web, token: str, body: bytes, items: int) -> 
 
 def post(web: processes.Web, token: str, body: bytes) -> tuple[float, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    door = http.client.HTTPConnection(LOOPBACK, web.port, timeout=60)
+    connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=60)
     started = time.perf_counter()
     try:
-        door.request("POST", "/exports", body, headers)
-        response = door.getresponse()
+        connection.request("POST", "/exports", body, headers)
+        response = connection.getresponse()
         content = response.read()
         seconds = time.perf_counter() - started
     finally:
-        door.close()
+        connection.close()
     assert response.status == http.HTTPStatus.ACCEPTED, content
     return seconds, json.loads(content)
 

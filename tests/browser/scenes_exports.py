@@ -15,8 +15,9 @@ from exports.jobs import actions, submission
 from exports.models import Chunk, Dataset, Grant, Job, Receipt, Slot
 from exports.models.schedule import Schedule, ScheduleRun
 from exports.schedules import runs
-from exports.worker import leases, transitions
+from exports.worker import leases
 from tests.browser.scenes import Scene
+from tests.integration import outcomes
 from tests.integration.etl_factories import make_rule
 from tests.integration.factories import make_job, result_of
 from tests.integration.schedules import make_schedule
@@ -56,9 +57,9 @@ def running(user: User) -> None:
     job = make_job(dataset(), user, MANY)
     claims = [claim for _ in range(8) if (claim := leases.claim(backend="scene"))]
     for claim in claims[:3]:
-        transitions.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
-    transitions.fail(claims[3], SourceTimeout(), delay=20)
-    transitions.fail(claims[4], PermanentSourceError("SQLSTATE 42883"), delay=None)
+        outcomes.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
+    outcomes.fail(claims[3], SourceTimeout(), delay=20)
+    outcomes.fail(claims[4], PermanentSourceError("SQLSTATE 42883"), delay=None)
     facts = {
         "status": "done",
         "attempts": 1,
@@ -132,9 +133,9 @@ def failed(user: User) -> None:
         claim = leases.claim(backend="scene")
         assert claim
         if error := kinds[n % 3]:
-            transitions.fail(claim, error, delay=None)
+            outcomes.fail(claim, error, delay=None)
         else:
-            transitions.finish([(claim, result_of(claim))])
+            outcomes.finish([(claim, result_of(claim))])
 
 
 def ready(user: User) -> None:
@@ -143,7 +144,7 @@ def ready(user: User) -> None:
     for _ in range(6):
         claim = leases.claim(backend="scene")
         assert claim
-        transitions.finish([(claim, result_of(claim, rows=1_000, bytes=98_765))])
+        outcomes.finish([(claim, result_of(claim, rows=1_000, bytes=98_765))])
     Chunk.objects.filter(job=job, seq=1).update(source="snapshot", data_as_of=timezone.now() - timedelta(days=3))
     Chunk.objects.filter(job=job, seq=2).update(source="reused", data_as_of=timezone.now() - timedelta(hours=5))
     now = timezone.now()

@@ -17,9 +17,10 @@ from exports.core.errors import SourceUnavailable
 from exports.core.states import Source
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, File, Job
-from exports.worker import leases, transitions
+from exports.worker import leases
 from exports.worker.leases import Claim
 from tests.e2e.conftest import Workers
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
@@ -34,7 +35,7 @@ def claim() -> Claim:
 
 
 def finish(claimed: Claim) -> None:
-    transitions.finish([(claimed, result_of(claimed))])
+    outcomes.finish([(claimed, result_of(claimed))])
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_job_with_only_retries_takes_its_turn(dataset: Dataset, alice: User, b
     """A10, A17: the source is back after an outage, and the retries are due before a job that came later."""
     large = make_job(dataset, alice, 200, key="LARGE")
     for _ in range(100):
-        transitions.fail(claim(), SourceUnavailable(), delay=60)
+        outcomes.fail(claim(), SourceUnavailable(), delay=60)
     assert Chunk.objects.filter(status="retrying").update(available_at=Now()) == 100
     small = make_job(dataset, bob, SMALL, key="SMALL")
 
@@ -117,7 +118,7 @@ def test_checking_files_of_a_small_job_waits_for_one_batch_of_a_large_one(
     found = leases.claim_reusable(batch=200)
     assert {each.job_id for each in found} == {small.pk}
     assert len(found) == SMALL
-    transitions.finish([(each, result_of(each, source=Source.REUSED)) for each in found])
+    outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in found])
     assert {each.job_id for each in leases.claim_reusable(batch=200)} == {under_way[0].job_id}
 
 

@@ -10,9 +10,10 @@ from exports.core.planning import Pair, Shape
 from exports.core.states import Source
 from exports.jobs import submission
 from exports.models import Dataset, Job
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
 from exports.worker.leases import Claim
 from exports.worker.transitions import ChunkResult
+from tests.integration import outcomes
 
 FIRST_DAY = date(2024, 2, 28)
 
@@ -59,7 +60,7 @@ def end_chunk() -> None:
     """Claim and finish the next chunk, without its bytes."""
     claim = leases.claim(backend="test")
     assert claim
-    transitions.finish([(claim, result_of(claim))])
+    outcomes.finish([(claim, result_of(claim))])
 
 
 def finish(job: Job) -> Job:
@@ -75,4 +76,4 @@ def fail_chunk() -> None:
     """Fail the next chunk with a permanent error of the source."""
     claim = leases.claim(backend="test")
     assert claim
-    transitions.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)
+    outcomes.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)

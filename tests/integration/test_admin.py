@@ -367,13 +367,13 @@ def test_accounts_can_be_deactivated_and_not_deleted(pages: Client, alice: User)
 
 def test_the_login_redirects_to_the_index(staff: User) -> None:
     client = Client()
-    door = client.get(client.get("/admin/")["Location"])["Location"]
-    assert client.get(door).status_code == 200
+    login = client.get(client.get("/admin/")["Location"])["Location"]
+    assert client.get(login).status_code == 200
 
     staff.set_password("only for tests")
     staff.save()
 
-    response = client.post(door, {"username": "sam", "password": "only for tests"})
+    response = client.post(login, {"username": "sam", "password": "only for tests"})
 
     assert response["Location"] == "/admin/"
     assert client.get("/admin/").status_code == 200

@@ -18,8 +18,9 @@ from config.platform.heartbeat import LeaseLost
 from exports.delivery import links
 from exports.maintenance import lost_leases
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
-from exports.worker import leases, transitions
+from exports.worker import leases
 from tests.broker import lose_messages, queued
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.staff import confirm, fail, form_in, list_of, messages_of, page_of, press, select, text_of
 from tests.integration.test_leases import claim
@@ -208,7 +209,7 @@ def test_it_retries_single_chunks_of_a_failed_job(pages: Client, failed: Job, al
     assert "The export has not ended." in text_of(pages.get(page_of(second, "retry")))
 
     done = claim()
-    transitions.finish([(done, result_of(done))])
+    outcomes.finish([(done, result_of(done))])
     failed.refresh_from_db()
     assert (failed.status, failed.done, failed.failed, failed.error_code) == ("failed", 2, 1, "EXPORT_SOURCE_ERROR")
 
@@ -242,7 +243,7 @@ def test_it_releases_the_chunk_of_a_lost_worker_immediately(pages: Client, datas
     Slot.objects.filter(token=held.token).update(lease_until=LONG_AGO)
     lost_leases.free_slots()
     assert Slot.objects.held().get().token == again.token
-    assert transitions.finish([(held, result_of(held))]) is None
+    assert outcomes.finish([(held, result_of(held))]) is None
     leases.renew(again)
 
 

@@ -22,8 +22,8 @@ from config.platform.http import health
 from etl.models import Task
 from exports.admin import overview as exports_overview
 from exports.models import Chunk, Dataset, Event, Job, Slot, Tick, Webhook
-from exports.worker import transitions
 from tests.broker import broker_at
+from tests.integration import outcomes
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
 from tests.integration.etl_progress import fail as fail_task
@@ -384,5 +384,5 @@ def test_a_lease_is_not_counted_as_waiting(pages: Client, dataset: Dataset, alic
     make_job(dataset, alice, 1)
     held = claim()
     assert figures(pages)["Oldest pending chunk"][0] == "none"
-    transitions.release([held])
+    outcomes.release([held])
     assert figures(pages)["Pending chunks"][0] == "1"

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -21,8 +22,9 @@ from exports.models import Chunk, Dataset, Event, Job, Slot
 from exports.source import database
 from exports.worker import batches, execution, leases, transitions
 from exports.worker.leases import Claim
+from exports.worker.slot import WorkerSlot
 from tests.broker import lose_messages, queued
-from tests.integration import faulty_s3
+from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import make_job, result_of
 from tests.waiting import wait_until
 
@@ -40,6 +42,11 @@ def claim_batch(size: int = 32) -> list[Claim]:
 
 def run(claims: list[Claim]) -> None:
     with database.SourceSession() as session:
+        run_with(session, claims)
+
+
+def run_with(session: database.SourceSession, claims: list[Claim]) -> None:
+    with WorkerSlot(session, token=claims[0].token):
         execution.run_batch(claims, session, time.monotonic())
 
 
@@ -117,7 +124,7 @@ def test_a_batch_takes_no_chunk_that_was_lost(dataset: Dataset, alice: User) -> 
     first, lost = claim_batch(3), claim_batch(3)
     Chunk.objects.filter(token=lost[0].token).update(lease_until="2000-01-01T00:00Z")
     assert len(lost_leases.reclaim_batch(batch=10)) == 3
-    transitions.release(first)
+    outcomes.release(first)
 
     again = claim_batch(9)
     assert len(again) == 9
@@ -127,7 +134,7 @@ def test_a_batch_takes_no_chunk_that_was_lost(dataset: Dataset, alice: User) -> 
 def test_a_retry_runs_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 100)
     failed = claim_batch(1)[0]
-    transitions.fail(failed, SourceError(), delay=0)
+    outcomes.fail(failed, SourceError(), delay=0)
     claims = [claim_batch(3) for _ in range(2)]  # retries and new chunks take turns
     assert sorted(len(each) for each in claims) == [1, 3]
     assert [each[0].chunk_id for each in claims if len(each) == 1] == [failed.chunk_id]
@@ -206,9 +213,9 @@ def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
     job = make_job(alone, alice, 24)
     seen: list[list[str]] = []
 
-    def record(ended: list[batches.Ended], keep_slots: bool) -> None:  # noqa: FBT001 - as Batch calls it
+    def record(ended: list[batches.Ended]) -> None:
         seen.append(statuses(job)[:3])
-        execution.record_successes(ended, keep_slots)
+        execution.record_successes(ended)
 
     with database.SourceSession() as session, batches.Batch(claim_batch(3), session, record) as batch:
         first, second = (next(iter(batch)) for _ in range(2))
@@ -217,23 +224,6 @@ def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
         batch.end(second, result_of(second), 0.1)
     assert seen == [["running", "running", "pending"], ["done", "running", "pending"]]
     assert statuses(job)[:3] == ["done", "done", "pending"]
-    assert not Slot.objects.held().exists()
-
-
-def test_a_split_batch_without_running_chunks_frees_its_slot(
-    alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.1)
-    job = make_job(alone, alice, 24)
-    with (
-        database.SourceSession() as session,
-        batches.Batch(claim_batch(3), session, execution.record_successes) as batch,
-    ):
-        first = next(iter(batch))
-        batch.end(first, result_of(first), 0.1)
-        wait_until(lambda: statuses(job)[:3] == ["done", "pending", "pending"])
-        assert Slot.objects.held().exists()
-    assert not Slot.objects.held().exists()
 
 
 def test_a_shutdown_while_a_batch_is_recorded_loses_none(
@@ -346,11 +336,11 @@ def test_a_finished_batch_skips_withdrawn_chunks(alone: Dataset, alice: User) ->
     claims = claim_batch(3)
     assert lost_leases.withdraw(claims[1].chunk_id, token=claims[1].token)
     results = [(claim, result_of(claim)) for claim in claims]
-    progress = transitions.finish(results)
+    progress = outcomes.finish(results)
     assert progress
     assert sorted(progress.chunk_ids) == [claims[0].chunk_id, claims[2].chunk_id]
     assert statuses(job)[:3] == ["done", "pending", "done"]
-    assert transitions.finish(results) is None  # once
+    assert outcomes.finish(results) is None  # once
 
 
 # ---- Uploads beside calls -------------------------------------------------------------------------------------------
@@ -390,7 +380,7 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
             seen.append(session.calls)
 
         proxy.trouble("PUT", "", faulty_s3.first(wait_for_the_next_call))
-        execution.run_batch(claim_batch(4), session, time.monotonic())
+        run_with(session, claim_batch(4))
     assert seen == [2]
     assert statuses(job)[:5] == ["done"] * 4 + ["pending"]
     assert not Slot.objects.held().exists()
@@ -437,7 +427,7 @@ def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, 
     claims = claim_batch(6)
     proxy.trouble("PUT", claims[1].path, faulty_s3.first(lambda: time.sleep(0.5)))
     with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
-        execution.run_batch(claims, session, time.monotonic())
+        run_with(session, claims)
     assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4
     assert not Slot.objects.held().exists()
 
@@ -463,7 +453,7 @@ class Stopping(database.SourceSession):
 def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 24)
     with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
-        execution.run_batch(claim_batch(6), session, time.monotonic())
+        run_with(session, claim_batch(6))
 
     assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4
     assert set(job.chunks.filter(status="pending").values_list("attempts", flat=True)) == {0}
@@ -473,7 +463,7 @@ def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, 
 def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 24)
     with Stopping(OperationalError("gone")) as session, pytest.raises(OperationalError):
-        execution.run_batch(claim_batch(6), session, time.monotonic())
+        run_with(session, claim_batch(6))
 
     assert statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"]
     Chunk.objects.filter(status="running").update(lease_until="2000-01-01T00:00Z")
@@ -491,6 +481,85 @@ def test_no_call_follows_one_that_may_still_run(
 
     assert statuses(job)[:6] == ["retrying"] + ["pending"] * 5
     assert Slot.objects.held().count() == 2
+
+
+# ---- The slot of a worker -------------------------------------------------------------------------------------------
+
+
+def test_a_worker_keeps_its_slot_from_one_batch_to_the_next(
+    dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A13: otherwise another worker would take the slot, and both would be connected to the source."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": 1})
+    job = make_job(dataset, alice, 60)
+    others: list[Claim | None] = []
+    connections: list[str] = []
+    record, connect = execution.record_successes, database.connect
+
+    def record_and_let_others_claim(ended: list[batches.Ended]) -> None:
+        record(ended)
+        others.append(leases.claim(backend="another worker"))
+
+    def counted(backend: str) -> psycopg.Connection:
+        connections.append(backend)
+        return connect(backend)
+
+    monkeypatch.setattr(execution, "record_successes", record_and_let_others_claim)
+    monkeypatch.setattr(database, "connect", counted)
+    execution.drain()
+    assert len(connections) == 1
+    assert len(others) > 2
+    assert set(others) == {None}
+    assert set(statuses(job)) == {"done"}
+    assert not Slot.objects.held().exists()
+
+
+def test_a_worker_frees_the_slot_of_another_dataset(alone: Dataset, alice: User) -> None:
+    """A13: a dataset with a limit of its own is not blocked by a worker that went on with another one."""
+    make_job(alone, alice, 1)
+    with database.SourceSession() as session, WorkerSlot(session) as slot:
+        (first,) = slot.claim(sizes={}, paused=())
+        assert Slot.objects.held().count() == 2
+        transitions.finish([(first, result_of(first))])
+        make_job(Dataset.objects.create(name="other", function="data.rows_for", base_path="other"), alice, 1)
+        (second,) = slot.claim(sizes={}, paused=())
+        assert (first.dataset, second.dataset) == (alone.name, "other")
+        assert Slot.objects.held().get().token == second.token
+        assert slot.claim(sizes={}, paused=()) == []
+        assert Slot.objects.held().exists()
+    assert not Slot.objects.held().exists()
+
+
+def test_a_worker_takes_no_slot_again_that_the_reaper_freed(dataset: Dataset, alice: User, slots: int) -> None:
+    """A12: it was suspended past its lease, and another worker has the slot."""
+    make_job(dataset, alice, slots + 3)
+    with database.SourceSession() as session, WorkerSlot(session) as slot:
+        (claim,) = slot.claim(sizes={}, paused=())
+        transitions.finish([(claim, result_of(claim))])
+        transitions.free_slots([claim.token])
+        theirs = [leases.claim(backend="test") for _ in range(slots)]
+        assert None not in theirs
+        assert slot.claim(sizes={}, paused=()) == []
+    assert Slot.objects.held().count() == slots
+
+
+def test_a_worker_checks_files_without_its_slot(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(dataset, alice, 2)
+    execution.drain()
+    make_job(dataset, alice, 4)
+    held: list[int] = []
+    reuse = execution.reuse
+
+    def observed(*given: Any, **options: Any) -> Any:
+        held.append(Slot.objects.held().count())
+        connection.close()
+        return reuse(*given, **options)
+
+    with database.SourceSession() as session, WorkerSlot(session) as slot, ThreadPoolExecutor(1) as pool:
+        assert slot.claim(sizes={}, paused=())
+        monkeypatch.setattr(execution, "reuse", observed)
+        assert execution.reuse_some(pool, slot)
+    assert held == [0, 0]
 
 
 # ---- Sizes ----------------------------------------------------------------------------------------------------------
@@ -525,8 +594,8 @@ def test_a_worker_that_gets_no_chunk_keeps_no_connection(
 ) -> None:
     """A13: another worker may have taken the slot, and connect."""
     make_job(dataset, alice, 1)
-    with database.SourceSession() as session:
-        while execution.export_some(session):
+    with database.SourceSession() as session, WorkerSlot(session) as slot:
+        while execution.export_some(slot):
             name = session.backend
         wait_until(
             lambda: not source_db.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [name]).rowcount,

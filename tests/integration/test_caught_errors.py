@@ -21,6 +21,7 @@ from exports.models import Chunk, Dataset, Slot
 from exports.source.database import SourceSession
 from exports.worker import batches, completion, leases
 from exports.worker import execution as chunks
+from exports.worker.slot import WorkerSlot
 from tests.broker import valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_rehearsal import row_of, run, seen
@@ -59,7 +60,7 @@ def test_an_unexpected_error_of_an_upload_beside_a_call_ends_an_attempt(
     assert len(claims) == 3
     before = counted("chunk")
     monkeypatch.setattr(chunks, "commit_or_adopt", fail)
-    with capture_logs() as lines, SourceSession() as session:
+    with capture_logs() as lines, SourceSession() as session, WorkerSlot(session, token=claims[0].token):
         chunks.run_batch(claims, session, time.monotonic())
 
     found = Chunk.objects.filter(pk__in=[claim.chunk_id for claim in claims])

@@ -20,11 +20,13 @@ from exports.core.errors import PermanentSourceError, SourceError
 from exports.jobs import actions, submission
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
 from tests.conftest import client_of
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
+from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
-from tests.integration.test_leases import claim, in_threads, waits_for_a_lock
+from tests.integration.test_leases import claim, in_threads
 from tests.waiting import wait_until
 
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -41,9 +43,9 @@ def test_a_cancel_ends_every_unfinished_chunk(api: APIClient, dataset: Dataset, 
     """A19: pending, running, and retrying chunks; done ones stay done."""
     job = make_job(dataset, alice, 5)
     done, failed, waiting, _running = (claim() for _ in range(4))
-    transitions.finish([(done, result_of(done))])
-    transitions.fail(failed, PermanentSourceError(), delay=None)
-    transitions.fail(waiting, SourceError(), delay=60)
+    outcomes.finish([(done, result_of(done))])
+    outcomes.fail(failed, PermanentSourceError(), delay=None)
+    outcomes.fail(waiting, SourceError(), delay=60)
 
     response = api.post(f"/exports/{job.pk}/cancel")
     assert response.status_code == 200
@@ -61,7 +63,7 @@ def test_a_large_job_is_cancelled_in_parts(dataset: Dataset, alice: User, monkey
     """A19: no statement changes more than a part, and the job ends once, with all its events and its refund."""
     job = make_job(dataset, alice, 11)
     done, _running = claim(), claim()
-    transitions.finish([(done, result_of(done))])
+    outcomes.finish([(done, result_of(done))])
     before = job.events.count()
     monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", 4)
 
@@ -86,10 +88,10 @@ def test_the_holder_of_a_cancelled_chunk_is_fenced_and_frees_its_slot(dataset: D
 
     with pytest.raises(LeaseLost):
         leases.renew(holder)
-    assert transitions.finish([(holder, result_of(holder))]) is None
-    assert transitions.fail(holder, SourceError(), delay=1) is None
+    assert outcomes.finish([(holder, result_of(holder))]) is None
+    assert outcomes.fail(holder, SourceError(), delay=1) is None
     assert statuses(job) == {"cancelled": 1}
-    transitions.release([holder])
+    outcomes.release([holder])
     assert not Slot.objects.held().exists()
     job.refresh_from_db()
     assert (job.status, job.cancelled, job.done, job.failed) == ("cancelled", 1, 0, 0)
@@ -189,10 +191,10 @@ def test_counts_add_up_after_concurrent_cancels_and_finishes(
                     return False
             while claimed := leases.claim(backend=f"test{n}"):
                 if n % 2:
-                    transitions.fail(claimed, PermanentSourceError(), delay=None)
+                    outcomes.fail(claimed, PermanentSourceError(), delay=None)
                 else:
-                    transitions.finish([(claimed, result_of(claimed))])
-                transitions.release([claimed])
+                    outcomes.finish([(claimed, result_of(claimed))])
+                outcomes.release([claimed])
             return False
 
         cancelled = in_threads(8, work)

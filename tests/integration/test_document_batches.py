@@ -39,7 +39,8 @@ from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule
 from tests.integration.etl_progress import begin, complete, end_well, fail, read
 from tests.integration.etl_rehearsal import Change, row_of
-from tests.integration.test_leases import in_threads, waits_for_a_lock
+from tests.integration.locks import waits_for_a_lock
+from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
 BATCHES = "/api/v1/etl/batches"

@@ -29,7 +29,7 @@ from tests import rehearsal
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_rehearsal import Change, age, row_of, run, run_beside, run_when_due, seen
-from tests.integration.test_leases import waits_for_a_lock
+from tests.integration.locks import waits_for_a_lock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("rehearsed")

@@ -30,7 +30,8 @@ from rules.models import Rule
 from tests.broker import broker_at, valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.test_leases import in_threads, waits_for_a_lock
+from tests.integration.locks import waits_for_a_lock
+from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within, wait_until
 
 FULL = Path("/dev/full")

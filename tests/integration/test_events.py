@@ -11,7 +11,8 @@ from exports.core.states import JOB_ENDED
 from exports.jobs import actions
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, expire_leases, in_threads
@@ -67,10 +68,10 @@ def test_retries_and_failures_have_events(dataset: Dataset, alice: User) -> None
     """A17, A25."""
     job = make_job(dataset, alice, 2)
     first, second = claim(), claim()
-    transitions.fail(first, SourceError(), delay=0)
+    outcomes.fail(first, SourceError(), delay=0)
     check(job)
-    transitions.fail(claim(), PermanentSourceError(), delay=None)
-    transitions.finish([(second, result_of(second))])
+    outcomes.fail(claim(), PermanentSourceError(), delay=None)
+    outcomes.finish([(second, result_of(second))])
 
     assert recorded(job) == [
         ("status", "running"),
@@ -88,7 +89,7 @@ def test_a_manual_retry_continues_the_sequence(dataset: Dataset, alice: User) ->
     """A19, A25."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
-        transitions.fail(claim(), PermanentSourceError(), delay=None)
+        outcomes.fail(claim(), PermanentSourceError(), delay=None)
     end = Event.objects.get(job=job, kind="status", status="failed")
     job.refresh_from_db()
     actions.retry(job)
@@ -102,7 +103,7 @@ def test_a_cancel_has_an_event_with_its_chunks(dataset: Dataset, alice: User) ->
     """A19, A25."""
     job = make_job(dataset, alice, 3)
     done = claim()
-    transitions.finish([(done, result_of(done))])
+    outcomes.finish([(done, result_of(done))])
     actions.cancel(job)
 
     assert recorded(job)[-3:] == [("chunk", "cancelled"), ("chunk", "cancelled"), ("status", "cancelled")]
@@ -142,11 +143,11 @@ def test_stale_writes_have_no_event(dataset: Dataset, alice: User) -> None:
     """A11, A25."""
     job = make_job(dataset, alice, 1)
     holder = claim()
-    transitions.finish([(holder, result_of(holder))])
+    outcomes.finish([(holder, result_of(holder))])
     before = recorded(job)
-    transitions.finish([(holder, result_of(holder))])
-    transitions.fail(holder, SourceError(), delay=1)
-    transitions.release([holder])
+    outcomes.finish([(holder, result_of(holder))])
+    outcomes.fail(holder, SourceError(), delay=1)
+    outcomes.release([holder])
 
     assert recorded(job) == before
 
@@ -163,7 +164,7 @@ def test_event_numbers_are_unique_and_grow_in_commit_order(dataset: Dataset, ali
                 seen[n].append(list(job.events.order_by("seq").values_list("seq", flat=True)))
             return
         while claimed := leases.claim(backend=f"test{n}"):
-            transitions.finish([(claimed, result_of(claimed))])
+            outcomes.finish([(claimed, result_of(claimed))])
 
     in_threads(8, work)
     assert all(later[: len(earlier)] == earlier for n in seen for earlier, later in pairwise(seen[n]))

@@ -26,8 +26,9 @@ from exports.jobs import actions
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
-from exports.worker import completion, execution, leases, transitions
-from tests.integration import faulty_s3
+from exports.worker import completion, execution, leases
+from exports.worker.slot import WorkerSlot
+from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import make_job, result_of
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
@@ -174,7 +175,7 @@ def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> Non
         upload.write(b"what the stale worker read")
         with pytest.raises(storage.Conflict):
             upload.commit()
-    assert transitions.finish([(stale, result_of(stale))]) is None
+    assert outcomes.finish([(stale, result_of(stale))]) is None
 
     assert content(PATH) == CONTENT
     assert storage.head(PATH) == before
@@ -200,7 +201,8 @@ def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
         assert claim
         thief = threading.Timer(0.5, steal)
         thief.start()
-        execution.run_batch([claim], session, time.monotonic())
+        with WorkerSlot(session, token=claim.token):
+            execution.run_batch([claim], session, time.monotonic())
         thief.join()
 
     assert storage.head(PATH) is None
@@ -532,7 +534,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
-        with Leaving(session) as leaving, pytest.raises(SystemExit):
+        with Leaving(session) as leaving, pytest.raises(SystemExit), WorkerSlot(leaving, token=claim.token):
             execution.run_batch([claim], leaving, time.monotonic())
 
     chunk = Chunk.objects.get()

@@ -149,8 +149,8 @@ def test_the_policies_allow_exactly_the_actions_in_use() -> None:
     """A22: this is the only test of refusals that are specific to AWS."""
     called: dict[str, set[str]] = {"client": set(), "connect": set()}
     for path in Path(storage.__file__).parent.glob("*.py"):
-        for door, method in calls(ast.parse(path.read_text())):
-            called[door].add(method)
+        for maker, method in calls(ast.parse(path.read_text())):
+            called[maker].add(method)
     presigned = called["connect"] - {"head_bucket"}  # the health check
 
     assert {action for name in called["client"] | {"head_bucket"} for action in ACTIONS[name]} == actions("service")
@@ -170,9 +170,9 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
             ):
                 yield "connect", method
             case ast.Call(
-                func=ast.Attribute(value=ast.Call(func=ast.Name(id="client" | "connect" as door)), attr=attr)
+                func=ast.Attribute(value=ast.Call(func=ast.Name(id="client" | "connect" as maker)), attr=attr)
             ):
-                yield door, attr
+                yield maker, attr
 
 
 def use_everything() -> None:

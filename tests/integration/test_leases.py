@@ -22,8 +22,8 @@ from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
-from tests.waiting import wait_until
 
 
 def claim() -> Claim:
@@ -124,7 +124,7 @@ def test_the_cap_of_a_dataset_does_not_affect_other_datasets(dataset: Dataset, a
     assert [each.dataset for each in rest] == ["other", "other"]
     assert leases.claim(backend="test") is None
 
-    transitions.finish([(first, result_of(first))])
+    outcomes.finish([(first, result_of(first))])
     assert claim().dataset == "things"
 
 
@@ -133,14 +133,14 @@ def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User, bob: User) -> N
     large = make_job(dataset, alice, 50)
     for _ in range(3):
         served = claim()
-        transitions.finish([(served, result_of(served))])
+        outcomes.finish([(served, result_of(served))])
     small = make_job(dataset, bob, 3, key="EWR")
 
     order = []
     for _ in range(6):
         served = claim()
         order.append(served.job_id)
-        transitions.finish([(served, result_of(served))])
+        outcomes.finish([(served, result_of(served))])
     assert Counter(order) == {large.pk: 3, small.pk: 3}
 
 
@@ -163,11 +163,11 @@ def test_a_stale_fencing_token_changes_nothing(dataset: Dataset, alice: User) ->
     stale, fresh = taken_over(dataset, alice)
     before = snapshot()
 
-    assert transitions.finish([(stale, result_of(stale))]) is None
-    assert transitions.fail(stale, SourceError(), delay=1) is None
+    assert outcomes.finish([(stale, result_of(stale))]) is None
+    assert outcomes.fail(stale, SourceError(), delay=1) is None
     with pytest.raises(LeaseLost):
         leases.renew(stale)
-    transitions.release([stale])
+    outcomes.release([stale])
 
     after = snapshot()
     # The stale worker may release its own slot: its call has ended.
@@ -190,19 +190,19 @@ def test_a_batch_skips_lost_chunks(dataset: Dataset, alice: User) -> None:
     lost_leases.reclaim_batch(batch=10)
     fresh = claim()
 
-    progress = transitions.finish([(lost, result_of(lost)), (kept, result_of(kept))])
+    progress = outcomes.finish([(lost, result_of(lost)), (kept, result_of(kept))])
 
     assert progress is not None
     assert (progress.done, progress.chunks) == (1, 1)
     assert Chunk.objects.get(pk=lost.chunk_id).token == fresh.token
     assert Chunk.objects.get(pk=kept.chunk_id).status == "done"
-    assert transitions.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
+    assert outcomes.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
 
 
 def test_the_new_holder_finishes_the_chunk(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
-    transitions.finish([(stale, result_of(stale, rows=1))])
-    progress = transitions.finish([(fresh, result_of(fresh, rows=2))])
+    outcomes.finish([(stale, result_of(stale, rows=1))])
+    progress = outcomes.finish([(fresh, result_of(fresh, rows=2))])
 
     assert progress is not None
     assert progress.all_done
@@ -231,7 +231,7 @@ def test_a_renewal_extends_the_leases_of_chunk_and_slot(dataset: Dataset, alice:
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
 
 
-def test_a_finish_updates_the_counts_and_frees_the_slot(dataset: Dataset, alice: User) -> None:
+def test_a_finish_updates_the_counts_and_leaves_the_slot_to_the_worker(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
     progress = transitions.finish([(claimed, result_of(claimed))])
@@ -240,7 +240,7 @@ def test_a_finish_updates_the_counts_and_frees_the_slot(dataset: Dataset, alice:
     assert not progress.all_done
     job.refresh_from_db()
     assert (job.done, job.rows, job.bytes, job.status) == (1, 3, 60, "running")
-    assert not Slot.objects.held().exists()
+    assert Slot.objects.held().get().token == claimed.token
 
 
 def test_concurrent_finishes_complete_a_job_once(dataset: Dataset, alice: User) -> None:
@@ -249,45 +249,19 @@ def test_concurrent_finishes_complete_a_job_once(dataset: Dataset, alice: User) 
         job = make_job(dataset, alice, 2, reuse="never")
         claims = [claim(), claim()]
 
-        progress = in_threads(2, lambda n, claims=claims: transitions.finish([(claims[n], result_of(claims[n]))]))
+        progress = in_threads(2, lambda n, claims=claims: outcomes.finish([(claims[n], result_of(claims[n]))]))
 
         assert [each.all_done for each in progress].count(True) == 1
         job.refresh_from_db()
         assert job.done == 2
 
 
-def test_a_finish_locks_its_slot_before_the_job(dataset: Dataset, alice: User) -> None:
-    """A claim that waits for the job may hold the lock of another slot: the other order would deadlock."""
-    job = make_job(dataset, alice)
-    claimed = claim()
-
-    def finish() -> object:
-        try:
-            return transitions.finish([(claimed, result_of(claimed))])
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            Slot.objects.select_for_update().get(token=claimed.token)
-            ending = pool.submit(finish)
-            wait_until(waits_for_a_lock)
-            Job.objects.select_for_update(nowait=True).get(pk=job.pk)
-        assert ending.result(timeout=60)
-
-
-def waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
-        return cursor.fetchone() is not None
-
-
 def test_a_repeated_finish_counts_once(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
-    transitions.finish([(claimed, result_of(claimed))])
+    outcomes.finish([(claimed, result_of(claimed))])
 
-    assert transitions.finish([(claimed, result_of(claimed))]) is None
+    assert outcomes.finish([(claimed, result_of(claimed))]) is None
     job.refresh_from_db()
     assert job.done == 1
 
@@ -315,7 +289,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
         assert claimed.attempts == attempt
         error = SourceError("SQLSTATE 22012")
         delay = transitions.delay_after(claimed, error)
-        transitions.fail(claimed, error, delay=delay)
+        outcomes.fail(claimed, error, delay=delay)
         job.refresh_from_db()
         if delay is not None:
             assert job.status == JobStatus.RETRYING
@@ -335,7 +309,7 @@ def test_a_permanent_error_is_final_immediately(dataset: Dataset, alice: User) -
     """A17."""
     job = make_job(dataset, alice, 1)
     claimed, error = claim(), PermanentSourceError("SQLSTATE 42883")
-    transitions.fail(claimed, error, delay=transitions.delay_after(claimed, error))
+    outcomes.fail(claimed, error, delay=transitions.delay_after(claimed, error))
 
     job.refresh_from_db()
     assert job.status == JobStatus.FAILED
@@ -344,12 +318,12 @@ def test_a_permanent_error_is_final_immediately(dataset: Dataset, alice: User) -
 def test_other_chunks_still_finish_after_a_failed_one(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 2)
-    transitions.fail(claim(), PermanentSourceError(), delay=None)
+    outcomes.fail(claim(), PermanentSourceError(), delay=None)
     job.refresh_from_db()
     assert job.status == JobStatus.RUNNING
 
     last = claim()
-    transitions.finish([(last, result_of(last))])
+    outcomes.finish([(last, result_of(last))])
     job.refresh_from_db()
     assert (job.status, job.done, job.failed) == ("failed", 1, 1)
 
@@ -371,7 +345,7 @@ def test_a_chunk_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> 
 
 def test_a_released_chunk_does_not_count_an_attempt(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    transitions.release([claim()])
+    outcomes.release([claim()])
 
     assert not Slot.objects.held().exists()
     assert claim().attempts == 1
@@ -427,7 +401,7 @@ def test_the_slot_of_a_withdrawn_chunk_is_freed_after_its_lease(dataset: Dataset
 def finished_job(dataset: Dataset, alice: User, chunks: int) -> Job:
     job = make_job(dataset, alice, chunks)
     while claimed := leases.claim(backend="test"):
-        transitions.finish([(claimed, result_of(claimed))])
+        outcomes.finish([(claimed, result_of(claimed))])
     return job
 
 
@@ -441,7 +415,7 @@ def test_chunks_with_a_known_file_are_checked_without_a_slot(dataset: Dataset, a
     assert all(each.may_reuse and each.known_file for each in claims)
     assert not Slot.objects.held().exists()
 
-    progress = transitions.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+    progress = outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
     assert progress is not None
     again.refresh_from_db()
     assert (again.done, again.reused) == (3, 3)
@@ -494,7 +468,7 @@ def test_a_check_of_a_file_that_times_out_leads_to_a_call(dataset: Dataset, alic
 def test_a_missing_file_leads_to_a_call(dataset: Dataset, alice: User) -> None:
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
-    transitions.release(leases.claim_reusable(batch=10), attempt=0)
+    outcomes.release(leases.claim_reusable(batch=10), attempt=0)
 
     assert claim().attempts == 1
 
@@ -509,7 +483,7 @@ def test_a_claim_reads_one_of_many_waiting_chunks(dataset: Dataset, alice: User,
         cursor.execute("ANALYZE exports_chunk")
         cursor.execute(
             "EXPLAIN (ANALYZE, FORMAT JSON) " + leases.CLAIM + leases.DESCRIBE,
-            {"slots": 8, "lease": 60, "backend": "test", "paused": []},
+            {"slots": 8, "lease": 60, "backend": "test", "paused": [], "held": None},
         )
         (plan,) = cursor.fetchone()
     scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]

@@ -43,6 +43,7 @@ from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, leases, transitions
 from exports.worker.leases import Claim
 from tests.broker import lose_messages
+from tests.integration import outcomes
 from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
 from tests.integration.factories import make_job, result_of
 
@@ -211,7 +212,7 @@ class Exports(RuleBasedStateMachine):
     @rule(held=holds)
     def finish(self, held: Held) -> None:
         source = Source.LIVE if held.is_call else Source.REUSED
-        progress = transitions.finish([(claim, result_of(claim, source=source)) for claim in held.claims])
+        progress = outcomes.finish([(claim, result_of(claim, source=source)) for claim in held.claims])
         ended = self.model.finish(held.pairs, source)
         assert (progress.chunks if progress else 0) == ended
         if progress:
@@ -223,12 +224,12 @@ class Exports(RuleBasedStateMachine):
         claim = held.claims[0]
         delay = transitions.delay_after(claim, error)
         assert (delay is None) == (not error.retryable or claim.attempts >= MAX_ATTEMPTS)
-        progress = transitions.fail(claim, error, delay=None if delay is None else HOUR)
+        progress = outcomes.fail(claim, error, delay=None if delay is None else HOUR)
         assert (progress is not None) == self.model.fail(*held.pairs[0], is_final=delay is None)
 
     @rule(held=holds)
     def release(self, held: Held) -> None:
-        transitions.release(list(held.claims), attempt=int(held.is_call))
+        outcomes.release(list(held.claims), attempt=int(held.is_call))
         self.model.release(held.pairs, int(held.is_call))
 
     @precondition(lambda self: any(chunk.status == "retrying" for chunk in self.model.chunks.values()))

@@ -29,8 +29,9 @@ from etl.models import Task
 from exports.core import gauges
 from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
-from exports.worker import completion, leases, transitions
+from exports.worker import completion, leases
 from tests.broker import valkey
+from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_leases import nodes
@@ -200,7 +201,7 @@ def test_it_reports_overdue_leases_and_the_age_of_ticks(dataset: Dataset, alice:
 
 def test_it_reports_pending_file_checks_and_completions(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
-    transitions.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
+    outcomes.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
     make_job(dataset, alice, 3)
 
     assert depth() == {"pending": 3, "reusable": 2}
@@ -211,7 +212,7 @@ def test_it_reports_pending_file_checks_and_completions(dataset: Dataset, alice:
 def test_it_reports_objects_of_expired_receipts(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     claimed = claim()
-    transitions.finish([(claimed, result_of(claimed))])
+    outcomes.finish([(claimed, result_of(claimed))])
     assert completion.claim(job.pk)
     Receipt.objects.create(
         job=job, object_key="_receipts/x", etag="x", checksum="x", size_bytes=1, rows=1, files=1, content_type="x",
@@ -225,7 +226,7 @@ def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> N
     """A27: a scrape costs the same for tables of any size."""
     make_job(dataset, alice, 1000)
     claimed = [claim() for _ in range(8)]
-    transitions.finish([(one, result_of(one)) for one in claimed[:6]])
+    outcomes.finish([(one, result_of(one)) for one in claimed[:6]])
     Chunk.objects.filter(status="pending", seq__gt=500).update(
         status="done", rows=1, bytes=1, sha256="x", etag="x", source="live"
     )

@@ -20,8 +20,8 @@ from exports.delivery import bundles, chunk_files, packs
 from exports.jobs import actions
 from exports.maintenance import after_restore, storage_cleanup
 from exports.models import Chunk, Dataset, Job, Receipt
-from exports.worker import completion, execution, leases, transitions
-from tests.integration import faulty_s3
+from exports.worker import completion, execution, leases
+from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import make_job
 from tests.integration.test_batches import claim_batch, run, time_enough  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
@@ -275,7 +275,7 @@ def test_a_retry_keeps_the_packs_of_finished_chunks(alone: Dataset, alice: User)
     job = make_job(alone, alice, 4, delivery="manifest")
     run(claim_batch(3))
     (claim,) = claim_batch(1)
-    transitions.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)
+    outcomes.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)
     actions.retry(job)
     assert leases.claim(backend="test") is not None
     assert packs_of(job) == [1, 1, 1, None]
@@ -316,7 +316,7 @@ def test_a_pack_of_reused_files_takes_bounded_memory(job: Job, alice: User, monk
     again = make_job(job.dataset, alice, 7, delivery="manifest")
     claims = leases.claim_reusable(batch=10)
     assert list(execution.for_packs(claims)) == [True] * 3 + [False] * 4
-    transitions.release(claims)
+    outcomes.release(claims)
     execution.drain()
     completion.complete(again.pk)
     check_files(again)

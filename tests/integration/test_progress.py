@@ -17,7 +17,8 @@ from config.platform.db.snapshots import one_snapshot
 from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, representation
 from exports.models import Chunk, Dataset, Job
-from exports.worker import leases, transitions
+from exports.worker import leases
+from tests.integration import outcomes
 from tests.integration.factories import end_chunk, make_job, result_of
 from tests.integration.test_exports_pages import as_user
 
@@ -42,7 +43,7 @@ def test_counters_equal_the_counts_of_chunks(dataset: Dataset, alice: User, step
             assert progress[status] == counted[status], (status, steps)
         listed = representation.with_all(Job.objects.filter(pk=job.pk)).get()
         assert representation.progress(listed, shown.created_at) == progress
-    transitions.release(held, keep_slot=False)
+    outcomes.release(held)
 
 
 def take(step: str, job: Job, held: list[leases.Claim]) -> None:
@@ -54,11 +55,11 @@ def take(step: str, job: Job, held: list[leases.Claim]) -> None:
         actions.retry(job)
     elif held and step == "finish":
         claim = held.pop()
-        transitions.finish([(claim, result_of(claim))])
+        outcomes.finish([(claim, result_of(claim))])
     elif held and step == "fail":
-        transitions.fail(held.pop(), PermanentSourceError("22012"), delay=None)
+        outcomes.fail(held.pop(), PermanentSourceError("22012"), delay=None)
     elif held and step == "release":
-        transitions.release([held.pop()], keep_slot=False)
+        outcomes.release([held.pop()])
 
 
 def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: APIClient) -> None:
@@ -67,7 +68,7 @@ def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: 
     for _ in range(4):
         claim = leases.claim(backend="test")
         assert claim
-        transitions.fail(claim, PermanentSourceError("22012"), delay=None)
+        outcomes.fail(claim, PermanentSourceError("22012"), delay=None)
     Job.objects.update(started_at=Now() - timedelta(hours=1))
     actions.retry(job)
     assert api.get(f"/exports/{job.pk}").json()["progress"]["etaSeconds"] is None

@@ -17,11 +17,13 @@ from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, quotas
 from exports.maintenance import periodic
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
 from tests.conftest import client_of
+from tests.integration import outcomes
 from tests.integration.factories import make_job
+from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import calls, count_calls, empty_bucket  # noqa: F401 - a fixture
-from tests.integration.test_leases import in_threads, waits_for_a_lock
+from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
 FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}  # 6 chunks
@@ -170,7 +172,7 @@ def test_failed_chunks_are_refunded_and_charged_again_by_a_retry(dataset: Datase
     for _ in range(2):
         claim = leases.claim(backend="test")
         assert claim
-        transitions.fail(claim, PermanentSourceError(), delay=None)
+        outcomes.fail(claim, PermanentSourceError(), delay=None)
     assert used(alice) == (1, 0)
 
     job.refresh_from_db()
@@ -183,7 +185,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
     job = make_job(dataset, alice, 1)
     claim = leases.claim(backend="test")
     assert claim
-    transitions.fail(claim, PermanentSourceError(), delay=None)
+    outcomes.fail(claim, PermanentSourceError(), delay=None)
     Usage.objects.update(chunks=10)
     before = rows()
 
@@ -208,7 +210,7 @@ def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
     claim = leases.claim(backend="test")
     assert claim
     for _ in range(2):
-        transitions.fail(claim, PermanentSourceError(), delay=None)
+        outcomes.fail(claim, PermanentSourceError(), delay=None)
     assert used(alice) == (1, 1)
 
 

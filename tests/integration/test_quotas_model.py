@@ -31,6 +31,7 @@ from exports.core.states import Source
 from exports.jobs import actions, quotas, submission
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from exports.worker import leases, transitions
+from tests.integration import outcomes
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_leases_model import clean
@@ -102,15 +103,15 @@ class Quotas(RuleBasedStateMachine):
         self.model.claim(*pair)
         for _ in range(1 + late):
             if how == "live":
-                transitions.finish([(claim, result_of(claim))])
+                outcomes.finish([(claim, result_of(claim))])
                 self.model.finish([pair], "live")
             elif how == "released":
-                transitions.release([claim])
+                outcomes.release([claim])
                 self.model.release([pair], 1)
             else:
                 error = PermanentSourceError() if how == "refused" else SourceError()
                 delay = transitions.delay_after(claim, error)
-                transitions.fail(claim, error, delay=None if delay is None else 0)
+                outcomes.fail(claim, error, delay=None if delay is None else 0)
                 self.model.fail(*pair, is_final=delay is None)
         for chunk in self.model.chunks.values():
             chunk.is_due |= chunk.status == "retrying"
@@ -124,10 +125,10 @@ class Quotas(RuleBasedStateMachine):
         for pair in pairs:
             self.model.look(*pair)
         if is_there:
-            transitions.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
+            outcomes.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
             self.model.finish(pairs, "reused")
         else:
-            transitions.release(claims, attempt=0)
+            outcomes.release(claims, attempt=0)
             self.model.release(pairs, 0)
 
     @rule(job=jobs)

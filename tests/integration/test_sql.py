@@ -16,6 +16,7 @@ from config.platform.db.base import DatabaseWrapper
 from exports.jobs import representation
 from exports.models import Dataset
 from exports.worker import leases, transitions
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 
 FIND = sql.PreparedStatement("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
@@ -127,7 +128,7 @@ def test_batches_are_claimed_and_finished_by_statements_that_are_planned_once(da
     make_job(dataset, alice, 60)
     prepared: list[int] = []
     while len(claims := leases.claim_batch(backend="test", sizes={"things": 3})) > 1:
-        transitions.finish([(claim, result_of(claim)) for claim in claims])
+        outcomes.finish([(claim, result_of(claim)) for claim in claims])
         prepared.append(sql.scalar(PREPARED))
     assert len(prepared) > 3
     assert set(prepared) == {prepared[0]}
@@ -143,5 +144,5 @@ def test_claims_and_finishes_are_two_statements_that_are_planned_once(
         transitions.finish([(claimed, result_of(claimed))])
     before = sql.scalar(PREPARED)
     while claimed := leases.claim(backend="test"):
-        transitions.finish([(claimed, result_of(claimed))])
+        outcomes.finish([(claimed, result_of(claimed))])
     assert sql.scalar(PREPARED) == before

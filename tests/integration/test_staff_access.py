@@ -121,12 +121,12 @@ def test_permissions_without_staff_status_open_nothing(document: Task, job: Job,
 @pytest.mark.parametrize("is_api", [True, False])
 def test_changes_by_staff_are_recorded(document: Task, job: Job, alice: User, *, is_api: bool) -> None:
     user = staff_with(*VIEW, *CHANGE)
-    door: Any = client_of(user) if is_api else browser(user)
+    client: Any = client_of(user) if is_api else browser(user)
     tasks, jobs = (DOCUMENTS, EXPORTS) if is_api else ("/app/documents", "/app/exports")
-    door.post(f"{tasks}/{document.pk}/retry", {"from_stage": "ocr"})
-    door.post(f"{tasks}/{document.pk}/cancel")
-    door.post(f"{jobs}/{job.pk}/replay")
-    door.post(f"{jobs}/{job.pk}/cancel")
+    client.post(f"{tasks}/{document.pk}/retry", {"from_stage": "ocr"})
+    client.post(f"{tasks}/{document.pk}/cancel")
+    client.post(f"{jobs}/{job.pk}/replay")
+    client.post(f"{jobs}/{job.pk}/cancel")
 
     assert row_of(document).status == "cancelled"
     job.refresh_from_db()
@@ -151,11 +151,13 @@ def test_refused_changes_and_changes_of_own_objects_are_not_recorded(document: T
 
 # ---- Content --------------------------------------------------------------------------------------------------------
 READS: dict[str, Callable[[Any, int], Any]] = {
-    "Over the API: opened the result.": lambda door, pk: door.get(f"{DOCUMENTS}/{pk}"),
-    "Over the API: opened the Markdown.": lambda door, pk: door.get(f"{DOCUMENTS}/{pk}/markdown"),
-    "On the web page: opened the document.": lambda door, pk: door.get(f"/app/documents/{pk}"),
-    "On the web page: downloaded the original document.": lambda door, pk: door.get(f"/app/documents/{pk}/original"),
-    "On the web page: downloaded the md file.": lambda door, pk: door.get(f"/app/documents/{pk}/markdown"),
+    "Over the API: opened the result.": lambda client, pk: client.get(f"{DOCUMENTS}/{pk}"),
+    "Over the API: opened the Markdown.": lambda client, pk: client.get(f"{DOCUMENTS}/{pk}/markdown"),
+    "On the web page: opened the document.": lambda client, pk: client.get(f"/app/documents/{pk}"),
+    "On the web page: downloaded the original document.": lambda client, pk: client.get(
+        f"/app/documents/{pk}/original"
+    ),
+    "On the web page: downloaded the md file.": lambda client, pk: client.get(f"/app/documents/{pk}/markdown"),
 }
 
 
@@ -172,11 +174,11 @@ def test_opening_the_content_of_another_users_document_is_recorded_once_an_hour(
 ) -> None:
     user = staff_with("view_task", "open_data")
     doors = (client_of, browser)
-    door = doors["web page" in message]
+    client = doors["web page" in message]
     for _ in range(2):
-        assert opened(READS[message](door(user), document.pk)) in {200, 302}
+        assert opened(READS[message](client(user), document.pk)) in {200, 302}
     assert records(document) == [message]
-    opened(READS[message](door(alice), document.pk))
+    opened(READS[message](client(alice), document.pk))
     assert records(document) == [message]
 
 

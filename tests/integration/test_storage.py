@@ -931,12 +931,12 @@ def check_fork(key: str, parents: int) -> None:
 
 def test_concurrent_threads_share_one_client() -> None:
     """Each client takes some 15 MB, and eight threads check for existing files."""
-    door = clients.main_profile()._replace(read_seconds=61.0)  # a profile without a client
+    profile = clients.main_profile()._replace(read_seconds=61.0)  # a profile without a client
     together = Barrier(8)
 
     def connect(_number: int) -> object:
         together.wait(60)
-        return clients.connect(door)
+        return clients.connect(profile)
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, list(pool.map(connect, range(8)))))) == 1

@@ -15,9 +15,10 @@ from config.platform import storage
 from exports.core.errors import SourceError
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Usage
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
 from tests.broker import broker_at
 from tests.conftest import client_of
+from tests.integration import outcomes
 from tests.integration.factories import fail_chunk, make_job
 from tests.waiting import expect_within
 
@@ -338,7 +339,7 @@ def test_a_job_is_shown_as_in_the_list_with_two_statements(api: APIClient, datas
     retrying = make_job(dataset, alice, 1, reuse="never")
     claim = leases.claim(backend="test")
     assert claim
-    transitions.fail(claim, SourceError(), delay=60)
+    outcomes.fail(claim, SourceError(), delay=60)
     running = make_job(dataset, alice, 2, reuse="never")
     assert leases.claim(backend="test")
     pending = [make_job(dataset, alice, 1, reuse="never") for _ in range(2)]

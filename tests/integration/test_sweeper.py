@@ -28,10 +28,10 @@ from exports.jobs import actions, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, retention, storage_cleanup
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
 from exports.source import database
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
 from exports.worker.leases import Claim
 from tests.broker import broker_at, lose_messages, queued, valkey
-from tests.integration import faulty_s3
+from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_completion import delivered, finish
 from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
@@ -340,7 +340,7 @@ def claimed(dataset: Dataset, user: User, **changes: Any) -> Claim:
 
 
 def fail(claim: Claim) -> None:
-    transitions.fail(claim, PermanentSourceError(), delay=None)
+    outcomes.fail(claim, PermanentSourceError(), delay=None)
 
 
 def cancel(claim: Claim) -> None:
@@ -349,7 +349,7 @@ def cancel(claim: Claim) -> None:
 
 def hand_back_and_cancel(claim: Claim) -> None:
     """Release a chunk as in a graceful shutdown, which resets its attempts, and cancel its job."""
-    transitions.release([claim])
+    outcomes.release([claim])
     cancel(claim)
 
 
@@ -397,7 +397,7 @@ def test_referenced_files_are_kept(dataset: Dataset, alice: User) -> None:
     leases.claim(backend="lost")
     done = leases.claim(backend="x")
     assert done
-    transitions.finish([(done, result_of(done, etag=put_file(done)))])
+    outcomes.finish([(done, result_of(done, etag=put_file(done)))])
     actions.cancel(job)
     make_job(dataset, alice, 3)
     execution.drain()

@@ -13,9 +13,10 @@ from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, turns
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Job, Slot
-from exports.worker import leases, transitions
+from exports.worker import leases
 from exports.worker.leases import Claim
 from tests.conftest import client_of
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_leases import expire_leases, in_threads
 
@@ -32,7 +33,7 @@ def claim() -> Claim:
 
 
 def end(claimed: Claim) -> None:
-    transitions.finish([(claimed, result_of(claimed))])
+    outcomes.finish([(claimed, result_of(claimed))])
 
 
 def served(times: int) -> list[Claim]:
@@ -134,7 +135,7 @@ def test_a_retry_takes_its_turn_as_a_new_job_does(dataset: Dataset, alice: User,
     """A37: with their old ranks, its chunks would be ahead of all others."""
     failed = make_job(dataset, alice, 20, key="FAILED", allow_degraded=False)
     for _ in range(20):
-        transitions.fail(claim(), PermanentSourceError("SQLSTATE 42883"), delay=None)
+        outcomes.fail(claim(), PermanentSourceError("SQLSTATE 42883"), delay=None)
     make_job(dataset, alice, 10, key="LATER")
     job = make_job(dataset, bob, 20, key="BOB")
     served(10)

@@ -9,7 +9,8 @@ from django.test import Client
 from exports.models import Dataset
 from exports.pages import workers
 from exports.source import database
-from exports.worker import execution, leases, transitions
+from exports.worker import execution, leases
+from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.plans import nodes, plans_of, rows_of
 
@@ -44,7 +45,7 @@ def test_the_page_shows_calls_by_worker(dataset: Dataset, alice: User) -> None:
     for worker in ("web1-7", "web2-8", "web1-7"):
         claim = leases.claim(backend=backend(worker))
         assert claim
-        transitions.finish([(claim, result_of(claim))])
+        outcomes.finish([(claim, result_of(claim))])
     claim = leases.claim(backend=backend("web3-9"))
     assert claim
     page = client.get(path).content.decode()

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant, tests_of
 CLAIMS = partial(Mutant, file="exports/worker/leases.py")
 OUTCOMES = partial(Mutant, file="exports/worker/transitions.py")
 BATCHES = partial(Mutant, file="exports/worker/batches.py")
+SLOT = partial(Mutant, file="exports/worker/slot.py")
 LEASES = partial(Mutant, file="exports/maintenance/lost_leases.py")
 STORAGE = partial(Mutant, file="exports/maintenance/storage_cleanup.py")
 RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
@@ -23,15 +24,14 @@ STALE = leases("a_stale_fencing_token_changes_nothing")
 MUTANTS = [
     CLAIMS(
         name="claim a slot without locking it",
-        old="WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL\n"
-        "    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED",
-        new="WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL\n    ORDER BY number LIMIT 1",
+        old="    ORDER BY token, number LIMIT 1 FOR UPDATE SKIP LOCKED\n), pick",
+        new="    ORDER BY token, number LIMIT 1\n), pick",
         tests=leases("concurrent_claims_do_not_block_each_other"),
     ),
     CLAIMS(
         name="claim a slot that is in use",
-        old="number <= %(slots)s AND token IS NULL\n    ORDER BY",
-        new="number <= %(slots)s\n    ORDER BY",
+        old="number <= %(slots)s AND (token IS NULL OR token = %(held)s::bigint)\n    ORDER BY token, number",
+        new="number <= %(slots)s\n    ORDER BY number",
         tests=leases("a_claim_without_free_slots_is_empty"),
     ),
     CLAIMS(
@@ -102,12 +102,6 @@ MUTANTS = [
         new="if self._waiting or self._running:",
         tests=batches("a_file_is_recorded_while_the_next_call_takes_long"),
     ),
-    BATCHES(
-        name="free the slot of a call that runs beside an upload",
-        old="keep_slots = bool(self._running) or self._session.may_still_run",
-        new="keep_slots = self._session.may_still_run",
-        tests=batches("a_file_is_recorded_while_the_next_call_takes_long"),
-    ),
     Mutant(
         name="cancel the call of the next chunk when a chunk is lost",
         file="exports/source/database.py",
@@ -123,8 +117,8 @@ MUTANTS = [
     ),
     BATCHES(
         name="keep the results of a batch until its slow chunk ends",
-        old="            self._record_ended(keep_slots=True)\n",
-        new="",
+        old="            self._record_ended()\n        except Error",
+        new="        except Error",
         tests=batches("a_chunk_that_takes_long_delays_no_other"),
     ),
     BATCHES(
@@ -135,8 +129,8 @@ MUTANTS = [
     ),
     BATCHES(
         name="drop what a batch has ended at a shutdown",
-        old="        self._flush(keep_slots=True)\n",
-        new="",
+        old="        self._record_ended()\n        if self._waiting:\n            transitions.release(list",
+        new="        if self._waiting:\n            transitions.release(list",
         tests=batches("a_shutdown_records_what_has_ended_and_returns_the_rest"),
     ),
     BATCHES(
@@ -145,11 +139,36 @@ MUTANTS = [
         new="            raise",
         tests=batches("a_shutdown_while_a_batch_is_recorded_loses_none"),
     ),
-    BATCHES(
-        name="keep the slot of a batch that was split",
-        old="if self._holds_slot and not self._session.may_still_run:",
+    SLOT(
+        name="give the slot up between two batches",
+        old="paused=paused, held=self._token)",
+        new="paused=paused)",
+        tests=batches("a_worker_keeps_its_slot_from_one_batch_to_the_next"),
+    ),
+    SLOT(
+        name="keep the slot of another dataset",
+        old="if last is not None and claims[0].dataset != self._dataset:",
         new="if False:",
-        tests=batches("a_split_batch_without_running_chunks_frees_its_slot"),
+        tests=batches("a_worker_frees_the_slot_of_another_dataset"),
+    ),
+    SLOT(
+        name="free the slot of a call that may still run",
+        old="if self._token is not None and not self.session.may_still_run:",
+        new="if self._token is not None:",
+        tests=batches("no_call_follows_one_that_may_still_run"),
+    ),
+    SLOT(
+        name="free the slot before the connection is closed",
+        old="        self.session.close()\n        if",
+        new="        if",
+        tests=batches("a_worker_that_gets_no_chunk_keeps_no_connection"),
+    ),
+    Mutant(
+        name="hold the slot while files are checked for reuse",
+        file="exports/worker/execution.py",
+        old="    slot.free()  # for other workers meanwhile\n",
+        new="",
+        tests=batches("a_worker_checks_files_without_its_slot"),
     ),
     OUTCOMES(
         name="finish a chunk without a fencing check",
@@ -192,12 +211,6 @@ MUTANTS = [
         old="SET done = j.done + d.done, failed = j.failed + d.failed",
         new="SET done = (SELECT done FROM exports_jobs WHERE job_id = d.job_id) + d.done, failed = j.failed + d.failed",
         tests=leases("concurrent_finishes_complete_a_job_once"),
-    ),
-    OUTCOMES(
-        name="lock the job before the slot in an outcome",
-        old="WHERE job_id IN (SELECT job_id FROM delta) AND (SELECT count(*) FROM free) >= 0",
-        new="WHERE job_id IN (SELECT job_id FROM delta)",
-        tests=leases("a_finish_locks_its_slot_before_the_job"),
     ),
     OUTCOMES(
         name="refund every finished chunk",

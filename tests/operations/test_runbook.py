@@ -35,11 +35,12 @@ from exports.delivery import links
 from exports.jobs import actions, webhook_events
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
 from exports.source import database
-from exports.worker import completion, execution, leases, transitions
+from exports.worker import completion, execution, leases
 from tests import servers
 from tests.broker import lose_messages, queued
 from tests.docs.blocks import Block, blocks_of
 from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
+from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
 from tests.integration.factories import finish, make_job
 from tests.integration.receiver import receiver
@@ -137,7 +138,7 @@ def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
 def fail_with(error: Any) -> Job:
     claim = leases.claim(backend="test")
     assert claim
-    transitions.fail(claim, error, delay=None)
+    outcomes.fail(claim, error, delay=None)
     return Job.objects.get(pk=claim.job_id)
 
 

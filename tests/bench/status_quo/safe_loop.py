@@ -33,8 +33,11 @@ def main() -> None:
     ) as source:
         print_line("ready")
         while sys.stdin.readline():
-            while claim := leases.claim(backend="safe-loop"):
-                transitions.finish([(claim, export(claim, source, storage))])
+            held = None
+            while claims := leases.claim_batch(backend="safe-loop", sizes={}, held=held):
+                transitions.finish([(claims[0], export(claims[0], source, storage))])
+                held = claims[0].token
+            transitions.free_slots([held] if held else [])
             print_line("done")
 
 

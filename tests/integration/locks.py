@@ -1,0 +1,8 @@
+from django.db import connection
+
+
+def waits_for_a_lock() -> bool:
+    """Return whether any session of the server waits for a lock."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone() is not None
