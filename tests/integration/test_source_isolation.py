@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -17,6 +18,7 @@ from exports.core.errors import ExportError, PermanentSourceError, RowTooLarge, 
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from tests import servers
+from tests.chaos.history import source as history
 from tests.waiting import wait_until
 
 PAIR = Pair("JFK", date(2024, 2, 29))
@@ -49,6 +51,20 @@ def function(connection: psycopg.Connection, name: str, body: str, *, columns: s
         CREATE FUNCTION data.{name}(key text, effective_date date) RETURNS TABLE ({columns})
         LANGUAGE plpgsql AS $$ BEGIN {body} END $$
     """)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_the_clean_function_of_the_soak_has_the_expected_bytes(
+    session: database.SourceSession, source_db: psycopg.Connection, form: str
+) -> None:
+    source_db.execute(history.TABLES)
+    for name in ("clean", "rude"):
+        source_db.execute(history.FUNCTIONS[name].format(schema=1))
+    expected = history.clean_file([(PAIR.key, PAIR.effective_date.isoformat(), 1)], schema=1, form=form)
+    for _ in range(20):
+        assert call(session, "clean_1", Shape(format=form)) == expected
+        with suppress(ExportError):  # one of ten calls
+            call(session, "rude_1")
 
 
 # Session state that a function may leave behind, and an expression that a later call must evaluate as in a new session.

@@ -35,6 +35,7 @@ LANGUAGE sql STABLE AS $$
         SELECT c.version, coalesce(nullif(current_setting('app.tenant', true), ''), 'none') AS tenant,
                current_user = session_user AND to_regclass('pg_temp.leftover') IS NULL AND NOT EXISTS (
                    SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid()
+                   AND l.mode = 'ExclusiveLock'  -- the call itself has a shared one
                ) AS untouched
         FROM data.clock c, pg_sleep(CASE key WHEN 'SLOW' THEN 1 ELSE 0 END)
     )
