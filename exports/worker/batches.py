@@ -69,6 +69,7 @@ class Batch:
 
     def __init__(self, claims: list[Claim], session: SourceSession, record: Callable[[list[Ended]], None]) -> None:
         self._session = session
+        self._backend = session.backend
         self._record = record
         self._lock = threading.Lock()  # guards the five attributes below
         self._waiting = deque(claims)
@@ -85,8 +86,12 @@ class Batch:
         return self
 
     def __iter__(self) -> Iterator[Claim]:
-        """Yield the chunks. Stop early if the source may still run the call of the last one."""
-        while not self._session.may_still_run:
+        """Yield the chunks. Stop early if the source may still run the call of the last one.
+
+        Also stop if the last call lost its connection: the slot names that connection, by which the reaper ends calls,
+        until the next claim.
+        """
+        while not self._session.may_still_run and self._session.backend == self._backend:
             with self._lock:
                 if not self._waiting:
                     return

@@ -83,13 +83,13 @@ def export_some(slot: WorkerSlot) -> bool:
         since = time.monotonic()
         claims = slot.claim(sizes=DURATIONS.sizes(), paused=PAUSES.datasets())
         if not claims:
-            slot.free()
+            has_exported |= slot.free()
             break
         has_exported = True
         if claims[0].started_job:
             metrics.job_moved(JobStatus.RUNNING)
         try:
-            run_batch(claims, slot.session, since)
+            run_batch(claims, slot, since)
         except StorageRefused:
             storage.require_writable()  # raises StorageError if the storage refuses all writes
             PAUSES.begin(claims[0].dataset)
@@ -98,13 +98,15 @@ def export_some(slot: WorkerSlot) -> bool:
     return has_exported
 
 
-def run_batch(claims: list[Claim], session: database.SourceSession, since: float) -> None:
+def run_batch(claims: list[Claim], slot: WorkerSlot, since: float) -> None:
     """Run claimed chunks of one job. Each calls the source while the file of the previous one is uploaded.
 
     `since`: the `time.monotonic()` before their claim.
     """
+    session = slot.session
     session.may_still_run = False
     with Batch(claims, session, record_successes) as batch, ExitStack() as unfinished:
+        slot.leave()
         finish_last: Callable[[], None] = no_op
         for claim in batch:
             advance = in_own_context(run_chunk(claim, session, batch, since))
@@ -177,7 +179,6 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
             # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
             batch.leave(claim)
             transitions.release([claim])
-            wakeups.chunks(waiting=1)
             raise
 
 
@@ -259,8 +260,9 @@ def export(
         if_match=claim.known_file.etag if claim.known_file else None,
         checkpoint=checkpoint,
     ) as upload:
+        checkpoint()  # a worker that was stopped until now must not connect
         with session.calling(claim.chunk_id), content_of(claim, session) as content:
-            checkpoint()  # a worker that was stopped until now must not start a call
+            checkpoint()  # nor start a call
             for block in content:
                 upload.write(block)
 
@@ -434,17 +436,17 @@ def reuse_some(pool: ThreadPoolExecutor, slot: WorkerSlot) -> bool:
     claims = leases.claim_reusable(batch=REUSE_BATCH)
     if not claims:
         return False
-    slot.free()  # for other workers meanwhile
     if claims[0].started_job:
         metrics.job_moved(JobStatus.RUNNING)
     with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):
-        check_files(claims, pool)
+        check_files(claims, pool, slot)
     return True
 
 
-def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
+def check_files(claims: list[Claim], pool: ThreadPoolExecutor, slot: WorkerSlot) -> None:
     """Finish the chunks that have a reusable file, and queue the others for a call."""
     try:
+        slot.free()  # for other workers meanwhile
         found = list(zip(claims, pool.map(tracing.in_context(try_reuse), claims, for_packs(claims)), strict=True))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -55,6 +55,7 @@ class Claim:
     schema_version: int
     function: tuple[str, str]
     statement_timeout: int
+    max_concurrency: int | None  # of the dataset
     allow_writes: bool
     delivery: str
     pair: Pair
@@ -188,7 +189,7 @@ DESCRIBE = (
     + events.INSERT_STATUS_EVENTS
     + """
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
-       d.name AS dataset, d.kind, coalesce(nullif(j.function, ''), d.function) AS function,
+       d.name AS dataset, d.kind, d.max_concurrency, coalesce(nullif(j.function, ''), d.function) AS function,
        coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
        j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns, j.delivery,
        j.reuse = 'if-present' AS may_adopt,
@@ -282,7 +283,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 # Columns that are fields of a Claim by the same name.
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
-    *("kind", "allow_writes", "delivery"),
+    *("kind", "max_concurrency", "allow_writes", "delivery"),
     *("path", "may_adopt", "refused_for", "started_job"),
 )
 

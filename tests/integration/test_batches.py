@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from django.db.backends.utils import CursorWrapper
 from pydantic import AnyHttpUrl
 
+from exports.core import wakeups
 from exports.core.errors import SourceError
 from exports.delivery import packs
 from exports.jobs import actions, quotas
@@ -46,8 +47,8 @@ def run(claims: list[Claim]) -> None:
 
 
 def run_with(session: database.SourceSession, claims: list[Claim]) -> None:
-    with WorkerSlot(session, token=claims[0].token):
-        execution.run_batch(claims, session, time.monotonic())
+    with WorkerSlot(session, token=claims[0].token) as slot:
+        execution.run_batch(claims, slot, time.monotonic())
 
 
 def statuses(job: Job) -> list[str]:
@@ -470,6 +471,18 @@ def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset
     assert [chunk.status for chunk in lost_leases.reclaim_batch(batch=10)] == ["pending"]
 
 
+def test_no_call_follows_one_that_lost_its_connection(
+    alone: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A13: the reaper would look for the call by the name of the lost connection, and free the slot beside it."""
+    behave(source_db, "IF effective_date = '2024-02-28' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;")
+    job = make_job(alone, alice, 24)
+    run(claim_batch(6))
+
+    assert statuses(job)[:6] == ["retrying"] + ["pending"] * 5
+    assert not Slot.objects.held().exists()
+
+
 def test_no_call_follows_one_that_may_still_run(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, source_db: psycopg.Connection
 ) -> None:
@@ -524,10 +537,70 @@ def test_a_worker_frees_the_slot_of_another_dataset(alone: Dataset, alice: User)
         make_job(Dataset.objects.create(name="other", function="data.rows_for", base_path="other"), alice, 1)
         (second,) = slot.claim(sizes={}, paused=())
         assert (first.dataset, second.dataset) == (alone.name, "other")
+        slot.leave()
         assert Slot.objects.held().get().token == second.token
         assert slot.claim(sizes={}, paused=()) == []
         assert Slot.objects.held().exists()
     assert not Slot.objects.held().exists()
+
+
+def test_a_worker_frees_the_slot_above_a_limit_that_was_lowered(dataset: Dataset, alice: User) -> None:
+    """Its connection would be ended with the lease of that slot, in the middle of a later call."""
+    dataset.max_concurrency = 2
+    dataset.save()
+    make_job(dataset, alice, 9)
+    other = leases.claim(backend="another worker")
+    assert other
+    with database.SourceSession() as session, WorkerSlot(session) as slot:
+        (first,) = slot.claim(sizes={}, paused=())
+        outcomes.finish([(other, result_of(other))])
+        transitions.finish([(first, result_of(first))])
+        assert Slot.objects.get(dataset=dataset, token=first.token).number == 2
+        Dataset.objects.update(max_concurrency=1)
+        (second,) = slot.claim(sizes={}, paused=())
+        slot.leave()
+        assert set(Slot.objects.held().values_list("token", flat=True)) == {second.token}
+    assert not Slot.objects.held().exists()
+
+
+def test_a_worker_looks_again_after_it_has_freed_its_slot(dataset: Dataset, alice: User) -> None:
+    """A worker that was woken for a new job just before found no free slot."""
+    make_job(dataset, alice, 1)
+    with database.SourceSession() as session, WorkerSlot(session) as slot:
+        (claim,) = slot.claim(sizes={}, paused=())
+        transitions.finish([(claim, result_of(claim))])
+        assert execution.export_some(slot)
+        assert not execution.export_some(slot)
+
+
+def test_a_shutdown_wakes_a_worker_after_it_has_freed_the_slot(
+    alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job(alone, alice, 24)
+    free: list[bool] = []
+    monkeypatch.setattr(wakeups, "chunks", lambda **_: free.append(not Slot.objects.held().exists()))
+    with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
+        run_with(session, claim_batch(6))
+    assert free[-1]
+
+
+@pytest.mark.parametrize("place", ["free", "claim"])
+def test_a_shutdown_before_files_are_checked_leaves_no_chunk_running(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    make_job(dataset, alice, 2)
+    execution.drain()
+    job = make_job(dataset, alice, 2)
+
+    def stop(*_given: object, **_options: object) -> None:
+        raise SystemExit
+
+    where = {"free": (WorkerSlot, "free"), "claim": (execution, "try_reuse")}[place]
+    with database.SourceSession() as session, ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        patch.setattr(*where, stop)
+        with pytest.raises(SystemExit):
+            execution.reuse_some(pool, WorkerSlot(session))
+    assert statuses(job) == ["pending", "pending"]
 
 
 def test_a_worker_takes_no_slot_again_that_the_reaper_freed(dataset: Dataset, alice: User, slots: int) -> None:

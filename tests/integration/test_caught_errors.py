@@ -60,8 +60,8 @@ def test_an_unexpected_error_of_an_upload_beside_a_call_ends_an_attempt(
     assert len(claims) == 3
     before = counted("chunk")
     monkeypatch.setattr(chunks, "commit_or_adopt", fail)
-    with capture_logs() as lines, SourceSession() as session, WorkerSlot(session, token=claims[0].token):
-        chunks.run_batch(claims, session, time.monotonic())
+    with capture_logs() as lines, SourceSession() as session, WorkerSlot(session, token=claims[0].token) as slot:
+        chunks.run_batch(claims, slot, time.monotonic())
 
     found = Chunk.objects.filter(pk__in=[claim.chunk_id for claim in claims])
     assert set(found.values_list("status", "error_detail")) == {("retrying", "unexpected error")}

@@ -44,6 +44,7 @@ from exports.source.database import SourceSession
 from exports.worker import adoption, batches, completion, execution, leases, transitions
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim
+from exports.worker.slot import WorkerSlot
 from exports.worker.transitions import ChunkResult
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
@@ -1077,7 +1078,7 @@ def test_an_upload_does_not_adopt_the_file_of_another_dataset(
     second = make_job(successor(), alice, 1)
     execution.drain()
     with SourceSession() as session:
-        execution.run_batch([claim], session, time.monotonic())
+        execution.run_batch([claim], WorkerSlot(session, token=claim.token), time.monotonic())
     for job in (first, second):
         for _ in range(3):
             execution.drain()

@@ -201,8 +201,8 @@ def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
         assert claim
         thief = threading.Timer(0.5, steal)
         thief.start()
-        with WorkerSlot(session, token=claim.token):
-            execution.run_batch([claim], session, time.monotonic())
+        with WorkerSlot(session, token=claim.token) as slot:
+            execution.run_batch([claim], slot, time.monotonic())
         thief.join()
 
     assert storage.head(PATH) is None
@@ -233,7 +233,7 @@ def test_a_silently_lost_source_is_detected_within_a_minute(
     with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
-        execution.run_batch([claim], session, time.monotonic())
+        execution.run_batch([claim], WorkerSlot(session, token=claim.token), time.monotonic())
         assert session._connection
         with socket.socket(fileno=os.dup(session._connection.fileno())) as connection:
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -254,7 +254,7 @@ def test_a_file_created_by_another_job_in_the_meantime_is_reused(
         claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
         for claim, session in zip(claims, (one, other), strict=True):
             assert claim
-            execution.run_batch([claim], session, time.monotonic())
+            execution.run_batch([claim], WorkerSlot(session, token=claim.token), time.monotonic())
 
     assert list(Chunk.objects.order_by("job__created_at").values_list("source", flat=True)) == ["live", "reused"]
     assert len(set(Chunk.objects.values_list("etag", flat=True))) == 1
@@ -534,8 +534,8 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
-        with Leaving(session) as leaving, pytest.raises(SystemExit), WorkerSlot(leaving, token=claim.token):
-            execution.run_batch([claim], leaving, time.monotonic())
+        with Leaving(session) as leaving, pytest.raises(SystemExit), WorkerSlot(leaving, token=claim.token) as slot:
+            execution.run_batch([claim], slot, time.monotonic())
 
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)

@@ -83,7 +83,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
         (folder / "sitecustomize.py").write_text(f"""
 import sys
 sys.path.append({str(PROJECT)!r})
-from etl.providers.local import page_images, page_text, reading, recognition, regions, words
+from etl.providers.local import layout_model, page_conversion, page_images, reading, recognition, words
 from etl.providers.local.office import reading as office
 *names, last = {place!r}.split(".")
 owner = globals()[names[0]]
@@ -471,7 +471,7 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) 
     ("place", "warning", "event"),
     [
         ("words.TextLayer.read", ("page_failed", 1), "page_unreadable"),
-        ("page_text.analyze", ("layout_failed", 1), "layout_failed"),
+        ("page_conversion.analyze", ("layout_failed", 1), "layout_failed"),
     ],
 )
 def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
@@ -510,7 +510,7 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["recognition.Engine.read_upright", "regions.to_input"])
+@pytest.mark.parametrize("place", ["recognition.Engine.read_upright", "layout_model.to_input"])
 def test_an_exception_in_a_model_fails_the_document(
     failing: Callable[[str], LocalProvider], scan: Document, place: str
 ) -> None:

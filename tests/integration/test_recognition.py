@@ -14,7 +14,7 @@ FONT = f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
 DENORMAL = """
 import numpy as np
 from etl.providers.local.recognition import Engine
-from etl.providers.local.regions import LayoutModel
+from etl.providers.local.layout_model import LayoutModel
 page = np.full((200, 300, 3), 255, np.uint8)
 {first}
 print(float(np.float32(1e-30) * np.float32(1e-10)))

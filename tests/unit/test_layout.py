@@ -6,8 +6,8 @@ from time import process_time
 from etl.providers.local import hyphens
 from etl.providers.local.boxes import Box
 from etl.providers.local.layout import Sheet, analyze
+from etl.providers.local.layout_model import Region
 from etl.providers.local.order import reading_order
-from etl.providers.local.regions import Region
 
 # A letter is half as wide as the type is high, a line 1.2 times as high.
 SIZE = 10.0

@@ -5,7 +5,7 @@ import pytest
 
 from etl.providers.local.boxes import Box
 from etl.providers.local.layout import Sheet, analyze
-from etl.providers.local.regions import Region
+from etl.providers.local.layout_model import Region
 from etl.providers.local.rulings import Ruling, Rulings, find_rulings
 from tests.unit.test_layout import row, words
 

@@ -20,9 +20,9 @@ from etl.providers.local.boxes import (
     mirror,
     overlap,
 )
+from etl.providers.local.layout_model import Region
 from etl.providers.local.order import reading_order
 from etl.providers.local.prose import paragraphs
-from etl.providers.local.regions import Region
 from etl.providers.local.rulings import Rulings
 from etl.providers.local.tables.alignment import aligned_tables
 from etl.providers.local.tables.table import Table, build

@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels, TooMuchText
 from etl.core.formats import OFFICE_FORMATS, DocumentFormat
-from etl.providers.local import hyphens, page_images, page_layout
+from etl.providers.local import hyphens, page_images, page_json
 from etl.providers.local.images import ImagePages
-from etl.providers.local.page_text import PageConverter, PageText, describe_location
+from etl.providers.local.page_conversion import PageConverter, PageText, describe_location
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
 from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
@@ -130,8 +130,8 @@ class DocumentReader:
             "legibility": page.legibility,
             "image_not_read": page.image_not_read,
             "ocr_seconds": page.ocr_seconds,
-            "layout": page_layout.describe(page, number),
-            "lines": page_layout.describe_lines(page),
+            "layout": page_json.describe(page, number),
+            "lines": page_json.describe_lines(page),
         }
 
     def close(self) -> None:

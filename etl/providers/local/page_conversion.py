@@ -9,9 +9,9 @@ import numpy as np
 
 from etl.providers.local.boxes import Box, Row, group_rows, mean_confidence
 from etl.providers.local.layout import Block, Sheet, analyze, bounds, is_plain
+from etl.providers.local.layout_model import LayoutModel
 from etl.providers.local.pages import LocalPage, Part
 from etl.providers.local.recognition import Engine, EngineBroken
-from etl.providers.local.regions import LayoutModel
 from etl.providers.local.rulings import find_rulings
 
 # Points per pixel of images, whose size on paper is unknown.
