@@ -20,7 +20,7 @@ FOLDER = "CHAOS_POINTS"  # the environment variable with the folder
 # By name: the wrapped function, and whether the point is before or after it. A name with several functions means all
 # of them.
 POINTS = {
-    "chunk claimed": ("exports.worker.leases:claim", "after"),
+    "chunk claimed": ("exports.worker.leases:claim_batch", "after"),
     "batch claimed": ("exports.worker.leases:claim_batch", "after"),
     "chunk of a batch ended": ("exports.worker.batches:Batch.end", "after"),
     "export begun": ("exports.worker.execution:export", "before"),
@@ -105,13 +105,17 @@ def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path)
             reach(folder, name)
         result = function(*arguments, **named)
         if name == "chunk claimed" and result:
-            work["key"] = result.pair.key
-        # Without a claim or a write, the worker is not at this point.
-        if when == "after" and (result or "claim" not in name):
+            work["key"] = result[0].pair.key
+        if when == "after" and is_reached(name, result):
             reach(folder, name)
         return result
 
     return run
+
+
+def is_reached(name: str, result: Any) -> bool:
+    """Return whether a worker is at a point after a function. Without a claim, it is not."""
+    return len(result) > 1 if name == "batch claimed" else bool(result) or "claim" not in name
 
 
 def reach(folder: Path, name: str) -> None:
