@@ -14,13 +14,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger("uvicorn.error")
 
-MAX_HEADER_BYTES = 64 * 1024  # request line and headers; also the trailers between two parts of a body
-HEADER_TIMEOUT_SECONDS = 10.0  # from the connection, or a request's first byte, to the end of its headers
+MAX_HEADER_BYTES = 64 * 1024  # request line and headers; also chunk extensions and trailers of a chunked body
+# From the connection, the end of the previous response, or a request's first byte, whichever is latest, to the end of
+# the request's headers.
+HEADER_TIMEOUT_SECONDS = 10.0
 RESPONSE_431 = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class Connection(HttpToolsProtocol):
-    unfinished = 0  # bytes since the last complete part
+    unparsed_bytes = 0  # since the last complete part
     timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -32,9 +34,9 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self.unfinished += len(data)
+        self.unparsed_bytes += len(data)
         super().data_received(data)
-        if self.unfinished > MAX_HEADER_BYTES and not self.transport.is_closing():
+        if self.unparsed_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             log.warning("Request headers too large.")
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.write(RESPONSE_431)
@@ -47,20 +49,20 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.cancel_header_timeout()
-        self.unfinished = 0
+        self.unparsed_bytes = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self.unfinished = 0
+        self.unparsed_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self.unfinished = 0
+        self.unparsed_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         if not self.pipeline:
-            self.start_header_timeout()  # uvicorn's own 5 s keep-alive timeout ends at an empty line
+            self.start_header_timeout()  # any byte, even an empty line, cancels uvicorn's keep-alive timeout
         super().on_response_complete()
 
     # ---- Header timeout ----

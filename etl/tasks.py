@@ -58,9 +58,9 @@ def sweep(**_later: object) -> None:
 # ---- Workers --------------------------------------------------------------------------------------------------------
 @celeryd_after_setup.connect
 def prepare_workspace(*, instance: Any, **_later: object) -> None:
-    """Check the workspace when a worker starts, and delete leftovers; delete its own when it ends.
+    """When a worker starts, check the workspace and delete leftover files.
 
-    At exit, because Celery sends no signal when SIGQUIT ends a worker.
+    Delete this worker's files in an atexit handler, because Celery sends no signal when SIGQUIT ends a worker.
     """
     if settings.ETL_QUEUES[Stage.OCR] in instance.app.amqp.queues.consume_from:
         workspace.check()
@@ -72,7 +72,8 @@ def prepare_workspace(*, instance: Any, **_later: object) -> None:
 def log_lost_task(*, sender: Any, task_id: str, exception: object, kwargs: Any, **_later: object) -> None:
     """Log the task that the worker ran, because Celery only logs the message's id.
 
-    The task is sent again when its lease expires. If Redis is unavailable, the task of the message is logged.
+    The task is sent again when its lease expires. If Redis is unavailable, log the task ID from the Celery message's
+    arguments.
     """
     if not (isinstance(exception, WorkerLostError) and sender.name in {dispatch.OCR, dispatch.POSTPROCESS}):
         return

@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from config.platform.admin.display import badge, instant, link, list_url, moment
+from config.platform.admin.display import badge, date_or_age, exact_time, link, list_url
 from config.platform.admin.lists import ReadOnly
 from rules.library import catalog
 from rules.models import Rule, RuleVersion
@@ -17,7 +17,7 @@ from rules.models import Rule, RuleVersion
 
 class Versions(TabularInline):
     model = RuleVersion
-    fields = ("version", "name", "postprocess_mode", "postprocess_strategy", moment("created_at"))
+    fields = ("version", "name", "postprocess_mode", "postprocess_strategy", date_or_age("created_at"))
     readonly_fields = fields
     ordering = ("-version",)
     extra = 0
@@ -33,7 +33,7 @@ class Versions(TabularInline):
 @admin.register(Rule)
 class RuleAdmin(ReadOnly):
     list_display = (
-        "rule_id", "name", "belongs_to", "state", "postprocess_mode", "version", moment("updated_at"), "tasks",
+        "rule_id", "name", "belongs_to", "state", "postprocess_mode", "version", date_or_age("updated_at"), "tasks",
     )  # fmt: skip
     list_display_links = ("rule_id", "name")
     list_filter = ("postprocess_mode", "created_at")
@@ -54,7 +54,10 @@ class RuleAdmin(ReadOnly):
                 )
             },
         ),
-        ("Times", {"fields": (("version", instant("created_at")), (instant("updated_at"), instant("deleted_at")))}),
+        (
+            "Times",
+            {"fields": (("version", exact_time("created_at")), (exact_time("updated_at"), exact_time("deleted_at")))},
+        ),
     )
 
     @admin.display(description="belongs to")
@@ -83,12 +86,12 @@ class RuleAdmin(ReadOnly):
 class RuleVersionAdmin(ReadOnly):
     """Versions of rules, which tasks are pinned to."""
 
-    list_display = ("__str__", "rule", "postprocess_mode", "postprocess_strategy", moment("created_at"))
+    list_display = ("__str__", "rule", "postprocess_mode", "postprocess_strategy", date_or_age("created_at"))
     list_select_related = ("rule",)
     search_fields = ("name",)
     search_help_text = "Exact name"
     ordering = ("-id",)
     fieldsets = (
-        (None, {"fields": (("rule", "version"), "name", "description", instant("created_at"))}),
+        (None, {"fields": (("rule", "version"), "name", "description", exact_time("created_at"))}),
         ("Content", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
     )

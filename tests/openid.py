@@ -13,7 +13,7 @@ from django.conf import LazySettings
 from django.test import Client
 from pydantic import SecretStr
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.openid_provider import OpenIDProvider
 
 CSRF = re.compile(r'name="csrfmiddlewaretoken" value="(\w+)"')
@@ -22,7 +22,7 @@ CSRF = re.compile(r'name="csrfmiddlewaretoken" value="(\w+)"')
 @contextmanager
 def providing(root: Path) -> Iterator[OpenIDProvider]:
     """Run the provider in a separate process."""
-    provider = OpenIDProvider(root, Identity(root), durable=False)
+    provider = OpenIDProvider(root, KeptSettings(root), durable=False)
     provider.start()
     try:
         yield provider

@@ -10,7 +10,7 @@ from django.db import connection
 from knox.models import AuthToken
 from psycopg.conninfo import make_conninfo
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.processes import Web
 from config.platform.http.tokens import record_use
 
@@ -26,7 +26,7 @@ def variables(root: Path, **changes: str) -> dict[str, str]:
 
 @contextmanager
 def serving(root: Path, environment: Mapping[str, str]) -> Iterator[Web]:
-    running = Web(root, Identity(root), environment)
+    running = Web(root, KeptSettings(root), environment)
     running.start()
     try:
         yield running

@@ -14,7 +14,16 @@ from config.platform.admin.confirmed_actions import (
     naming_owners_quota,
     only_if_status,
 )
-from config.platform.admin.display import badge, bar, below_each_other, instant, list_of, moment, number, page_of
+from config.platform.admin.display import (
+    badge,
+    bar,
+    below_each_other,
+    date_or_age,
+    exact_time,
+    list_of,
+    number,
+    page_of,
+)
 from config.platform.http.paging import whole_number
 from etl.admin.filters import ByBatchStatus
 from etl.admin.staff_actions import MODEL_MAY_COST
@@ -65,7 +74,7 @@ ACTIONS = (
 @admin.register(DocumentBatch)
 class DocumentBatchAdmin(StaffActionAdmin):
     row_actions = ACTIONS
-    list_display = ("batch_id", "state", "progress", "failures", "name", "user", "rule", moment("created_at"))
+    list_display = ("batch_id", "state", "progress", "failures", "name", "user", "rule", date_or_age("created_at"))
     list_display_links = ("batch_id", "name")
     list_filter = (ByBatchStatus, "created_at")
     list_select_related = ("user", "rule")
@@ -76,7 +85,7 @@ class DocumentBatchAdmin(StaffActionAdmin):
     fieldsets = (
         (None, {"fields": (("state", "progress"), "name", ("user", "of_rule"), "documents")}),
         ("Documents", {"fields": ("numbers", "not_accepted")}),
-        ("Times", {"fields": ((instant("created_at"), instant("updated_at")), instant("cancelled_at"))}),
+        ("Times", {"fields": ((exact_time("created_at"), exact_time("updated_at")), exact_time("cancelled_at"))}),
         ("Internals", {"classes": ("collapse",), "fields": ("completions", "request_id")}),
     )
 

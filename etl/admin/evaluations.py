@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from config.platform.admin.display import NOTHING, badge, instant, moment
+from config.platform.admin.display import NOTHING, badge, date_or_age, exact_time
 from config.platform.admin.lists import ReadOnly
 from config.platform.http.paging import whole_number
 from config.platform.ui.templatetags.pages import percent
@@ -17,12 +17,12 @@ from etl.models import Evaluation, Sample, SampleRun
 
 @admin.register(Sample)
 class SampleAdmin(ReadOnly):
-    list_display = ("id", "rule", "task", moment("created_at"))
+    list_display = ("id", "rule", "task", date_or_age("created_at"))
     list_select_related = ("rule", "task")
     search_fields = ("task__task_id",)
     search_help_text = "Document ID"
     ordering = ("-id",)
-    fieldsets = ((None, {"fields": (("rule", "task"), instant("created_at"))}),)
+    fieldsets = ((None, {"fields": (("rule", "task"), exact_time("created_at"))}),)
 
     def equal_to(self, term: str) -> Q:
         task_id = whole_number(term)
@@ -60,15 +60,27 @@ class Runs(TabularInline):
 
 @admin.register(Evaluation)
 class EvaluationAdmin(ReadOnly):
-    list_display = ("__str__", "rule", "version", "state", "share", "samples", "user", moment("created_at"))
+    list_display = (
+        "__str__",
+        "rule",
+        "version",
+        "state",
+        "accuracy_percent",
+        "samples",
+        "user",
+        date_or_age("created_at"),
+    )
     list_select_related = ("rule", "user")
     search_fields = ("user__username",)
     search_help_text = "Exact username"
     ordering = ("-id",)
     inlines = (Runs,)
     fieldsets = (
-        (None, {"fields": (("rule", "number", "version"), ("state", "share", "samples"), "user", "error_code")}),
-        ("Times", {"fields": ((instant("created_at"), instant("ended_at")),)}),
+        (
+            None,
+            {"fields": (("rule", "number", "version"), ("state", "accuracy_percent", "samples"), "user", "error_code")},
+        ),
+        ("Times", {"fields": ((exact_time("created_at"), exact_time("ended_at")),)}),
     )
 
     @admin.display(description="status")
@@ -76,7 +88,7 @@ class EvaluationAdmin(ReadOnly):
         return badge(evaluation.status)
 
     @admin.display(description="accuracy")
-    def share(self, evaluation: Evaluation) -> str:
+    def accuracy_percent(self, evaluation: Evaluation) -> str:
         return percent(evaluation.accuracy)
 
     @admin.display(description="error")

@@ -3,7 +3,7 @@
 from django.contrib import admin
 from unfold.admin import ModelAdmin
 
-from config.platform.admin.display import moment, number, shown, size
+from config.platform.admin.display import date_or_age, number, shown, size
 from config.platform.admin.lists import AllowanceAdmin, DailyUsageAdmin, OwnFilters
 from config.platform.db import clock
 from etl.models import Allowance, RuleAllowance, RuleTokens, Usage
@@ -13,8 +13,8 @@ DOCUMENTS, BYTES, TOKENS = shown("documents", number), shown("bytes", size, "siz
 
 @admin.register(Usage)
 class DocumentUsageAdmin(DailyUsageAdmin):
-    list_display = ("user", moment("day"), DOCUMENTS, BYTES, TOKENS)
-    fieldsets = ((None, {"fields": (("user", moment("day")), (DOCUMENTS, BYTES, TOKENS))}),)
+    list_display = ("user", date_or_age("day"), DOCUMENTS, BYTES, TOKENS)
+    fieldsets = ((None, {"fields": (("user", date_or_age("day")), (DOCUMENTS, BYTES, TOKENS))}),)
 
 
 @admin.register(Allowance)

@@ -19,11 +19,11 @@ from config.platform.admin.display import (
     badge,
     bar,
     below_each_other,
-    instant,
+    date_or_age,
+    exact_time,
     link,
     list_of,
     milliseconds,
-    moment,
     number,
     page_of,
     shown,
@@ -69,7 +69,7 @@ class TaskList(ChangeList):
 class TaskAdmin(StaffActionAdmin):
     row_actions = staff_actions.TASKS
     list_display = (
-        "task_id", "state", "progress_now", "filename", BYTES, "user", "rule", moment("created_at"), "took",
+        "task_id", "state", "progress_now", "filename", BYTES, "user", "rule", date_or_age("created_at"), "took",
         "error_code",
     )  # fmt: skip
     list_display_links = ("task_id", "filename")
@@ -96,7 +96,7 @@ class TaskAdmin(StaffActionAdmin):
         ),
         ("Result", {"fields": ("read", "einvoice", "processed", "warnings")}),
         ("Review", {"fields": ("approved", "history")}),
-        ("Times", {"fields": ((instant("created_at"), instant("updated_at")), "took")}),
+        ("Times", {"fields": ((exact_time("created_at"), exact_time("updated_at")), "took")}),
         (
             "Internals",
             {

@@ -27,7 +27,7 @@ class RuleTrialView(APIView):
     """`POST /api/v1/etl/rules/{rule_id}/test`."""
 
     scopes = RULES
-    throttle_classes = (rates.DocumentThrottle,)
+    throttle_classes = (rates.EtlThrottle,)
     renderer_classes = (ExactJSONRenderer,)
 
     @rules_openapi.operation(

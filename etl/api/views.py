@@ -57,7 +57,7 @@ class TaskAPIView(APIView):
     """Base class of the views: their rate limit, and their JSON."""
 
     scopes = DOCUMENTS
-    throttle_classes = (rates.DocumentThrottle,)
+    throttle_classes = (rates.EtlThrottle,)
     renderer_classes = (ExactJSONRenderer,)
 
 

@@ -84,7 +84,7 @@ class FormatNotAccepted(Problem):
 
     def __init__(self, kind: DocumentFormat | None) -> None:
         takes = ", ".join(word(each) for each in engines.formats())
-        found = f"This is a {word(kind)} file." if kind else "The file type is unknown."
+        found = f"The file type is {word(kind) if kind else 'unknown'}."
         super().__init__(f"{found} The configured OCR provider supports {takes}.{advice(kind)}")
 
 

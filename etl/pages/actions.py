@@ -22,7 +22,7 @@ ON_PAGE = "On the web page: deleted."
 class TaskAction(Action):
     """An action on a task. Other users' tasks are 404."""
 
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def task(self, task_id: int) -> Task:
         task = changeable(task_id, user=self.user)
@@ -109,16 +109,16 @@ class BulkTaskAction(Action):
         return list(mine.without_results().order_by(*ORDER))
 
     def cancel(self, task: Task) -> None:
-        self.count(rates.DocumentThrottle)
+        self.count(rates.EtlThrottle)
         actions.cancel(task=task)
 
     def delete(self, task: Task) -> None:
-        self.count(rates.DocumentThrottle)
+        self.count(rates.EtlThrottle)
         deletion.delete(task, user=self.user, message=ON_PAGE)
 
     def retry(self, task: Task) -> None:
         """Retry from the requested stage, else from the failed one, else from the start."""
-        self.count(rates.DocumentThrottle)
+        self.count(rates.EtlThrottle)
         stage = self.request.POST.get("from_stage") or stage_of(task)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
 

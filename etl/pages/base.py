@@ -14,7 +14,7 @@ UNKNOWN = "Document not found."
 
 
 class DocumentsPage(Page):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
 
 CONTENT_OPENED = "On the web page: opened the document."

@@ -212,7 +212,7 @@ def failures(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
 
 # ---- Actions and downloads ------------------------------------------------------------------------------------------
 class BatchAction(Action):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def batch(self, batch_id: int) -> DocumentBatch:
         batch = visible(batch_id, user=self.user)

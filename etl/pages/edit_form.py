@@ -1,13 +1,13 @@
 """The form of a result's data: one control for each value, typed by the rule's schema.
 
 The form is plain HTML. Its fields are named by JSON Pointers: `v/total` has the text of a value, `n/lines` the number
-of rows of a list, and `drop/lines/2` marks a row to remove. A control whose text was not changed keeps its value as it
-is, with every digit. Parts that are too large for one form have pages of their own.
+of rows of a list, and `drop/lines/2` marks a row to remove. A control whose text was not changed keeps its exact
+value. Parts that are too large for one form have pages of their own.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -22,34 +22,34 @@ from etl.pages.tree import Sources, resolve
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 
-MAX_FIELDS = 300  # of a form, besides those of added rows
-ROWS = 25  # of a long list, at a time
-NEW_ROWS = 50  # that a form may add
-NEW_LEVELS = 3  # of objects that do not exist yet, which a schema may nest without limit
+MAX_FIELDS = 300  # fields of a form, without those of added rows
+ROWS = 25  # rows of a long list that a page shows
+MAX_NEW_ROWS = 50  # rows that a form may add to a list
+NEW_LEVELS = 3  # levels of objects that do not exist yet, because a schema may nest them without limit
 LONG = 60  # characters; longer texts get several lines
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-TRUTHS = {"true": True, "false": False}
-SCALARS = {"integer": "number", "number": "number", "boolean": "truth", "string": "text"}
+BOOLEANS = {"true": True, "false": False}
+SCALARS = {"integer": "number", "number": "number", "boolean": "boolean", "string": "text"}
 
 
 class InvalidEntry(Exception):
-    """A text that is not a value of its field. `args[0]` describes the values, for the user."""
+    """Entered text that is invalid for its field. `args[0]` describes valid values to the user."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class EditField:
-    """A control, or a group of them. `result`: the value that was entered. `pointer` names the controls; `target` is
-    the place in the entered data, where rows may be missing. `is_linked`: the part has a page of its own."""
+    """A control, or a group of them. `result`: the value to save. `pointer` names the controls; `target` is
+    the pointer into the entered data, where rows may be missing. `is_linked`: the part has a page of its own."""
 
     name: str
-    key: str  # of the ids of its elements
+    key: str  # suffix of the ids of its HTML elements
     pointer: str
-    kind: str  # object, array, text, long, date, number, truth, choice
-    about: str = ""
+    kind: str  # object, array, text, long, date, number, boolean, choice
+    description: str = ""
     text: str = ""
-    options: list[tuple[str, str]] = field(default_factory=list)
-    children: "list[EditField]" = field(default_factory=list)
+    options: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    children: "list[EditField]" = dataclasses.field(default_factory=list)
     source: dict[str, Any] | None = None
     error: str = ""
     result: Any = ABSENT
@@ -68,7 +68,7 @@ class EditField:
     @property
     def attributes(self) -> SafeString:
         """The attributes of its control that depend on its texts and its state."""
-        described = [f"h{self.key}"] * bool(self.about) + [f"e{self.key}"] * bool(self.error)
+        described = [f"h{self.key}"] * bool(self.description) + [f"e{self.key}"] * bool(self.error)
         invalid = "true" if self.error else None
         return flatatt(
             {"aria-describedby": " ".join(described) or None, "aria-invalid": invalid, "autofocus": self.is_new}
@@ -82,7 +82,7 @@ class EditField:
 
 
 class EditForm:
-    """The fields of a part of the data, at a pointer; of a long list the rows from `first` on.
+    """The form for the part of the data at a pointer. A long list shows its rows from `first` on.
 
     `posted`: the submitted form, or None to show the data as it is. `add`: the list that gets a row.
     """
@@ -100,12 +100,12 @@ class EditForm:
     ) -> None:
         self.data, self.sources, self.at, self.posted, self.add = data, sources, at, posted, add
         # Fields of added rows do not count: the same parts must be in the form when it is sent.
-        self.left, self.count, self.counts = MAX_FIELDS, 0, True
-        self.errors: list[str] = []  # that belong to no field
+        self.remaining, self.field_count, self.is_counted = MAX_FIELDS, 0, True
+        self.errors: list[str] = []  # errors that belong to no field
         part = resolve(data, at)
         self.first = first if isinstance(part, list) and first < len(part) else 0
-        self.root = self.made(guide_at(Guide.of(schema), data, at), part, at, name=at.rpartition("/")[2])
-        place(self.root, at)
+        self.root = self.build_field(guide_at(Guide.of(schema), data, at), part, at, name=at.rpartition("/")[2])
+        set_targets(self.root, at)
 
     @property
     def entered(self) -> Any:
@@ -118,7 +118,7 @@ class EditForm:
 
     @property
     def rows_after(self) -> int | None:
-        """The first row after those of a long list, or None."""
+        """The index of the first row after the ones shown, or None."""
         after = self.first + ROWS
         return after if self.root.kind == "array" and after < self.root.size else None
 
@@ -126,8 +126,8 @@ class EditForm:
     def rows_before(self) -> int | None:
         return max(0, self.first - ROWS) if self.first else None
 
-    def show(self, pointer: str, reason: str) -> None:
-        """Show an error at the field of a pointer into the entered data, or at its nearest parent."""
+    def add_error(self, pointer: str, reason: str) -> None:
+        """Add an error to the field at a pointer into the entered data, or to its nearest parent."""
         by_target = {each.target: each for each in self.root.all if not each.is_removed}
         below = pointer
         while below not in by_target and below:
@@ -139,7 +139,7 @@ class EditForm:
             found.error = found.error or (reason if below == pointer else f"{pointer}: {reason}")
 
     # ---- Fields -----------------------------------------------------------------------------------------------------
-    def made(
+    def build_field(
         self,
         guide: Guide,
         base: Any,
@@ -149,31 +149,31 @@ class EditForm:
         levels: int = NEW_LEVELS,
         is_required: bool = False,
     ) -> EditField:
-        """Return the field of a value. `levels`: the levels of new objects that may follow."""
-        kind, self.count = kind_of(guide, base), self.count + 1
-        about = guide.keyword("description")
-        made = EditField(name=name, key=str(self.count), pointer=pointer, kind=kind, is_required=is_required)
-        made.about = about if isinstance(about, str) else ""
+        """Return the field for a value. `levels`: the levels of new objects that may follow."""
+        kind, self.field_count = kind_of(guide, base), self.field_count + 1
+        description = guide.keyword("description")
+        field = EditField(name=name, key=str(self.field_count), pointer=pointer, kind=kind, is_required=is_required)
+        field.description = description if isinstance(description, str) else ""
         if kind == "object":
-            self.fill_object(made, guide, base, levels)
+            self.fill_object(field, guide, base, levels)
         elif kind == "array":
-            self.fill_list(made, guide, base)
+            self.fill_list(field, guide, base)
         else:
-            self.fill_value(made, guide, base)
-        return made
+            self.fill_value(field, guide, base)
+        return field
 
-    def is_too_large(self, made: EditField, base: Any) -> bool:
-        """Return whether a part gets a page of its own. Here, it is kept unchanged."""
-        if made.pointer == self.at or base is ABSENT or base is None:
+    def link_if_too_large(self, field: EditField, base: Any) -> bool:
+        """Replace a part that is too large with a link to its own page, and keep its data. Return whether it was."""
+        if field.pointer == self.at or base is ABSENT or base is None:
             return False
-        made.size = len(base)
-        made.is_linked = sum(1 for _ in islice(scalars(base), self.left + 1)) > self.left
-        if made.is_linked:
-            made.result = base
-        return made.is_linked
+        field.size = len(base)
+        field.is_linked = sum(1 for _ in islice(scalars(base), self.remaining + 1)) > self.remaining
+        if field.is_linked:
+            field.result = base
+        return field.is_linked
 
-    def fill_object(self, made: EditField, guide: Guide, base: Any, levels: int) -> None:
-        if self.is_too_large(made, base):
+    def fill_object(self, field: EditField, guide: Guide, base: Any, levels: int) -> None:
+        if self.link_if_too_large(field, base):
             return
         known = base if isinstance(base, dict) else {}
         if not isinstance(base, dict):
@@ -182,70 +182,71 @@ class EditForm:
         required = guide.required()
         for name in dict.fromkeys([*named, *known]):
             if name in known or levels > 0:
-                inside, pointer = known.get(name, ABSENT), join(made.pointer, name)
+                inside, pointer = known.get(name, ABSENT), join(field.pointer, name)
                 is_required = name in required
-                made.children.append(
-                    self.made(guide.member(name), inside, pointer, name=name, levels=levels, is_required=is_required)
+                child = self.build_field(
+                    guide.member(name), inside, pointer, name=name, levels=levels, is_required=is_required
                 )
-        results = {child.name: child.result for child in made.children}
+                field.children.append(child)
+        results = {child.name: child.result for child in field.children}
         order = dict.fromkeys([*known, *results])  # members keep their order
         found = {name: results[name] for name in order if results[name] is not ABSENT}
-        made.result = found if found or isinstance(base, dict) else base
+        field.result = found if found or isinstance(base, dict) else base
 
-    def fill_list(self, made: EditField, guide: Guide, base: Any) -> None:
-        if self.is_too_large(made, base):
+    def fill_list(self, field: EditField, guide: Guide, base: Any) -> None:
+        if self.link_if_too_large(field, base):
             return
         rows = base if isinstance(base, list) else []
-        made.size = len(rows)
-        is_window = made.pointer == self.at
+        field.size = len(rows)
+        is_window = field.pointer == self.at
         first = self.first if is_window else 0
         shown = rows[first : first + ROWS] if is_window else rows
-        for number in range(self.rows_of(made.pointer, len(shown))):
+        for number in range(self.rows_of(field.pointer, len(shown))):
             old = shown[number] if number < len(shown) else ABSENT
-            pointer = join(made.pointer, first + number)
-            counts, self.counts = self.counts, self.counts and old is not ABSENT
-            row = self.made(guide.item(), old, pointer, name=str(first + number + 1))
-            self.counts = counts
+            pointer = join(field.pointer, first + number)
+            was_counted, self.is_counted = self.is_counted, self.is_counted and old is not ABSENT
+            row = self.build_field(guide.item(), old, pointer, name=str(first + number + 1))
+            self.is_counted = was_counted
             row.is_row = True
             row.is_removed = self.posted is not None and f"drop{pointer}" in self.posted
-            made.children.append(row)
-        if self.add == made.pointer and made.children:
-            first_field = next((each for each in made.children[-1].all if not each.is_group), made.children[-1])
+            field.children.append(row)
+        if self.add == field.pointer and field.children:
+            first_field = next((each for each in field.children[-1].all if not each.is_group), field.children[-1])
             first_field.is_new = True
-        results = [row.result for row in made.children if not row.is_removed and row.result is not ABSENT]
+        results = [row.result for row in field.children if not row.is_removed and row.result is not ABSENT]
         whole = rows[:first] + results + rows[first + len(shown) :]
-        made.result = whole if whole or isinstance(base, list) else base
+        field.result = whole if whole or isinstance(base, list) else base
 
     def rows_of(self, pointer: str, shown: int) -> int:
         """Return the number of rows in the form, with those that were added."""
         if self.posted is None:
             return shown
-        number = whole_number(self.posted.get(f"n{pointer}", ""), maximum=shown + NEW_ROWS)
+        number = whole_number(self.posted.get(f"n{pointer}", ""), maximum=shown + MAX_NEW_ROWS)
         number = shown if number is None else max(number, shown)
-        return min(number + (self.add == pointer), shown + NEW_ROWS)
+        return min(number + (self.add == pointer), shown + MAX_NEW_ROWS)
 
-    def fill_value(self, made: EditField, guide: Guide, base: Any) -> None:
-        self.left -= self.counts
+    def fill_value(self, field: EditField, guide: Guide, base: Any) -> None:
+        self.remaining -= self.is_counted
         before = text_of(base)
-        if made.kind == "choice":
+        if field.kind == "choice":
             values = choices(guide)
-            made.options = [(exact_json.dumps(each).decode(), text_of(each)) for each in values if each is not None]
+            field.options = [(exact_json.dumps(each).decode(), text_of(each)) for each in values if each is not None]
             before = "" if base is ABSENT or base is None else exact_json.dumps(base).decode()
-            if before and before not in dict(made.options):
-                made.options.append((before, text_of(base)))
-        if made.kind == "text" and (len(before) > LONG or "\n" in before):
-            made.kind = "long"
-        source = (self.sources or {}).get(made.pointer)
-        made.source = source if source and source["page"] else None
-        given = (self.posted or {}).get(f"v{made.pointer}")
-        made.text = before if given is None else given
+            if before and before not in dict(field.options):
+                field.options.append((before, text_of(base)))
+        if field.kind == "text" and (len(before) > LONG or "\n" in before):
+            field.kind = "long"
+        source = (self.sources or {}).get(field.pointer)
+        field.source = source if source and source["page"] else None
+        given = (self.posted or {}).get(f"v{field.pointer}")
+        field.text = before if given is None else given
         if given is None or lines(given) == lines(before):
-            made.result = base
+            field.result = base
             return
         try:
-            made.result = value_of(lines(given), made, guide)
+            field.result = value_of(lines(given), field, guide)
         except InvalidEntry as reason:
-            made.result, made.error = base, str(reason)
+            field.result, field.error = base, str(reason)
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ def kind_of(guide: Guide, value: Any) -> str:
     if len(kinds) == 1:
         (kind,) = kinds
     elif isinstance(value, bool):
-        kind = "truth"
+        kind = "boolean"
     else:
         kind = "text" if is_missing or isinstance(value, str) else "number"
     if kind == "text" and guide.keyword("format") == "date" and (is_missing or DATE.fullmatch(str(value))):
@@ -291,18 +292,18 @@ def lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def value_of(text: str, made: EditField, guide: Guide) -> Any:
+def value_of(text: str, field: EditField, guide: Guide) -> Any:
     """Return the value that was entered. Raises InvalidEntry."""
-    if not text.strip() and (made.kind not in ("text", "long") or not text):
-        return nothing(made, guide)
-    if made.kind == "number":
+    if not text.strip() and (field.kind not in ("text", "long") or not text):
+        return empty_value(field, guide)
+    if field.kind == "number":
         return number_of(text.strip())
-    if made.kind == "truth":
-        if text not in TRUTHS:
+    if field.kind == "boolean":
+        if text not in BOOLEANS:
             raise InvalidEntry("Choose yes or no.")
-        return TRUTHS[text]
-    if made.kind == "choice":
-        if text not in dict(made.options):
+        return BOOLEANS[text]
+    if field.kind == "choice":
+        if text not in dict(field.options):
             raise InvalidEntry("Choose one of the values.")
         return exact_json.loads(text)
     return without_nul(text)
@@ -323,13 +324,13 @@ def without_nul(text: str) -> str:
     return text
 
 
-def nothing(made: EditField, guide: Guide) -> Any:
+def empty_value(field: EditField, guide: Guide) -> Any:
     """Return the value of an emptied field: null if the schema allows it, else ABSENT or "". Raises InvalidEntry."""
     if guide.takes_null:
         return None
-    if not made.is_required:
+    if not field.is_required:
         return ABSENT
-    if made.kind in ("text", "long"):
+    if field.kind in ("text", "long"):
         return ""
     raise InvalidEntry("Enter a value.")
 
@@ -342,16 +343,16 @@ def guide_at(guide: Guide, data: Any, pointer: str) -> Guide:
     return guide
 
 
-def place(made: EditField, target: str) -> None:
-    """Set the places of the fields in the entered data."""
-    made.target = target
-    if made.kind == "object":
-        for child in made.children:
-            place(child, join(target, child.name))
-    elif made.kind == "array" and made.children:
-        at = int(made.children[0].pointer.rpartition("/")[2])
-        for child in made.children:
-            place(child, join(target, at))
+def set_targets(field: EditField, target: str) -> None:
+    """Set the pointers of the fields into the entered data."""
+    field.target = target
+    if field.kind == "object":
+        for child in field.children:
+            set_targets(child, join(target, child.name))
+    elif field.kind == "array" and field.children:
+        at = int(field.children[0].pointer.rpartition("/")[2])
+        for child in field.children:
+            set_targets(child, join(target, at))
             at += not (child.is_removed or child.result is ABSENT)
 
 

@@ -90,7 +90,7 @@ class EditPage(TaskPage):
             messages.error(self.request, problem_text(problem))
             return
         for error in problem.errors:
-            form.show(error.pointer.removeprefix("/data"), error.detail)
+            form.add_error(error.pointer.removeprefix("/data"), error.detail)
 
     def shown(self, row: Task, form: EditForm, *, status: int = 200, **context: Any) -> HttpResponse:
         return self.render_to_response(self.get_context_data(row=row, form=form, **context), status=status)

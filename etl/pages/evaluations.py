@@ -120,7 +120,7 @@ def placed(error: InputError) -> str:
 
 
 class DeleteSample(Action):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int, sample_id: int) -> str:
         access.changeable(self.user, rule_id)
@@ -134,7 +134,7 @@ class DeleteSample(Action):
 class AddResult(Action):
     """The button that adds a completed document to the samples of its rule, with its result as the expected data."""
 
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def act(self, *, task_id: int) -> str:
         task = samples.owned_task(visible(task_id, user=self.user).pk, user=self.user)
@@ -147,7 +147,7 @@ class AddResult(Action):
 
 
 class Start(Action):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int) -> str:
         rules = access.changeable(self.user, rule_id)
@@ -160,7 +160,7 @@ class Start(Action):
 
 
 class Cancel(Action):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int, number: int) -> str:
         access.changeable(self.user, rule_id)

@@ -30,7 +30,7 @@ class Node:
 
     name: str
     pointer: str
-    kind: str  # object, array, text, number, truth, or nothing
+    kind: str  # object, array, text, number, boolean, or nothing
     depth: int
     text: str = ""
     cut: int = 0  # length of the full text if it is truncated
@@ -60,7 +60,7 @@ class Node:
 
 
 Sources = Mapping[str, dict[str, Any]] | None  # citations by pointer; None if values need none
-KINDS = {dict: "object", list: "array", str: "text", bool: "truth", type(None): "nothing"}
+KINDS = {dict: "object", list: "array", str: "text", bool: "boolean", type(None): "nothing"}
 
 
 def legend() -> list[dict[str, Any]]:

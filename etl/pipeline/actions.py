@@ -93,7 +93,7 @@ def refusal_detail(outcome: runstate.TransitionResult) -> str | None:
         return "The task is being recovered, and a worker may have started it."
     if outcome.verdict is Verdict.OVER:
         return f"The task has ended: {outcome.state.status}."
-    return f"The task has started: {outcome.state.phase}."
+    return f"Processing has already started (stage {outcome.state.phase})."
 
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------

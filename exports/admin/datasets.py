@@ -12,7 +12,7 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldBooleanSwitchWidget
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
-from config.platform.admin.display import instant, list_of, moment, number, side_by_side
+from config.platform.admin.display import date_or_age, exact_time, list_of, number, side_by_side
 from config.platform.admin.lists import OwnFilters
 from config.platform.durations import duration
 from exports.admin import staff_actions
@@ -90,7 +90,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     show_full_result_count = False
     actions = None
     warn_unsaved_form = True
-    times = (instant("created_at"), instant("updated_at"))
+    times = (exact_time("created_at"), exact_time("updated_at"))
     readonly_fields = ("described", "related", *times)
     fieldsets = (
         ("Dataset", {"fields": ("name", "function", "key_pattern", "formats", "show_errors")}),
@@ -177,17 +177,17 @@ BUILT_IN = (
 @admin.register(File)
 class FileAdmin(StaffActionAdmin):
     row_actions = staff_actions.FILES
-    list_display = ("__str__", "dataset", "schema_version", ROWS, BYTES, moment("data_as_of"), "path")
+    list_display = ("__str__", "dataset", "schema_version", ROWS, BYTES, date_or_age("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)
     search_fields = ("path",)  # by key, it would read the whole table, the largest
     search_help_text = "Exact path"
     ordering = ("path",)
     fieldsets = (
-        (None, {"fields": (("key", moment("effective_date")), ("dataset", "schema_version"), "chunks")}),
+        (None, {"fields": (("key", date_or_age("effective_date")), ("dataset", "schema_version"), "chunks")}),
         (
             "Object",
-            {"fields": ((ROWS, BYTES, "header_bytes"), instant("data_as_of"), "path", "sha256", "etag")},
+            {"fields": ((ROWS, BYTES, "header_bytes"), exact_time("data_as_of"), "path", "sha256", "etag")},
         ),
     )
 

@@ -15,9 +15,9 @@ from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     bar,
     below_each_other,
-    instant,
+    date_or_age,
+    exact_time,
     list_of,
-    moment,
     page_of,
     short,
     shown,
@@ -69,7 +69,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
     row_actions = staff_actions.JOBS
     list_display = (
         "id_and_name", STATUS, "dataset", "user", "progress", ROWS, BYTES,
-        moment("created_at"), "took",
+        date_or_age("created_at"), "took",
     )  # fmt: skip
     list_filter = (OfSchedule, "status", "dataset", "format", ByChunkError, "created_at", "finished_at")
     unindexed = frozenset({"dataset", "format", "error_code"})
@@ -81,7 +81,10 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
     fieldsets = (
         (None, {"fields": ((STATUS, "progress"), "counters", ("dataset", "user"), "related")}),
         ("Result", {"fields": ((ROWS, BYTES), ("reused", "degraded"))}),
-        ("Times", {"fields": ((instant("created_at"), instant("started_at")), (instant("finished_at"), "took"))}),
+        (
+            "Times",
+            {"fields": ((exact_time("created_at"), exact_time("started_at")), (exact_time("finished_at"), "took"))},
+        ),
         (
             "Request",
             {
@@ -94,7 +97,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
                     ("dialect", "columns"),
                     "asked_for",
                     "request_id",
-                    ("schedule_id", instant("planned_at")),
+                    ("schedule_id", exact_time("planned_at")),
                 )
             },
         ),
@@ -102,7 +105,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
             "Completion",
             {
                 "classes": ("collapse",),
-                "fields": ("completion_attempts", ("completion_token", instant("completion_lease_until"))),
+                "fields": ("completion_attempts", ("completion_token", exact_time("completion_lease_until"))),
             },
         ),
     )
@@ -189,7 +192,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     row_actions = staff_actions.CHUNKS
     list_display = (
         "__str__", STATUS, of_job, "dataset", "attempts", "source", ROWS, BYTES, "error_title",
-        moment("started_at"), "took",
+        date_or_age("started_at"), "took",
     )  # fmt: skip
     list_filter = (OfJob, OfPath, "status", "source", ByChunkError, "dataset", "finished_at")
     unindexed = frozenset({"path", "source", "dataset", "finished_at", "q", "status__exact=cancelled"})
@@ -201,20 +204,23 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
             None,
             {
                 "fields": (
-                    ("key", moment("effective_date")),
+                    ("key", date_or_age("effective_date")),
                     (STATUS, "attempts"),
                     (of_job, "owner", "dataset"),
                     "file",
                 )
             },
         ),
-        ("Result", {"fields": ((ROWS, BYTES), ("source", instant("data_as_of")), "path", "sha256", "etag")}),
-        ("Times", {"fields": ((instant("started_at"), instant("finished_at")), ("took", instant("available_at")))}),
+        ("Result", {"fields": ((ROWS, BYTES), ("source", exact_time("data_as_of")), "path", "sha256", "etag")}),
+        (
+            "Times",
+            {"fields": ((exact_time("started_at"), exact_time("finished_at")), ("took", exact_time("available_at")))},
+        ),
         (
             "Queue and lease",
             {
                 "classes": ("collapse",),
-                "fields": (("seq", "rank", "reusable"), ("token", instant("lease_until"))),
+                "fields": (("seq", "rank", "reusable"), ("token", exact_time("lease_until"))),
             },
         ),
     )

@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 
-from config.platform.admin.display import moment, number, shown
+from config.platform.admin.display import date_or_age, number, shown
 from config.platform.admin.lists import AllowanceAdmin, DailyUsageAdmin
 from exports.models import Allowance, Usage
 
@@ -11,8 +11,8 @@ JOBS, CHUNKS = shown("jobs", number, "exports"), shown("chunks", number)
 
 @admin.register(Usage)
 class ExportUsageAdmin(DailyUsageAdmin):
-    list_display = ("user", moment("day"), JOBS, CHUNKS)
-    fieldsets = ((None, {"fields": (("user", moment("day")), (JOBS, CHUNKS))}),)
+    list_display = ("user", date_or_age("day"), JOBS, CHUNKS)
+    fieldsets = ((None, {"fields": (("user", date_or_age("day")), (JOBS, CHUNKS))}),)
 
 
 @admin.register(Allowance)

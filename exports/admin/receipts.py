@@ -12,9 +12,9 @@ from django.utils.safestring import SafeString
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     badge,
-    instant,
+    date_or_age,
+    exact_time,
     list_of,
-    moment,
     page_of,
     short,
     shown,
@@ -39,7 +39,7 @@ class ReceiptAdmin(StaffActionAdmin):
     row_actions = staff_actions.RECEIPTS
     list_display = (
         "file_name", "state", of_job, "files", ROWS, SIZE,
-        moment("issued_at"), moment("expires_at"), "related",
+        date_or_age("issued_at"), date_or_age("expires_at"), "related",
     )  # fmt: skip
     list_filter = ("degraded", "issued_at", "expires_at")
     unindexed = frozenset({"degraded", "expires_at"})
@@ -50,7 +50,7 @@ class ReceiptAdmin(StaffActionAdmin):
         (None, {"fields": (("file_name", "state"), (of_job, "related"))}),
         ("Delivered object", {"fields": (("files", ROWS, SIZE), ("content_type", DEGRADED), "object_key",
                                          "checksum", "etag")}),
-        ("Times", {"fields": ((instant("issued_at"), instant("expires_at")), instant("deleted_at"))}),
+        ("Times", {"fields": ((exact_time("issued_at"), exact_time("expires_at")), exact_time("deleted_at"))}),
     )  # fmt: skip
 
     @admin.display(description="status")
@@ -68,7 +68,7 @@ class LinkAdmin(StaffActionAdmin):
     row_actions = staff_actions.LINKS
     list_display = (
         "link_id", "state", "of_receipt",
-        moment("created_at"), moment("expires_at"), moment("used_at"), moment("revoked_at"),
+        date_or_age("created_at"), date_or_age("expires_at"), date_or_age("used_at"), date_or_age("revoked_at"),
     )  # fmt: skip
     list_filter = (OfJobByReceipt, "created_at", "used_at")
     unindexed = frozenset({"used_at"})
@@ -81,7 +81,12 @@ class LinkAdmin(StaffActionAdmin):
         ("Bound to", {"fields": (("network", "agent"),)}),
         (
             "Times",
-            {"fields": ((instant("created_at"), instant("expires_at")), (instant("used_at"), instant("revoked_at")))},
+            {
+                "fields": (
+                    (exact_time("created_at"), exact_time("expires_at")),
+                    (exact_time("used_at"), exact_time("revoked_at")),
+                )
+            },
         ),
     )
 
@@ -116,14 +121,14 @@ class LinkAdmin(StaffActionAdmin):
 
 @admin.register(Download)
 class DownloadAdmin(ReadOnly):
-    list_display = (moment("at"), OUTCOME, of_job, "of_link", "address", "user_agent")
+    list_display = (date_or_age("at"), OUTCOME, of_job, "of_link", "address", "user_agent")
     list_filter = (OfJob, "outcome", "at")
     unindexed = frozenset({"outcome", "at"})
     indexed = frozenset({"job"})
     search_fields = ("job",)
     search_help_text = "Export ID or its first 8 digits"
     ordering = ("-id",)
-    fieldsets = ((None, {"fields": ((instant("at"), OUTCOME), (of_job, "of_link"), ("address", "user_agent"))}),)
+    fieldsets = ((None, {"fields": ((exact_time("at"), OUTCOME), (of_job, "of_link"), ("address", "user_agent"))}),)
 
     @admin.display(description="link", empty_value="-")
     def of_link(self, download: Download) -> SafeString | None:

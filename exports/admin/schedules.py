@@ -17,7 +17,7 @@ from config.platform.admin.confirmed_actions import (
     each,
     naming_owners_quota,
 )
-from config.platform.admin.display import badge, instant, list_of, moment, page_of, short, shown
+from config.platform.admin.display import badge, date_or_age, exact_time, list_of, page_of, short, shown
 from config.platform.db import clock
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import BadInput, Problem
@@ -98,7 +98,7 @@ ACTIONS = (
 @admin.register(Schedule)
 class ScheduleAdmin(StaffActionAdmin):
     row_actions = ACTIONS
-    list_display = ("name", "state", "user", "dataset", "cron", "timezone", moment("next_run_at"), "exports")
+    list_display = ("name", "state", "user", "dataset", "cron", "timezone", date_or_age("next_run_at"), "exports")
     list_filter = ("enabled", "misfire")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
@@ -110,7 +110,7 @@ class ScheduleAdmin(StaffActionAdmin):
             "Timetable",
             {"fields": (("cron", "timezone"), ("window_from", "window_to"), "since_last_success", "misfire")},
         ),
-        ("Times", {"fields": ((instant("next_run_at"), instant("check_at")), instant("created_at"))}),
+        ("Times", {"fields": ((exact_time("next_run_at"), exact_time("check_at")), exact_time("created_at"))}),
         ("Runs", {"fields": ("history",)}),
         ("Request", {"classes": ("collapse",), "fields": (shown("id", str, "schedule ID"), "keys")}),
     )

@@ -6,7 +6,7 @@ from django.db.models import F
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
-from config.platform.admin.display import badge, instant, moment, page_of
+from config.platform.admin.display import badge, date_or_age, exact_time, page_of
 from config.platform.admin.lists import ReadOnly
 from config.platform.db import clock
 from exports.admin import staff_actions
@@ -18,13 +18,13 @@ from exports.models import Slot, Tick
 @admin.register(Slot)
 class SlotAdmin(StaffActionAdmin):
     row_actions = staff_actions.SLOTS
-    list_display = ("__str__", "state", "of_chunk", of_job, moment("lease_until"), "backend")
+    list_display = ("__str__", "state", "of_chunk", of_job, date_or_age("lease_until"), "backend")
     list_filter = (BySlotState, "dataset")
     list_select_related = ("dataset",)
     ordering = (F("dataset_id").asc(nulls_first=True), "number")
     fieldsets = (
         (None, {"fields": (("dataset", "number"), "state")}),
-        ("Held by", {"fields": (("of_chunk", of_job), ("token", instant("lease_until")), "backend")}),
+        ("Held by", {"fields": (("of_chunk", of_job), ("token", exact_time("lease_until")), "backend")}),
     )
 
     @admin.display(description="status")
@@ -46,5 +46,5 @@ def is_in_use(slot: Slot) -> bool:
 
 @admin.register(Tick)
 class TickAdmin(ReadOnly):
-    list_display = ("name", moment("ran_at"))
+    list_display = ("name", date_or_age("ran_at"))
     ordering = ("name",)

@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmin, change
-from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, shown
+from config.platform.admin.display import badge, date_or_age, exact_time, list_of, number, page_of, short, shown
 from config.platform.db import clock
 from config.platform.http import staff
 from config.platform.ui.templatetags.pages import ago, milliseconds
@@ -59,7 +59,7 @@ SWITCHES = (
 @admin.register(Webhook)
 class WebhookAdmin(StaffActionAdmin):
     row_actions = SWITCHES
-    list_display = (ID, "host", "state", "user", "events", FAILURES, moment("created_at"), "sent")
+    list_display = (ID, "host", "state", "user", "events", FAILURES, date_or_age("created_at"), "sent")
     list_filter = ("enabled", "created_at")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
@@ -67,10 +67,10 @@ class WebhookAdmin(StaffActionAdmin):
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("host", "state"), "disabled_reason", ("user", "events"), "sent")}),
-        ("Failures", {"fields": ((FAILURES, instant("failing_since")),)}),
+        ("Failures", {"fields": ((FAILURES, exact_time("failing_since")),)}),
         (
             "Times",
-            {"fields": ((instant("created_at"), instant("updated_at")), instant("old_secret_until"))},
+            {"fields": ((exact_time("created_at"), exact_time("updated_at")), exact_time("old_secret_until"))},
         ),
     )
 
@@ -142,7 +142,8 @@ DELIVERIES = (
 class DeliveryAdmin(StaffActionAdmin):
     row_actions = DELIVERIES
     list_display = (
-        ID, "state", "type", of_job, "subject", "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
+        ID, "state", "type", of_job, "subject", "of_webhook", "attempts",
+        date_or_age("created_at"), date_or_age("finished_at"),
     )  # fmt: skip
     list_filter = (OfJob, "status", ByEvent, "created_at", "finished_at")
     unindexed = frozenset({"type", "finished_at", "status__exact=delivered", "status__exact=failed"})
@@ -153,9 +154,9 @@ class DeliveryAdmin(StaffActionAdmin):
     fieldsets = (
         (None, {"fields": (("id", "type"), ("state", "attempts"), (of_job, "subject", "of_webhook"))}),
         ("Attempts", {"fields": ("log",)}),
-        ("Times", {"fields": ((instant("created_at"), instant("finished_at")), instant("available_at"))}),
+        ("Times", {"fields": ((exact_time("created_at"), exact_time("finished_at")), exact_time("available_at"))}),
         ("Body", {"classes": ("collapse",), "fields": ("body",)}),
-        ("Lease", {"classes": ("collapse",), "fields": (("token", instant("lease_until")),)}),
+        ("Lease", {"classes": ("collapse",), "fields": (("token", exact_time("lease_until")),)}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:

@@ -20,7 +20,7 @@ from config.platform.webhooks.models import EventType
     }
 )
 class EventsField(serializers.Field[list[str], Any, list[str], Any]):
-    """Events to subscribe to. All errors are at the list, not at its items."""
+    """Events to subscribe to. All errors are reported on the list, not on its items."""
 
     default_error_messages: ClassVar = {
         "invalid": f"Must be a list with one or more of: {', '.join(sorted(EventType.values))}.",
@@ -43,12 +43,12 @@ class EventsField(serializers.Field[list[str], Any, list[str], Any]):
         "type": "string",
         "format": "uri",
         "maxLength": url_guard.MAX_URL,
-        "description": "https, without credentials or fragment. Must resolve to public addresses, as each delivery "
-        "checks again.",
+        "description": "https, without credentials or fragment. Must resolve to public addresses. Each delivery "
+        "checks this again.",
     }
 )
 class ReceiverField(serializers.Field[str, Any, str, Any]):
-    """URL that a webhook may have, by its current DNS records."""
+    """Webhook URL, checked with its current DNS records."""
 
     default_error_messages: ClassVar = {"invalid": "Must be a string."}
 
@@ -70,7 +70,7 @@ class NewWebhookSerializer(StrictSerializer):
 
 
 class WebhookChangeSerializer(StrictSerializer):
-    """Changes of a webhook. Omitted fields keep their values."""
+    """Changes to a webhook. Omitted fields keep their values."""
 
     url = ReceiverField(required=False)
     events = EventsField(required=False)

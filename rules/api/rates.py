@@ -7,7 +7,7 @@ from config.platform.http import throttling
 RATE_LIMITED = Counter("etl_rate_limited_total", "Requests refused because they came too fast.")
 
 
-class DocumentThrottle(throttling.UserThrottle):
+class EtlThrottle(throttling.UserThrottle):
     writes = "etl_rate"
     reads = "etl_poll_rate"
     write_methods = ("POST", "PUT", "PATCH", "DELETE")  # each change of a rule stores a version

@@ -36,7 +36,7 @@ class Rules(generics.ListAPIView[Rule]):
 
     audited = CHANGES
     scopes = RULES
-    throttle_classes = (rates.DocumentThrottle,)
+    throttle_classes = (rates.EtlThrottle,)
     parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
     ordering = ("-created_at", "-rule_id")
     row_bytes = staticmethod(attrgetter("text_bytes"))
@@ -64,7 +64,7 @@ class OneRule(APIView):
 
     audited = CHANGES
     scopes = RULES
-    throttle_classes = (rates.DocumentThrottle,)
+    throttle_classes = (rates.EtlThrottle,)
     parser_classes, renderer_classes = (ExactJSONParser,), (ExactJSONRenderer,)
 
     @openapi.operation(

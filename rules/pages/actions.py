@@ -12,7 +12,7 @@ from rules.models import Rule
 
 
 class Delete(Action):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int) -> str:
         rule = access.visible(self.user, rule_id)
@@ -27,7 +27,7 @@ class Delete(Action):
 class Restore(Action):
     """Restore an old version of a rule as a new version."""
 
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int, version: int) -> str:
         rule = access.visible(self.user, rule_id)

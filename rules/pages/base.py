@@ -5,4 +5,4 @@ from rules.api import rates
 
 
 class RulesPage(Page):
-    throttle = rates.DocumentThrottle
+    throttle = rates.EtlThrottle

@@ -16,7 +16,7 @@ from django.core.management import call_command
 from knox.models import AuthToken
 
 from config.dev.stack import process_tree, processes
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from exports.core import planning
@@ -122,7 +122,7 @@ def wait_for_children(worker: Process, count: int) -> None:
 @contextmanager
 def serving(*, variables: Mapping[str, str] | None = None) -> Iterator[processes.Web]:
     with folder() as root:
-        web = processes.Web(root, Identity(root), default_environment(variables))
+        web = processes.Web(root, KeptSettings(root), default_environment(variables))
         web.start()
         try:
             yield web

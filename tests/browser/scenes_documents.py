@@ -27,7 +27,7 @@ from tests.samples.make import INVOICE, printed
 
 MANY = 1_000
 SHOWN = {"/title": "Invoice", "/total": "Total"}  # a word of the cited cell by pointer
-PAPER = (
+INVOICE_PAGES = (
     """# Invoice INV-2024-17
 
 Bright Lamps Ltd, 4 Mill Lane
@@ -74,7 +74,7 @@ WARNINGS = [
 
 
 # ---- Tasks in all states --------------------------------------------------------------------------------------------
-def read_paper(task: Task, texts: tuple[str, ...] = PAPER, *, confidence: float | None = None) -> None:
+def finish_ocr(task: Task, texts: tuple[str, ...] = INVOICE_PAGES, *, confidence: float | None = None) -> None:
     """Finish OCR with these pages, of which the last one was recognized with this confidence."""
     markdown, pages = "", []
     for number, text in enumerate(texts, 1):
@@ -91,7 +91,7 @@ def read_paper(task: Task, texts: tuple[str, ...] = PAPER, *, confidence: float 
     completion.advance(state, artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None))
 
 
-def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
+def finish_postprocessing(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
     """Finish post-processing like a rule with a model."""
     state = begin(task, Stage.POSTPROCESS)
     provenance = {
@@ -110,7 +110,7 @@ def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: 
     completion.complete(state, artifacts.commit(artifacts.output_key(state), output, check=lambda: None))
 
 
-def complete_plainly(task: Task) -> None:
+def finish_with_text(task: Task) -> None:
     """Finish post-processing with a rule that keeps the text."""
     state = begin(task, Stage.POSTPROCESS)
     provenance: dict[str, Any] = {"strategy": None, "model": None, "usage": Usage().as_dict(), "warnings": []}
@@ -129,7 +129,7 @@ def invoices(user: User) -> Rule:
     return Rule.objects.filter(owner=user, name="Invoices").first() or make_rule(user, mode="llm", name="Invoices")
 
 
-def paper(user: User, name: str = "invoice-0417.pdf", **changes: Any) -> Task:
+def make_pdf(user: User, name: str = "invoice-0417.pdf", **changes: Any) -> Task:
     return make_task(user, rule=invoices(user), filename=name, size=88_702, **changes)
 
 
@@ -173,56 +173,56 @@ def name_of(number: int) -> str:
 
 def waiting(user: User) -> None:
     make_row(user, rule=invoices(user), filename="another.pdf")
-    paper(user)
+    make_pdf(user)
 
 
 def running(user: User) -> None:
-    task = paper(user)
+    task = make_pdf(user)
     runstate.note_progress(begin(task), 22)
 
 
 def extracting(user: User) -> None:
-    task = paper(user)
-    read_paper(task)
+    task = make_pdf(user)
+    finish_ocr(task)
     runstate.note_progress(begin(task, Stage.POSTPROCESS), 70)
 
 
 def failed_early(user: User) -> None:
-    fail(paper(user, "letter-with-a-password.pdf"))
+    fail(make_pdf(user, "letter-with-a-password.pdf"))
 
 
 def failed_late(user: User) -> None:
-    task = paper(user)
-    read_paper(task)
+    task = make_pdf(user)
+    finish_ocr(task)
     storage.put(artifacts.answer_key(task), b'{"data": {}}', content_type=artifacts.TEXT)
     fail_to_extract(task)
 
 
 def completed(user: User, **changes: Any) -> None:
-    task = paper(user, **changes)
-    read_paper(task, confidence=0.71)
-    complete_paper(task, DATA, CITATIONS, WARNINGS)
+    task = make_pdf(user, **changes)
+    finish_ocr(task, confidence=0.71)
+    finish_postprocessing(task, DATA, CITATIONS, WARNINGS)
 
 
 def plain(user: User) -> None:
     task = make_task(user, rule=make_rule(user, name="Plain Markdown"), filename="notice.txt")
-    read_paper(task)
-    complete_plainly(task)
+    finish_ocr(task)
+    finish_with_text(task)
 
 
 def long(user: User) -> None:
     """300 pages, and 10,000 items."""
-    task = paper(user, "report.pdf")
+    task = make_pdf(user, "report.pdf")
     texts = tuple(f"# Chapter {n}\n\n" + f"Paragraph of page {n}. " * 150 for n in range(1, 301))
-    read_paper(task, texts)
+    finish_ocr(task, texts)
     items = [{"no": n, "name": f"Item {n}", "text": "word " * 20} for n in range(10_000)]
     cited = [{"pointer": "/items/5/no", "page": 250, "bbox": None, "quote": "Chapter 250", "match": "exact"}]
-    complete_paper(task, {"items": items, "title": "Report"}, cited)
+    finish_postprocessing(task, {"items": items, "title": "Report"}, cited)
 
 
 def pictured(user: User) -> None:
     """Create an invoice of two pages, read by the local provider, whose images a worker has drawn."""
-    task = paper(user, content=sample("invoice.pdf").read_bytes(), kind="pdf")
+    task = make_pdf(user, content=sample("invoice.pdf").read_bytes(), kind="pdf")
     state = read_locally(task)
     stored = artifacts.find_ocr(state)
     assert stored
@@ -234,7 +234,7 @@ def pictured(user: User) -> None:
         {"pointer": pointer, "page": 1, "bbox": cell[:4], "quote": cell[-1], "match": "exact"}
         for pointer, cell in cited.items()
     ]
-    complete_paper(task, {pointer.strip("/"): cell[-1] for pointer, cell in cited.items()}, citations)
+    finish_postprocessing(task, {pointer.strip("/"): cell[-1] for pointer, cell in cited.items()}, citations)
 
 
 def reviewed(user: User) -> None:
@@ -258,9 +258,9 @@ def again(user: User) -> None:
 
 def many_pages(user: User, count: int = 500) -> Task:
     """Create a document whose pages are all drawn already."""
-    task = paper(user, "report.pdf", kind="pdf")
-    read_paper(task, tuple(f"# Page {number}" for number in range(1, count + 1)))
-    complete_paper(task, {"title": "Report"})
+    task = make_pdf(user, "report.pdf", kind="pdf")
+    finish_ocr(task, tuple(f"# Page {number}" for number in range(1, count + 1)))
+    finish_postprocessing(task, {"title": "Report"})
     image = io.BytesIO()
     Image.new("RGB", (60, 85), "white").save(image, "WEBP")
     for number in range(1, count + 1):
@@ -319,7 +319,7 @@ def batch_ended(user: User) -> None:
     complete(tasks[0])
     complete(tasks[1])
     fail(tasks[2])
-    read_paper(tasks[3])
+    finish_ocr(tasks[3])
     fail_to_extract(tasks[3])
 
 

@@ -24,8 +24,8 @@ from tests.waiting import wait_until
 
 Accessible = Callable[[Page], None]
 LIST = "/app/documents"
-BOTH = "etl-ocr,etl-postprocess"
-SECONDS = 1000  # milliseconds
+BOTH_QUEUES = "etl-ocr,etl-postprocess"
+MS_PER_SECOND = 1000
 DROP = """([files]) => {
   const transfer = new DataTransfer();
   for (const [name, content] of files) {
@@ -51,8 +51,8 @@ def accept(dialog: Dialog) -> None:
     dialog.accept()
 
 
-def status(page: Page, word: str, *, limit: float = 60) -> None:
-    expect(page.locator("#document .state").first).to_have_text(word, timeout=limit * SECONDS)
+def expect_status(page: Page, word: str, *, limit: float = 60) -> None:
+    expect(page.locator("#document .state").first).to_have_text(word, timeout=limit * MS_PER_SECOND)
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_chosen_and_dropped_files_are_processed(
     expect(page.locator("#rows tbody tr")).to_have_count(3)
     accessible(page)
 
-    workers.start(BOTH, concurrency=2)
+    workers.start(BOTH_QUEUES, concurrency=2)
     for row in range(3):
-        expect(page.locator("#rows .state").nth(row)).to_have_text("Completed", timeout=90 * SECONDS)
+        expect(page.locator("#rows .state").nth(row)).to_have_text("Completed", timeout=90 * MS_PER_SECOND)
     page.get_by_role("link", name="invoice.pdf").click()
     expect(page.locator("#page-1 .rendered")).to_contain_text("Invoice")
     expect(page.locator("#json")).to_contain_text("returns Markdown only")
@@ -112,8 +112,8 @@ def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch
     expect(page.locator(".steps .now")).to_contain_text("Pending")
     task = Task.objects.get()
     assert page.url.endswith(path(task))
-    scenes.read_paper(task)
-    scenes.complete_paper(task, scenes.DATA, scenes.CITATIONS)
+    scenes.finish_ocr(task)
+    scenes.finish_postprocessing(task, scenes.DATA, scenes.CITATIONS)
     page.reload()
     expect(page.locator("#page-1 td").first).to_have_text("Desk lamp")
     page.get_by_role("link", name="page 2", exact=True).click()
@@ -148,7 +148,7 @@ def test_a_refused_upload_shows_the_api_error(page: Page, watch: PageMonitor) ->
     page.goto(LIST)
     drop(page, ("letter.rtf", rb"{\rtf1\ansi A letter.}"))
     messages = page.locator(".uploads li")
-    expect(messages).to_contain_text("This is a RTF file. The configured OCR provider supports")
+    expect(messages).to_contain_text("The file type is RTF. The configured OCR provider supports")
     expect(messages.get_by_role("button", name="Try again")).to_be_hidden()
     page.evaluate("document.querySelector('[data-upload]').dataset.maxBytes = 5")
     drop(page, ("large.txt", b"Hello."))
@@ -182,17 +182,17 @@ def test_stages_update_live_and_survive_a_reload(
     page.goto(path(task))
     expect(page.locator(".steps .now")).to_contain_text("Pending")
     accessible(page)
-    workers.start(BOTH)
-    status(page, "MinerU parsing")
+    workers.start(BOTH_QUEUES)
+    expect_status(page, "MinerU parsing")
     expect(page.locator(".steps .now")).to_contain_text("30 %. Page 3 of 10.")
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.reload()
-    status(page, "MinerU parsing")
+    expect_status(page, "MinerU parsing")
     rehearsal.allow(f"{word}1")
-    status(page, "LLM processing")
+    expect_status(page, "LLM processing")
     accessible(page)
     rehearsal.allow(f"{word}2")
-    status(page, "Completed")
+    expect_status(page, "Completed")
     expect(page.locator("#json .value")).to_have_text(re.compile(r"\d+"))
     expect(page.locator("#page-1")).to_contain_text("until")
     accessible(page)
@@ -206,7 +206,7 @@ def test_it_continues_when_the_stream_is_cut(page: Page, alice: User, watch: Pag
     page.goto(path(task))
     expect(page.locator(".steps .now")).to_contain_text("Pending")
     complete(task)
-    status(page, "Completed")
+    expect_status(page, "Completed")
 
 
 def test_a_queued_document_can_be_cancelled(page: Page, alice: User, accessible: Accessible) -> None:
@@ -216,7 +216,7 @@ def test_a_queued_document_can_be_cancelled(page: Page, alice: User, accessible:
     page.goto(path(waiting))
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("#messages")).to_contain_text("Document cancelled")
-    status(page, "Cancelled")
+    expect_status(page, "Cancelled")
     accessible(page)
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
 
@@ -233,7 +233,9 @@ def test_bulk_cancel_reports_documents_it_skipped(page: Page, alice: User, acces
     accessible(page)
     expect(page.locator("#rows .state").last).to_have_text("MinerU parsing")  # reloaded; ticked rows stay ticked
     page.get_by_role("button", name="Cancel 3").click()
-    expect(page.get_by_role("status").first).to_contain_text("2 cancelled. 1 unchanged: The task has started: ocr.")
+    expect(page.get_by_role("status").first).to_contain_text(
+        "2 cancelled. 1 unchanged: Processing has already started (stage ocr)."
+    )
     expect(page.locator("#rows .state")).to_have_text(["Cancelled", "Cancelled", "MinerU parsing"])
 
 
@@ -244,9 +246,9 @@ def test_a_failure_is_explained_and_can_be_retried(
 ) -> None:
     strict, plain = make_rule(alice, mode="llm", name="Strict"), make_rule(alice, name="Plain")
     task = make_task(alice, "post:raise SchemaInvalid", rule=strict)
-    workers.start(BOTH)
+    workers.start(BOTH_QUEUES)
     page.goto(path(task))
-    status(page, "Failed")
+    expect_status(page, "Failed")
     expect(page.locator(".failure")).to_contain_text("does not match the schema")
     expect(page.locator(".failure")).to_contain_text("What to do: Relax the rule's schema")
     expect(page.locator("#page-1")).to_contain_text("SchemaInvalid")
@@ -255,13 +257,13 @@ def test_a_failure_is_explained_and_can_be_retried(
     page.get_by_label("Rule").select_option(str(plain.pk))
     page.get_by_role("button", name="Extract again").click()
     expect(page.locator("#messages")).to_contain_text("Queued for extraction from the existing text.")
-    status(page, "Completed")
+    expect_status(page, "Completed")
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
     page.get_by_text("Run again or change the rule").click()
     page.get_by_role("button", name="Parse again").click()
     expect(page.locator("#messages")).to_contain_text("Queued for parsing.")
-    status(page, "Completed")
+    expect_status(page, "Completed")
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
@@ -281,16 +283,16 @@ def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> N
 
 @pytest.mark.slow
 def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: Workers, rehearsed: None) -> None:
-    """B33."""
+    """B33: after a confirmation that says what will be lost."""
     task = make_task(alice, "page 3 10\nuntil never")
-    workers.start(BOTH)
+    workers.start(BOTH_QUEUES)
     page.goto(path(task))
-    status(page, "MinerU parsing")
+    expect_status(page, "MinerU parsing")
     with page.expect_event("dialog") as asked:
         page.on("dialog", accept)
         page.get_by_role("button", name="Stop").click()
-    assert asked.value.message == "Stop processing this document? What has been done of this stage is lost."
-    status(page, "Cancelled")
+    assert asked.value.message == "Stop processing this document? The progress of this stage will be lost."
+    expect_status(page, "Cancelled")
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------
@@ -312,9 +314,9 @@ def test_values_link_to_their_citations(
         monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
         monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
         task = make_task(alice, text, rule=rule, filename="invoice.md", kind="md")
-        workers.start(BOTH)
+        workers.start(BOTH_QUEUES)
         page.goto(path(task))
-        status(page, "Completed")
+        expect_status(page, "Completed")
     rows = page.locator("#json li")
     expect(rows.filter(has_text="vat")).to_contain_text("no source")
     expect(page.locator(".remarks")).to_contain_text("Some quotes were not found in the document")
@@ -346,9 +348,9 @@ def test_a_value_is_shown_on_the_image_of_its_page(
         monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
         monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
         task = make_task(alice, rule=rule, filename="invoice.pdf", content=content, kind="pdf")
-        workers.start(BOTH)
+        workers.start(BOTH_QUEUES)
         page.goto(path(task))
-        status(page, "Completed", limit=150)
+        expect_status(page, "Completed", limit=150)
     image = page.locator("#image-1 > img")
     wait_until(lambda: image.evaluate("image => image.complete && image.naturalWidth") == 1240)
     assert page.locator("#images-list figure").count() == 20  # of 22
@@ -356,18 +358,18 @@ def test_a_value_is_shown_on_the_image_of_its_page(
     page.locator("#json li", has_text="total").get_by_role("link").click()
     cited = page.locator("#image-1 rect.cited")
     expect(cited).to_be_in_viewport()
-    box, paper = cited.bounding_box(), image.bounding_box()
+    box, page_box = cited.bounding_box(), image.bounding_box()
     assert box
-    assert paper
-    assert box["y"] < paper["y"] + paper["height"] / 4
-    assert box["height"] < paper["height"] / 30  # one line
+    assert page_box
+    assert box["y"] < page_box["y"] + page_box["height"] / 4
+    assert box["height"] < page_box["height"] / 30  # one line
     expect(page.locator("mark.quoted")).to_have_text("Total due: 645.00 EUR")
     accessible(page)
 
     page.locator("#image-1 rect.block").first.hover()
     expect(page.locator("mark.quoted").first).to_contain_text("Invoice INV-2024-17")
 
-    width = paper["width"]
+    width = page_box["width"]
     page.locator("#images-list").focus()
     page.keyboard.press("+")
     wait_until(lambda: image.evaluate("image => image.clientWidth") > 1.4 * width)
@@ -381,7 +383,7 @@ def test_a_value_is_shown_on_the_image_of_its_page(
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_images")
 def test_values_and_blocks_highlight_each_other(page: Page, alice: User) -> None:
-    """B30: by the pointer and by the keyboard, also on the page that corrects the values."""
+    """B30: with the mouse and with the keyboard, also on the page that corrects the values."""
     scenes.pictured(alice)
     page.goto(scenes.newest(alice))
     cited, block = page.locator("#image-1 rect.cited"), page.locator("#image-1 rect.block.lit")
@@ -389,10 +391,10 @@ def test_values_and_blocks_highlight_each_other(page: Page, alice: User) -> None
     total = page.locator("#json li", has_text="total")
     total.locator(".value").hover()
     expect(cited).to_have_count(1)
-    by_pointer = cited.bounding_box()
+    by_mouse = cited.bounding_box()
     page.locator("#json li", has_text="title").get_by_role("link").focus()
-    assert by_pointer
-    wait_until(lambda: (cited.bounding_box() or by_pointer)["y"] < by_pointer["y"])
+    assert by_mouse
+    wait_until(lambda: (cited.bounding_box() or by_mouse)["y"] < by_mouse["y"])
 
     page.locator("#sheets .rendered > *").first.hover()
     expect(block).to_have_count(1)
@@ -478,7 +480,7 @@ def test_the_last_result_is_shown_until_a_new_one_is_available(page: Page, alice
     expect(page.locator("#last #raw")).to_contain_text("INV-2024-17")
     page.on("dialog", accept)
     page.get_by_role("button", name="Stop").click()
-    status(page, "Cancelled")
+    expect_status(page, "Cancelled")
     expect(page.locator("#last")).to_have_count(0)
     expect(page.locator("#json")).to_have_count(1)
 
@@ -505,9 +507,9 @@ def test_a_long_result_opens_at_once_and_loads_more_on_demand(page: Page, alice:
 
 @pytest.mark.slow
 def test_the_tree_opens_by_keyboard(page: Page, alice: User) -> None:
-    task = scenes.paper(alice)
-    scenes.read_paper(task)
-    scenes.complete_paper(
+    task = scenes.make_pdf(alice)
+    scenes.finish_ocr(task)
+    scenes.finish_postprocessing(
         task,
         {"deep": {str(n): [] for n in range(2)} | {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": {"i": 1}}}}}}}}}},
     )
@@ -536,9 +538,9 @@ def test_a_batch_is_uploaded_and_followed_to_its_end(
     expect(page.get_by_text("2 documents uploaded.")).to_be_visible()
     first, second = Task.objects.order_by("pk")
     complete(first)
-    expect(page.get_by_text("50 % done.").first).to_be_visible(timeout=30 * SECONDS)
+    expect(page.get_by_text("50 % done.").first).to_be_visible(timeout=30 * MS_PER_SECOND)
     fail(second)
-    expect(page.get_by_text("1 of 2 documents completed.")).to_be_visible(timeout=30 * SECONDS)
+    expect(page.get_by_text("1 of 2 documents completed.")).to_be_visible(timeout=30 * MS_PER_SECOND)
     expect(page.get_by_role("button", name="Retry 1 failed document")).to_be_visible()
     accessible(page)
     file = download(page, lambda: page.get_by_role("button", name="Download").click(), tmp_path)

@@ -28,7 +28,7 @@ from etl.providers.local import LocalProvider
 from etl.runstate import key_of
 from tests import rehearsal, samples
 from tests.broker import queued, valkey
-from tests.chaos.documents import BOTH, listens
+from tests.chaos.documents import BOTH_QUEUES, listens
 from tests.chaos.site import Site
 from tests.waiting import wait_until
 
@@ -50,9 +50,9 @@ def check(site: Site, moves: Callable[[str], dict[str, list[Any]]]) -> None:
 def settle_all(site: Site) -> None:
     """I6: with running workers, every task ends by itself, and no relevant message is left in a queue."""
     if Task.objects.open().exists() and not any(listens(worker, "etl-ocr") for worker in site.workers):
-        site.start_worker(BOTH)
+        site.start_worker(BOTH_QUEUES)
     wait_until(lambda: not Task.objects.open().exists(), limit=90, every=0.2)
-    for queue in BOTH.split(","):
+    for queue in BOTH_QUEUES.split(","):
         if any(listens(worker, queue) for worker in site.workers):
             wait_until(lambda queue=queue: not queued(queue), limit=60, every=0.1)  # type: ignore[misc]
 

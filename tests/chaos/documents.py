@@ -14,8 +14,8 @@ from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_rule
 from tests.waiting import wait_until
 
-BOTH = "etl-ocr,etl-postprocess"
-ALL = f"{QUEUES},{BOTH}"
+BOTH_QUEUES = "etl-ocr,etl-postprocess"
+ALL = f"{QUEUES},{BOTH_QUEUES}"
 # The real provider and processors instead of the rehearsed ones.
 REAL = {"DJANGO_SETTINGS_MODULE": "tests.chaos.real_settings", "ETL_OCR_PROVIDER": "local"}
 

@@ -17,7 +17,7 @@ from knox.models import AuthToken
 from psycopg.conninfo import make_conninfo
 
 from config.dev.stack import process_tree, processes
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import Process
 from config.dev.stack.servers import Servers
@@ -114,7 +114,7 @@ class Site:
 
     def start_web(self, **changes: object) -> str:
         """Start the web process; return its address."""
-        self.web = processes.Web(self.folder, Identity(self.folder), self.environment(**changes))
+        self.web = processes.Web(self.folder, KeptSettings(self.folder), self.environment(**changes))
         self.web.start()
         _, token = AuthToken.objects.create(self.owner)
         self.client.base_url = self.web.url

@@ -15,7 +15,7 @@ from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
 from rules.models import Rule
-from tests.chaos.documents import ALL, BOTH, code_of, ocr_calls, rehearsed_rule, runstate_of, settle, submit
+from tests.chaos.documents import ALL, BOTH_QUEUES, code_of, ocr_calls, rehearsed_rule, runstate_of, settle, submit
 from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_row, make_rule
 from tests.waiting import let_pass
@@ -84,7 +84,7 @@ def test_a_simultaneous_cancel_and_start_have_one_winner(site: Site) -> None:
             requeue(task)
     # One by one: cleaning up after so many must not block the races.
     site.start_worker(QUEUES, ETL_RECOVERY_SECONDS=10)
-    site.start_worker(BOTH, children=3)
+    site.start_worker(BOTH_QUEUES, children=3)
     site.start_beat(ETL_RECOVERY_SECONDS=10)
     settle(*Task.objects.open(), limit=150)
     assert sorted(won) == ["cancelled", "mineru_parsing"], won

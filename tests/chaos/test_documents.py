@@ -23,7 +23,7 @@ from tests import rehearsal
 from tests.broker import valkey
 from tests.chaos.documents import (
     ALL,
-    BOTH,
+    BOTH_QUEUES,
     REAL,
     attempts,
     code_of,
@@ -98,11 +98,11 @@ def test_killed_workers_lose_no_document(site: Site, rule: Rule) -> None:
     tasks = [submit(site, "once:until never\npost:once:until never", rule=rule)]
     tasks += [submit(site, "wait 0.2\npost:wait 0.2", rule=rule) for _ in range(6)]
     for calls in (lambda: ocr_calls(tasks[0]), lambda: post_calls(rule) > 0 and site.random.random() < 0.1):
-        victim = site.start_worker(BOTH)
+        victim = site.start_worker(BOTH_QUEUES)
         wait_until(calls)
         victim.kill()
     killed = time.monotonic()
-    site.start_worker(BOTH)
+    site.start_worker(BOTH_QUEUES)
     settle(*tasks)
     site.measured("18: seven documents end after two workers were killed", time.monotonic() - killed)
 
@@ -265,7 +265,7 @@ def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: Mo
     site.start_worker("maintenance", children=1, **extraction(models))
     site.start_beat()
     models.always(gives({"lines": ["SKU-1"]}))
-    victim = site.start_worker(BOTH, children=1, **extraction(models))
+    victim = site.start_worker(BOTH_QUEUES, children=1, **extraction(models))
     tasks = [submit(site, f"Line SKU-1 of document {number}.", rule=rule) for number in range(3)]
     settle(*tasks)
     path = f"/api/v1/etl/rules/{rule.pk}"
@@ -286,7 +286,7 @@ def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: Mo
     victim.kill()
     models.always(gives({"lines": ["SKU-1"]}))
     killed = time.monotonic()
-    site.start_worker(BOTH, children=1, **extraction(models))
+    site.start_worker(BOTH_QUEUES, children=1, **extraction(models))
     wait_until(lambda: site.client.get(evaluation).json()["status"] == "completed", limit=60, every=0.2)
     site.measured("18: an evaluation ends after its worker was killed", time.monotonic() - killed)
     found = site.client.get(evaluation).json()

@@ -20,7 +20,7 @@ from config.settings import BASE_DIR
 from exports.models import Job, Webhook
 from rules.models import Rule
 from tests.chaos import invariants
-from tests.chaos.documents import BOTH, settle, submit
+from tests.chaos.documents import BOTH_QUEUES, settle, submit
 from tests.chaos.site import Site
 from tests.contract.conftest import PLENTY
 from tests.contract.test_fuzz import NOBODYS, configuration
@@ -117,7 +117,7 @@ def generate(site: Site, known: dict[str, list[Any]], folder: Path) -> list[Exch
 
 def start_workers(site: Site) -> None:
     """Start workers, with a separate one for webhooks as in production: many generated webhooks have no receiver."""
-    site.start_worker(f"exports,bundles,maintenance,{BOTH}", **BOUNDED)
+    site.start_worker(f"exports,bundles,maintenance,{BOTH_QUEUES}", **BOUNDED)
     site.start_worker("webhooks", children=1, **BOUNDED)
 
 

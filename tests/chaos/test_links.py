@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.processes import Web
 from exports.models import Download, Link, Receipt
 from tests.chaos.site import Site
@@ -65,7 +65,7 @@ def outcome(response: httpx2.Response) -> tuple[int, str]:
 def second_web(site: Site) -> Web:
     folder = site.folder / "second"
     folder.mkdir()
-    return Web(folder, Identity(folder), site.environment(**RATES))
+    return Web(folder, KeptSettings(folder), site.environment(**RATES))
 
 
 @pytest.mark.parametrize("webs", [1, 2])

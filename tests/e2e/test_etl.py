@@ -18,7 +18,7 @@ from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 
 from config.dev.stack import process_tree
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.process import Process
 from config.dev.stack.valkey import Valkey
 from config.platform import storage
@@ -34,8 +34,8 @@ from tests.e2e.conftest import LEASE_SECONDS, REAPER_SECONDS, Workers
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.waiting import wait_until
 
-BOTH = "etl-ocr,etl-postprocess"
-ALL = f"{BOTH},maintenance"
+BOTH_QUEUES = "etl-ocr,etl-postprocess"
+ALL = f"{BOTH_QUEUES},maintenance"
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
     for _ in range(3):
         for task in tasks:
             dispatch.start(task_id=task.pk, stage=Stage.OCR)
-    workers.start(BOTH, concurrency=4)
+    workers.start(BOTH_QUEUES, concurrency=4)
     wait_until(lambda: completed(*tasks))
     wait_until(lambda: not valkey().llen("etl-ocr") and not valkey().llen("etl-postprocess"))
 
@@ -156,10 +156,10 @@ def test_another_worker_takes_over_the_stage_of_a_killed_worker(alice: User, rul
     workers.start_beat()
     task = make_task(alice, "once:until never\npost:once:until never", rule=rule)
     for calls in (lambda: ocr_calls(task), lambda: post_calls(rule)):
-        victim = workers.start(BOTH, concurrency=1)
+        victim = workers.start(BOTH_QUEUES, concurrency=1)
         wait_until(calls)
         victim.kill()
-    workers.start(BOTH, concurrency=1)
+    workers.start(BOTH_QUEUES, concurrency=1)
     wait_until(lambda: completed(task))
 
     assert (ocr_calls(task), post_calls(rule), attempts(task)) == (2, 2, (2, 2))
@@ -222,7 +222,7 @@ def stopped(process: Process) -> Iterator[None]:
 @pytest.mark.slow
 def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User, rule: Rule, workers: Workers) -> None:
     """B2: SIGTERM in the middle of a long OCR. It costs no attempt, and the next worker begins at once."""
-    leaving = workers.start(BOTH, concurrency=1)
+    leaving = workers.start(BOTH_QUEUES, concurrency=1)
     task = make_task(alice, "once:until never", rule=rule)
     wait_until(lambda: ocr_calls(task))
     leaving.ask_to_stop()
@@ -231,7 +231,7 @@ def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User, rule: 
     assert state
     assert (state.token, state.attempts["ocr"]) == ("", 0)
     assert documents() == []
-    workers.start(BOTH, concurrency=1)
+    workers.start(BOTH_QUEUES, concurrency=1)
     wait_until(lambda: completed(task))
     assert attempts(task) == (1, 1)
 
@@ -244,7 +244,7 @@ def test_code_that_ignores_the_timeout_is_stopped(
     # The limit, a second later, must come while the processor stalls, even if the machine pauses.
     monkeypatch.setenv("ETL_TASK_TIMEOUT", "8")
     monkeypatch.setenv("ETL_OCR_MAX_ATTEMPTS", "1")
-    workers.start(BOTH, concurrency=1)
+    workers.start(BOTH_QUEUES, concurrency=1)
     task = make_task(alice, "stall 60", rule=rule)
     wait_until(lambda: status(task) == "failed", limit=60)
     error = Task.objects.get(pk=task.pk).error
@@ -297,7 +297,7 @@ def test_a_broker_outage_at_the_end_of_ocr_loses_no_task(
 ) -> None:
     """B2, B10: the next stage cannot be enqueued. The broker comes back empty."""
     (tmp_path / "broker").mkdir()
-    broker = Valkey(tmp_path / "broker", Identity(tmp_path / "broker"), durable=False)
+    broker = Valkey(tmp_path / "broker", KeptSettings(tmp_path / "broker"), durable=False)
     broker.start()
     try:
         with broker_at(broker.url()):
@@ -323,7 +323,7 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(alice: User, rule: Rule,
     """B6: 200 times, against real workers. A cancelled document is processed no further than its stage at that moment,
     and every other one has a result.
     """
-    workers.start(BOTH, concurrency=3)
+    workers.start(BOTH_QUEUES, concurrency=3)
     make_task(alice, "Hello.", rule=rule)
     wait_until(lambda: post_calls(rule))
     cancelled, refused = [], []

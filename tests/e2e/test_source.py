@@ -12,7 +12,7 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from pydantic import SecretStr
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.postgres import SUPERUSER, Postgres, as_postgres, chown_to_nobody
@@ -47,7 +47,7 @@ class Standby(Postgres):
     name = "standby"
 
     def __init__(self, root: Path, primary: Postgres) -> None:
-        super().__init__(root, primary.identity, durable=False)
+        super().__init__(root, primary.kept, durable=False)
         self.primary = primary
 
     def create_cluster(self) -> None:
@@ -72,7 +72,7 @@ class Standby(Postgres):
 @pytest.fixture(scope="module")
 def primary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A separate server, since tests create roles in it."""
-    yield from running(lambda root: Postgres(root, Identity(root), durable=False), tmp_path_factory)
+    yield from running(lambda root: Postgres(root, KeptSettings(root), durable=False), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Documents, rules and journals for tests of post-processing."""
+"""Documents, rules and response caches for tests of post-processing."""
 
 import json
 from contextlib import suppress
@@ -23,7 +23,7 @@ INVOICE = {
     "required": ["number", "total"],
     "additionalProperties": False,
 }
-PAPER = "# Invoice INV-2024-17\n\nTotal due: 1,234.50 EUR"
+INVOICE_TEXT = "# Invoice INV-2024-17\n\nTotal due: 1,234.50 EUR"
 
 
 def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
@@ -41,11 +41,11 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
 def forget(models: ModelServer) -> None:
     server_features.known.clear()
     with suppress(RedisError):
-        valkey().delete(note_of(models))
+        valkey().delete(features_key(models))
 
 
-def note_of(models: ModelServer) -> str:
-    """Return the key of the shared values about a server."""
+def features_key(models: ModelServer) -> str:
+    """Return the Redis key of the server's features."""
     return f"{configured.SLUICE.etl_redis_prefix}{server_features.key_of(models.url, MODEL)}"
 
 
@@ -64,8 +64,8 @@ def rule_of(schema: dict[str, Any] | None = None, **changes: Any) -> RuleContent
     return RuleContent(**({**fields, "json_schema": INVOICE if schema is None else schema} | changes))
 
 
-class Notebook:
-    """A journal in memory. Like the stored one, it keeps the first entry under a name, and accepts JSON only."""
+class MemoryResponseCache:
+    """A response cache in memory. Like the stored one, it keeps the first entry under a name, and accepts JSON only."""
 
     def __init__(self) -> None:
         self.run: dict[str, str] = {}

@@ -100,14 +100,14 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
             thread.join()
 
 
-def trickle(over: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:
-    """Send some bytes, then one every few milliseconds until `over`, and never finish."""
+def trickle(may_end: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:
+    """Send some bytes, then one every few milliseconds until `may_end` is set, and never finish."""
 
     def reply(to: BaseHTTPRequestHandler) -> None:
         line: socket.socket = to.connection
         try:
             line.sendall(head)
-            while not over.wait(0.02):
+            while not may_end.wait(0.02):
                 line.sendall(b"x")
         finally:
             if ended:

@@ -10,14 +10,14 @@ from kombu.common import ignore_errors
 from redis import Redis
 
 from config.celery import app
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.valkey import Valkey
 from tests.broker import broker_at
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Valkey]:
-    server = Valkey(tmp_path, Identity(tmp_path), durable=False)
+    server = Valkey(tmp_path, KeptSettings(tmp_path), durable=False)
     server.start()
     try:
         with broker_at(server.url()):

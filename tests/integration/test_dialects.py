@@ -15,7 +15,7 @@ from etl.core.errors import EtlError
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.integration import openai_server
-from tests.integration.llm_factories import PAPER, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, gives
 
 FOLDER = Path(__file__).parents[1] / "dialects"
@@ -23,7 +23,7 @@ SERVERS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDE
 EXCHANGES = {f"{server['server']}: {each['name']}": each for server in SERVERS for each in server["exchanges"]}
 TOO_LONG = {name: each for name, each in EXCHANGES.items() if each["outcome"] == "document_too_long"}
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-LONG = f"{PAPER}\n\n" + "The quick brown fox jumps over the lazy dog near the river bank. " * 350
+LONG = f"{INVOICE_TEXT}\n\n" + "The quick brown fox jumps over the lazy dog near the river bank. " * 350
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def reply(exchange: dict[str, Any]) -> Reply:
 
 
 def process(exchange: dict[str, Any], **options: Any) -> Processed:
-    text = LONG if exchange.get("document") == "long" else PAPER
+    text = LONG if exchange.get("document") == "long" else INVOICE_TEXT
     return Llm().process(ocr_of(text), rule_of(strategy="direct-json"), **options)
 
 
@@ -68,6 +68,6 @@ def test_a_document_with_a_too_long_prompt_is_split(models: ModelServer, exchang
     models.will(reply(exchange))
     models.always(gives(GOOD))
 
-    result = Llm().process(ocr_of(PAPER), rule_of(), context=context_of())
+    result = Llm().process(ocr_of(INVOICE_TEXT), rule_of(), context=context_of())
 
     assert (result.data, result.strategy) == (GOOD, "chunked-extract")

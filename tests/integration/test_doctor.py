@@ -47,14 +47,14 @@ def examine(subject: Subject[Any], check: str) -> tuple[str, str]:
     (function,) = [each for each in subject.checks if each.__name__ == f"check_{check}"]
     results = examination.examine([replace(subject, checks=(function,))])
     assert results, "the check returned no finding"
-    text = " ".join(f"{result.finding.state} {result.finding.do}" for result in results)
+    text = " ".join(f"{result.finding.state} {result.finding.remedy}" for result in results)
     return examination.worst(results).value, text
 
 
 def system_check(check: Callable[[], list[CheckMessage]]) -> tuple[str, str]:
     """Run one system check as the doctor reports it. Return the level and the text."""
     (finding,) = system_checks.findings(check()) or [ok("")]
-    return finding.level.value, f"{finding.state} {finding.do}"
+    return finding.level.value, f"{finding.state} {finding.remedy}"
 
 
 def name_of(check: Callable[..., Any]) -> str:
@@ -544,7 +544,7 @@ def test_it_reports_which_schemas_a_model_server_accepts(change: Callable[..., N
     httpserver.expect_request("/v1/models").respond_with_json({"data": []})
     url = AnyHttpUrl(httpserver.url_for("/v1"))
     change(etl_llm_base_url=url, etl_llm_model="one")
-    assert "found out by the next document" in examine(peers.SUBJECT, "model")[1]
+    assert "which JSON mode it supports" in examine(peers.SUBJECT, "model")[1]
 
     server_features.remember(str(url), "one", ServerFeatures())
     assert "It enforces the schemas of rules" in examine(peers.SUBJECT, "model")[1]

@@ -63,7 +63,7 @@ def test_an_archive_with_files_that_are_not_accepted_is_shown_with_their_names(c
     [
         ({}, 400, "This field is required"),
         ({"file": texts("a.txt"), "rule_id": "999999"}, 400, "rule"),
-        ({"file": zipped({"a.rtf": RTF})}, 400, "a.rtf: This is a RTF file."),
+        ({"file": zipped({"a.rtf": RTF})}, 400, "a.rtf: The file type is RTF."),
         ({"file": texts("a.txt", "b.txt", "c.txt")}, 429, "this needs 3 more"),
     ],
 )

@@ -213,7 +213,7 @@ def test_a_repeated_form_creates_one_task(client: Client, alice: User) -> None:
     [
         ({}, 400, "No file was submitted."),
         ({"file": file(b"")}, 400, "The document is empty (0 bytes)."),
-        ({"file": file(RTF, "a.rtf")}, 415, "This is a RTF file."),
+        ({"file": file(RTF, "a.rtf")}, 415, "The file type is RTF."),
         ({"file": file(), "rule_id": "10"}, 400, "Rule not found."),
         ({"file": file(), "rule_id": "x"}, 400, "A valid integer is required."),
         ({"file": file(), "rule_id": "9" * 5000}, 400, "rule_id"),
@@ -281,7 +281,7 @@ def test_bulk_actions_report_skipped_documents(client: Client, alice: User, bob:
     chosen = [task.pk for task in (waiting, running, failed, done, theirs)]
     page = followed(client, f"{LIST}/several?status=failed", do="cancel", task=chosen)
     assert "1 cancelled. 1 unchanged: The task has ended: completed." in page
-    assert "1 unchanged: The task has started: ocr." in page
+    assert "1 unchanged: Processing has already started (stage ocr)." in page
     assert 'aria-current="true">Failed' in page
     page = followed(client, f"{LIST}/several", do="retry", task=chosen)
     assert "2 queued. 1 unchanged: The document is completed." in page
@@ -409,7 +409,7 @@ def test_a_late_cancel_is_refused_with_the_reason(client: Client, alice: User) -
     task = make_task(alice)
     assert 'name="force"' not in text(client.get(path(task)))
     begin(task)
-    assert "The task has started: ocr." in followed(client, path(task, "cancel"))
+    assert "Processing has already started (stage ocr)." in followed(client, path(task, "cancel"))
     assert 'name="force"' in text(client.get(path(task)))
     assert "Document cancelled." in followed(client, path(task, "cancel"), force="1")
 
@@ -425,10 +425,10 @@ def test_an_ended_document_can_be_deleted(client: Client, alice: User) -> None:
 
 
 def test_names_and_texts_are_escaped(client: Client, alice: User) -> None:
-    task = scenes.paper(alice, "<img src=x onerror=alert(1)>.pdf")
-    scenes.read_paper(task, ("<script>alert(1)</script> [x](javascript:alert(1))",))
+    task = scenes.make_pdf(alice, "<img src=x onerror=alert(1)>.pdf")
+    scenes.finish_ocr(task, ("<script>alert(1)</script> [x](javascript:alert(1))",))
     data = {"</span><script>alert(2)</script>": "<script>alert(3)</script>"}
-    scenes.complete_paper(task, data, [{"pointer": "/x", "page": 1, "quote": '"><script>', "match": "exact"}])
+    scenes.finish_postprocessing(task, data, [{"pointer": "/x", "page": 1, "quote": '"><script>', "match": "exact"}])
     for url in (path(task), LIST, f"{path(task)}?json=raw&view=source", path(task, "pages"), path(task, "branch")):
         response = client.get(url)
         assert response.status_code == 200
@@ -442,7 +442,7 @@ NEEDS = "(needs a language model, and none is configured)"
 
 
 def end_without_a_model(task: Task) -> None:
-    scenes.read_paper(task)
+    scenes.finish_ocr(task)
     state = begin(task, Stage.POSTPROCESS)
     error = errors.LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
     completion.settle(runstate.fail(state, error=errors.explain(error, stage=state.phase), usage={}))
@@ -453,7 +453,7 @@ def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, se
     make_rule(alice, name="Plain")
     task = make_task(alice, rule=Rule.objects.get(name="Plain"))
     complete(task)
-    asking = scenes.paper(alice)
+    asking = scenes.make_pdf(alice)
     end_without_a_model(asking)
     pages = [text(client.get(url)) for url in (LIST, path(task), path(asking))]
     assert [page.count(f"Invoices {NEEDS}") for page in pages] == [3, 1, 1]  # the list has two more menus
@@ -477,7 +477,7 @@ def test_the_result_page_suggests_a_rule_with_fields_if_one_is_usable(
 
 
 def test_a_missing_model_does_not_suggest_a_later_retry(client: Client, alice: User) -> None:
-    task = scenes.paper(alice)
+    task = scenes.make_pdf(alice)
     end_without_a_model(task)
     page = text(client.get(path(task)))
     assert "No language model is configured" in page
@@ -514,9 +514,9 @@ def test_long_documents_are_shown_a_few_pages_at_a_time(client: Client, alice: U
 
 
 def test_a_too_long_page_is_shown_completely_as_plain_text_parts(alice: User) -> None:
-    task = scenes.paper(alice)
+    task = scenes.make_pdf(alice)
     long = "".join(f"{number} äöü € 𝄞 " for number in range(20_000))
-    scenes.read_paper(task, ("first", long.strip(), "last"))
+    scenes.finish_ocr(task, ("first", long.strip(), "last"))
     key = lookup.known([task.pk])[task.pk].markdown_key
     found, at = [], 0
     while True:

@@ -19,7 +19,7 @@ from django.contrib.auth.models import User
 from pydantic import AnyHttpUrl, SecretStr
 from rest_framework.test import APIClient
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
 from config.platform import storage
 from config.platform.storage import copies, probe
@@ -89,7 +89,7 @@ class Administered(SeaweedFS):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
     root = tmp_path_factory.mktemp("iam")
-    server = Administered(root, Identity(root), durable=False, given={})
+    server = Administered(root, KeptSettings(root), durable=False, given={})
     try:
         server.start()
         server.client.create_bucket(Bucket=OTHER_BUCKET)

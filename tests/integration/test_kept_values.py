@@ -17,7 +17,7 @@ from etl.postprocessors.llm import Llm
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
-from tests.integration.llm_factories import PAPER, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, gives, says
 from tests.integration.test_llm import hang
 from tests.integration.test_long_documents import ALL, SCHEMA, pages_of, rows_of
@@ -321,7 +321,7 @@ def test_a_retry_does_not_count_stored_replies_again(alice: User, staged: ModelS
 
 def test_a_call_without_a_response_is_named_after_the_next_attempt(alice: User, staged: ModelServer) -> None:
     """Warnings of an attempt end with it. Before, usage lacked the cost of the call, without a warning."""
-    task = make_task(alice, PAPER, rule=make_rule(alice, mode="llm", json_schema=HEADER))
+    task = make_task(alice, INVOICE_TEXT, rule=make_rule(alice, mode="llm", json_schema=HEADER))
     staged.will(Reply(action=hang), gives(RIGHT))
     run(task)
     run_when_due(task, Stage.POSTPROCESS)

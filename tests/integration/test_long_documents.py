@@ -18,7 +18,7 @@ from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.integration import openai_server
-from tests.integration.llm_factories import Notebook, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import MemoryResponseCache, codes, configure, context_of, forget, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem, says
 
 ROW = {
@@ -598,11 +598,11 @@ def test_a_worker_killed_between_shared_corrections_pays_for_none_twice(models: 
     undisturbed = process()
     calls = len(models.requests)
     models.requests.clear()
-    notebook = Notebook()
+    response_cache = MemoryResponseCache()
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(context=context_of(seconds=120, response_cache=notebook, on_usage=dies))
-    context = context_of(seconds=120, response_cache=notebook, on_usage=dies)
+            process(context=context_of(seconds=120, response_cache=response_cache, on_usage=dies))
+    context = context_of(seconds=120, response_cache=response_cache, on_usage=dies)
 
     assert process(context=context) == undisturbed
     assert undisturbed.data["lines"] == ALL
@@ -674,14 +674,14 @@ def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, setting
         return gives({"lines": rows_of(request)})
 
     models.always(answer)
-    notebook = Notebook()
+    response_cache = MemoryResponseCache()
     with pytest.raises(LlmUnavailable):
-        process(context=context_of(seconds=120, response_cache=notebook))
+        process(context=context_of(seconds=120, response_cache=response_cache))
     first = len(models.requests)
     assert first < 8  # no call was started after the failure
     failing.clear()
 
-    context = context_of(seconds=120, response_cache=notebook)
+    context = context_of(seconds=120, response_cache=response_cache)
     assert process(context=context).data["lines"] == ALL
 
     asked = [re.search(r"piece \d+ of", request.message("user")) for request in models.requests]

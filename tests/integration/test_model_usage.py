@@ -20,7 +20,7 @@ from etl.postprocessors.validation import Question
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
-from tests.integration.llm_factories import INVOICE, PAPER, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import INVOICE, INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, gives, problem, says
 from tests.integration.test_llm import drip, hang
 
@@ -41,7 +41,7 @@ def models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
 
 @pytest.fixture
 def task(alice: User, models: ModelServer) -> Task:
-    return make_task(alice, PAPER, rule=make_rule(alice, mode="llm", json_schema=INVOICE))
+    return make_task(alice, INVOICE_TEXT, rule=make_rule(alice, mode="llm", json_schema=INVOICE))
 
 
 def counted_by(models: ModelServer) -> dict[str, int]:
@@ -92,7 +92,7 @@ def test_all_attempts_are_counted(task: Task, models: ModelServer, api: APIClien
 def test_tests_of_rules_are_counted(models: ModelServer, alice: User, api: APIClient) -> None:
     rule = make_rule(alice, mode="llm", json_schema=INVOICE)
     models.will(says("prose"))
-    api.post(f"/api/v1/etl/rules/{rule.pk}/test", {"markdown": PAPER})
+    api.post(f"/api/v1/etl/rules/{rule.pk}/test", {"markdown": INVOICE_TEXT})
 
     assert len(models.requests) == 2
     assert total(api) == counted_by(models)
@@ -102,7 +102,7 @@ def test_tests_of_rules_are_counted(models: ModelServer, alice: User, api: APICl
 
 def test_users_see_their_own_usage_by_day(task: Task, models: ModelServer, api: APIClient, bob: User) -> None:
     run(task)
-    other = make_task(bob, PAPER, rule=make_rule(bob, mode="llm", json_schema=INVOICE))
+    other = make_task(bob, INVOICE_TEXT, rule=make_rule(bob, mode="llm", json_schema=INVOICE))
     run(other)
 
     report = api.get(USAGE).json()
@@ -132,7 +132,7 @@ def test_the_page_shows_the_usage_of_earlier_runs(task: Task, models: ModelServe
 
 # ---- Calls without a response ---------------------------------------------------------------------------------------
 def process(context: StageContext) -> None:
-    Llm().process(ocr_of(PAPER), rule_of(), context=context)
+    Llm().process(ocr_of(INVOICE_TEXT), rule_of(), context=context)
 
 
 @pytest.mark.parametrize("action", [drip, hang])
@@ -185,7 +185,9 @@ def test_concurrent_calls_are_all_counted(models: ModelServer) -> None:
     model = Model(rule_of(), context=context)
 
     def ask(number: int) -> Any:
-        question = Question(label="q", task="T", about="a", data=f"{PAPER} {number}", schema=INVOICE, checked=INVOICE)
+        question = Question(
+            label="q", task="T", about="a", data=f"{INVOICE_TEXT} {number}", schema=INVOICE, checked=INVOICE
+        )
         return model.ask(question).data
 
     with ThreadPoolExecutor(max_workers=4) as threads:

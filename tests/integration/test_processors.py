@@ -25,7 +25,7 @@ from rules.library.content import RuleContent
 from rules.schema import json_schema
 from tests.integration import openai_server, words
 from tests.integration.llm_factories import (
-    Notebook,
+    MemoryResponseCache,
     configure,
     contains_no_private_data,
     context_of,
@@ -294,12 +294,12 @@ def test_paid_responses_are_reused(models: ModelServer, way: Way) -> None:
     undisturbed = process(way)
     calls = len(models.requests)
     models.requests.clear()
-    notebook = Notebook()
+    response_cache = MemoryResponseCache()
 
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(way, context_of(response_cache=notebook, on_usage=dies))
-    context = context_of(response_cache=notebook, on_usage=dies)
+            process(way, context_of(response_cache=response_cache, on_usage=dies))
+    context = context_of(response_cache=response_cache, on_usage=dies)
 
     assert process(way, context) == undisturbed
     assert len(models.requests) == calls == context.usage.calls

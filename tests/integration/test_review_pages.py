@@ -171,7 +171,7 @@ def test_the_first_of_two_concurrent_changes_is_kept(task: Task, client: Client,
     answer = client.post(path(task), form)
     page = answer.content.decode()
     assert answer.status_code == 412
-    assert "Another person has changed this result meanwhile." in page
+    assert "This result was changed while you were editing." in page
     assert "<code>/number</code> INV-72" in page
     assert 'name="v/number" type="text" value="INV-71"' in page
     assert data(task)["number"] == "INV-71"

@@ -23,8 +23,8 @@ from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from tests.integration import openai_server
 from tests.integration.llm_factories import (
-    PAPER,
-    Notebook,
+    INVOICE_TEXT,
+    MemoryResponseCache,
     codes,
     configure,
     contains_no_private_data,
@@ -107,7 +107,7 @@ ALL_LINES = {"customer": "ACME Ltd", "lines": [{"sku": f"SKU-{page}", "price": p
 def test_a_short_document_takes_one_call(models: ModelServer) -> None:
     """B16: by size."""
     models.will(gives(GOOD))
-    assert process(ocr=ocr_of(PAPER), rule=rule_of()).strategy == "direct-json"
+    assert process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of()).strategy == "direct-json"
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
@@ -233,16 +233,16 @@ def test_no_piece_is_dropped(models: ModelServer, strategy: str, reply: Any, err
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
     """B2, B17: also when a user retries the failed task, which is another run with another secret."""
-    notebook = Notebook()
+    response_cache = MemoryResponseCache()
     rule = rule_of(LINES, strategy=strategy)
     models.always(lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else gives(ALL_LINES))
     with pytest.raises(LlmUnavailable):
-        process(rule=rule, context=context_of(response_cache=notebook))
+        process(rule=rule, context=context_of(response_cache=response_cache))
     models.requests.clear()
-    notebook.run.clear()
+    response_cache.run.clear()
 
     models.always(lambda r: extracts(r) if piece_of(r) else gives(ALL_LINES))
-    context = context_of(response_cache=notebook, secret=b"another run")
+    context = context_of(response_cache=response_cache, secret=b"another run")
     result = process(rule=rule, context=context)
 
     assert [piece_of(request) for request in models.requests] == ([3] if strategy == "chunked-extract" else [3, 0])
@@ -266,7 +266,7 @@ def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: s
             return says("no JSON at first")
         return extracts(request) if piece_of(request) else gives(ALL_LINES)
 
-    notebook = Notebook()
+    response_cache = MemoryResponseCache()
     rule = rule_of(LINES, strategy=strategy)
     models.always(answer)
     undisturbed = process(rule=rule)
@@ -275,8 +275,8 @@ def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: s
 
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(rule=rule, context=context_of(response_cache=notebook, on_usage=dies))
-    context = context_of(response_cache=notebook, on_usage=dies)
+            process(rule=rule, context=context_of(response_cache=response_cache, on_usage=dies))
+    context = context_of(response_cache=response_cache, on_usage=dies)
 
     assert process(rule=rule, context=context) == undisturbed
     assert len(models.requests) == calls
@@ -551,7 +551,7 @@ def test_the_names_in_a_warning_are_bounded(models: ModelServer) -> None:
     models.will(gives([f"nowhere {number}" for number in range(3_000)]))
     context = context_of()
 
-    citations = process(ocr=ocr_of(PAPER), rule=rule_of(schema), context=context).citations
+    citations = process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of(schema), context=context).citations
 
     assert {each["match"] for each in citations} == {"not_found"}
     [warning] = context.warnings
@@ -590,7 +590,7 @@ def test_the_pages_of_the_piece_are_searched_first(models: ModelServer) -> None:
 @pytest.mark.parametrize("is_wrapped", [True, False])
 def test_data_of_any_shape_is_accepted(models: ModelServer, schema: Any, data: Any, *, is_wrapped: bool) -> None:
     models.will(gives(data) if is_wrapped else says(json.dumps(data)))
-    assert process(ocr=ocr_of(PAPER), rule=rule_of(schema)).data == data
+    assert process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of(schema)).data == data
 
 
 def test_references_of_sent_schemas_stay_valid(models: ModelServer) -> None:
@@ -602,7 +602,7 @@ def test_references_of_sent_schemas_stay_valid(models: ModelServer) -> None:
     }
     models.will(gives({}))
 
-    process(ocr=ocr_of(PAPER), rule=rule_of(schema))
+    process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of(schema))
 
     sent = models.requests[0].body["response_format"]["json_schema"]["schema"]["properties"]["data"]
     assert sent == {
@@ -615,4 +615,4 @@ def test_references_of_sent_schemas_stay_valid(models: ModelServer) -> None:
 def test_an_unchecked_schema_of_a_rule_is_reported(models: ModelServer) -> None:
     models.will(gives({}))
     with pytest.raises(SchemaInvalid, match="Save the rule again"):
-        process(ocr=ocr_of(PAPER), rule=rule_of({"$ref": "http://127.0.0.1:9/schema"}))
+        process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of({"$ref": "http://127.0.0.1:9/schema"}))

@@ -27,7 +27,16 @@ from tests.conftest import client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run
-from tests.integration.llm_factories import INVOICE, Notebook, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import (
+    INVOICE,
+    MemoryResponseCache,
+    codes,
+    configure,
+    context_of,
+    forget,
+    ocr_of,
+    rule_of,
+)
 from tests.integration.openai_server import ModelServer, Request, gives, problem
 from tests.samples import hostile
 
@@ -164,19 +173,20 @@ def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, sett
 
 
 def test_a_retry_pays_for_no_group_twice(models: ModelServer, settings: Any) -> None:
-    """B40, B21: the journal has the replies by the content of the images, and no image."""
+    """B40, B21: the response cache has the replies by the content of the images, and no image."""
     configure(settings, models, etl_vision_pages_per_call=1)
-    journal = Notebook()
+    response_cache = MemoryResponseCache()
     models.will(gives({"number": "INV-1", "lines": []}), problem(503, "busy"))
     with pytest.raises(Exception, match="busy"):
-        process(Drawn(2), schema=LINES, context=context_of(response_cache=journal))
+        process(Drawn(2), schema=LINES, context=context_of(response_cache=response_cache))
     models.will(gives({"number": None, "lines": []}))
 
-    process(Drawn(2), schema=LINES, context=context_of(response_cache=journal))
+    process(Drawn(2), schema=LINES, context=context_of(response_cache=response_cache))
 
     assert [shown(request) for request in models.requests] == [[1], [2], [2]]
     assert not any(
-        "image of page" in text or "base64" in text for text in (*journal.run.values(), *journal.task.values())
+        "image of page" in text or "base64" in text
+        for text in (*response_cache.run.values(), *response_cache.task.values())
     )
 
 

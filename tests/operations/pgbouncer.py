@@ -9,7 +9,7 @@ from typing import ClassVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
@@ -41,8 +41,8 @@ class PgBouncer(LocalServer):
 
     name: ClassVar[str] = "pgbouncer"
 
-    def __init__(self, root: Path, identity: Identity, *, to: str, size: int, more: str = "") -> None:
-        super().__init__(root, identity, durable=False)
+    def __init__(self, root: Path, kept: KeptSettings, *, to: str, size: int, more: str = "") -> None:
+        super().__init__(root, kept, durable=False)
         self.to, self.size, self.more = to, size, more
         self.login = conninfo_to_dict(to)
 
@@ -86,7 +86,7 @@ class PgBouncer(LocalServer):
 @contextmanager
 def running(root: Path, *, to: str, size: int, more: str = "") -> Iterator[PgBouncer]:
     root.chmod(0o755)  # as root, it runs as the user nobody
-    server = PgBouncer(root, Identity(root), to=to, size=size, more=more)
+    server = PgBouncer(root, KeptSettings(root), to=to, size=size, more=more)
     try:
         server.start()
         yield server

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import kombu
 from amqp.exceptions import AMQPError
 
-from config.dev.stack.identity import Identity, write_private
+from config.dev.stack.kept_settings import KeptSettings, write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
@@ -54,14 +54,14 @@ class RabbitMQ(LocalServer):
     name: ClassVar[str] = "rabbitmq"
     port_count: ClassVar[int] = 3
 
-    def __init__(self, root: Path, identity: Identity, *, more: str = "") -> None:
-        super().__init__(root, identity, durable=False)
+    def __init__(self, root: Path, kept: KeptSettings, *, more: str = "") -> None:
+        super().__init__(root, kept, durable=False)
         self.more = more
         self.names: Process | None = None  # epmd
 
     @property
     def url(self) -> str:
-        return f"amqp://{USER}:{self.identity.secret(self.name)}@{LOOPBACK}:{self.port}//"
+        return f"amqp://{USER}:{self.kept.secret(self.name)}@{LOOPBACK}:{self.port}//"
 
     @property
     def node(self) -> str:
@@ -71,7 +71,7 @@ class RabbitMQ(LocalServer):
         for folder in (self.data, self.data / "bin"):
             folder.mkdir(mode=0o700, exist_ok=True)
         text = CONFIGURATION.format(
-            host=LOOPBACK, port=self.port, user=USER, password=self.identity.secret(self.name), more=self.more
+            host=LOOPBACK, port=self.port, user=USER, password=self.kept.secret(self.name), more=self.more
         )
         write_private(self.data / "rabbitmq.conf", text)
         write_private(self.data / "advanced.config", ADVANCED.format(tick=1000))
@@ -178,7 +178,7 @@ class RabbitMQ(LocalServer):
 
 @contextmanager
 def running(root: Path) -> Iterator[RabbitMQ]:
-    server = RabbitMQ(root, Identity(root))
+    server = RabbitMQ(root, KeptSettings(root))
     try:
         server.start()
         yield server

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from config.dev.stack import processes
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import Process
 from tests.chaos.site import Site
@@ -104,7 +104,7 @@ class Release:
 
     def start_with(self, **workers: str) -> None:
         """Start web, beat, and workers, by their names and queues, and return when they are ready."""
-        self.web = Web(self.folder, Identity(self.folder), self.environment())
+        self.web = Web(self.folder, KeptSettings(self.folder), self.environment())
         self.web.code = self.code
         for name, queues in workers.items():
             self.start_worker(name, queues)

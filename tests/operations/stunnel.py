@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK, is_free
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
@@ -57,8 +57,8 @@ class Stunnel(LocalServer):
 
     name: ClassVar[str] = "stunnel"
 
-    def __init__(self, root: Path, identity: Identity, *, to: str, certificate: Path, key: Path) -> None:
-        super().__init__(root, identity, durable=False)
+    def __init__(self, root: Path, kept: KeptSettings, *, to: str, certificate: Path, key: Path) -> None:
+        super().__init__(root, kept, durable=False)
         address = urlsplit(to)
         self.upstream = f"{address.hostname}:{address.port}"
         self.certificate, self.key = certificate, key

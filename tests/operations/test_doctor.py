@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 from pydantic import SecretStr
 
 from config.dev.stack import processes
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.postgres import SUPERUSER, Postgres
@@ -92,7 +92,7 @@ def test_a_healthy_installation_passes_every_check(exporter: str, alice: User, t
     )
     worker = processes.worker("all", queues=ALL_QUEUES, concurrency=2, root=tmp_path, environment=environment)
     beat = processes.beat(root=tmp_path, environment=environment)
-    web = processes.Web(tmp_path, Identity(tmp_path), environment)
+    web = processes.Web(tmp_path, KeptSettings(tmp_path), environment)
     try:
         for each in (worker, beat, web):
             each.start()
@@ -325,7 +325,7 @@ def test_a_pooler_in_front_of_the_source_is_reported(exporter: str, point: Calla
 
 @pytest.fixture
 def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    for primary in running(lambda root: Postgres(root, Identity(root), durable=False), tmp_path_factory):
+    for primary in running(lambda root: Postgres(root, KeptSettings(root), durable=False), tmp_path_factory):
         yield from running(partial(Standby, primary=primary), tmp_path_factory)
 
 

@@ -13,7 +13,7 @@ from django.conf import settings
 from pydantic import SecretStr
 
 from config.celery import app
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK
 from config.env import Environment
 from config.platform import broker
@@ -345,7 +345,7 @@ def encrypted(rabbitmq: RabbitMQ, authorities: tuple[Authority, Authority], tmp_
     root = tmp_path / "stunnel"
     root.mkdir()
     certificate, key = authorities[0].issue(LOOPBACK)
-    server = Stunnel(root, Identity(root), to=rabbitmq.url, certificate=certificate, key=key)
+    server = Stunnel(root, KeptSettings(root), to=rabbitmq.url, certificate=certificate, key=key)
     server.start()
     yield rabbitmq.url.replace("amqp://", "amqps://").replace(f":{rabbitmq.port}/", f":{server.port}/")
     server.stop()

@@ -14,7 +14,7 @@ from django.conf import LazySettings
 from pydantic import SecretStr
 
 from config.celery import app
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK
 from config.ops.doctor import examination
 from config.ops.doctor import redis as doctor
@@ -44,7 +44,7 @@ def managed(authorities: tuple[Authority, Authority], tmp_path_factory: pytest.T
     (running,) = servers.started
     root = tmp_path_factory.mktemp("stunnel")
     certificate, key = authorities[0].issue(LOOPBACK)
-    server = Stunnel(root, Identity(root), to=running.valkey.url(), certificate=certificate, key=key)
+    server = Stunnel(root, KeptSettings(root), to=running.valkey.url(), certificate=certificate, key=key)
     with redis.Redis.from_url(running.valkey.url()) as administrator:
         administrator.execute_command("ACL", "SETUSER", USER, *RIGHTS)
         server.start()

@@ -26,7 +26,7 @@ from etl.pipeline import artifacts
 from exports.delivery import receipts
 from exports.models import Chunk, Delivery, File, Job, Link, Receipt, Watermark
 from tests import rehearsal
-from tests.chaos.documents import BOTH, markdown_of, ocr_calls, post_calls, rehearsed_rule, settle, submit
+from tests.chaos.documents import BOTH_QUEUES, markdown_of, ocr_calls, post_calls, rehearsed_rule, settle, submit
 from tests.chaos.site import QUEUES, Site
 from tests.docs.blocks import blocks_of
 from tests.e2e.test_streams import Client
@@ -148,7 +148,7 @@ class RestoreScenario:
         (self.frozen_pid,) = site.points.reached()
 
         site.start_worker(QUEUES)
-        site.start_worker(BOTH)
+        site.start_worker(BOTH_QUEUES)
         self.done, self.vanished = site.submit("DONE"), site.submit("VANISHED")
         self.failed = submit(site, "once:raise FileCorrupt", rule=self.rule)
         site.settle(self.done, self.vanished)
@@ -237,7 +237,7 @@ def resume(site: Site, scenario: RestoreScenario) -> None:
     site.start_web()
     with listening(site, scenario.half, after=scenario.last_heard) as client:
         site.start_worker(QUEUES)
-        site.start_worker(BOTH)
+        site.start_worker(BOTH_QUEUES)
         site.start_beat()
         events = list(client)
     assert events[-1].event == "status"
@@ -302,7 +302,7 @@ def assert_unknown_objects_removed(site: Site, scenario: RestoreScenario) -> Non
 def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lost: bool) -> None:
     """Without `reconcile`, the id of the lost document is issued again. Redis and the bucket still have its data."""
     site.start_web()
-    site.start_worker(BOTH)
+    site.start_worker(BOTH_QUEUES)
     create_extension(site)
     run(site, "pg_dump")
     lost = submit(site, "A secret of another document.")
@@ -315,7 +315,7 @@ def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lo
         site.restart_broker_empty()
 
     site.start_web()
-    site.start_worker(BOTH)
+    site.start_worker(BOTH_QUEUES)
     again = submit(site, "Its own text.")
     assert again.pk == lost.pk
     settle(again)

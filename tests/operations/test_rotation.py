@@ -29,7 +29,7 @@ from rest_framework.test import APIClient
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.postgres import SUPERUSER
 from config.dev.stack.processes import Web, worker
@@ -168,7 +168,7 @@ def test_workers_can_be_restarted_before_or_after_web(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
     root = tmp_path_factory.mktemp("rotation")
-    server = Administered(root, Identity(root), durable=False, given={})
+    server = Administered(root, KeptSettings(root), durable=False, given={})
     try:
         server.start()
         yield server
@@ -281,7 +281,7 @@ def test_chunks_wait_when_the_old_pair_is_deleted_too_early(
 def test_seaweedfs_reloads_its_keys_on_a_signal(tmp_path_factory: pytest.TempPathFactory) -> None:
     """With both pairs of an identity, as in docker/compose.yaml, then with the new one only."""
     root = tmp_path_factory.mktemp("reload")
-    server = SeaweedFS(root, Identity(root), durable=False, given={})
+    server = SeaweedFS(root, KeptSettings(root), durable=False, given={})
     try:
         server.start()
         document = json.loads(server.identities.read_text())
@@ -365,10 +365,10 @@ def test_a_second_role_can_replace_the_first(
 
 
 def test_redis_accepts_both_passwords_during_rotation(tmp_path: Path) -> None:
-    server = Valkey(tmp_path, Identity(tmp_path), durable=False)
+    server = Valkey(tmp_path, KeptSettings(tmp_path), durable=False)
     server.start()
     try:
-        old = server.identity.secret("valkey")
+        old = server.kept.secret("valkey")
 
         def can_sign_in(password: str) -> bool:
             with redis.Redis(port=server.port, password=password) as client:

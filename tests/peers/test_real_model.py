@@ -25,13 +25,13 @@ from etl.postprocessors.llm import Llm
 from etl.postprocessors.schemas import envelope
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.postprocessors.validation import Question, validate
-from tests.integration.llm_factories import Notebook, codes, ocr_of, rule_of
+from tests.integration.llm_factories import MemoryResponseCache, codes, ocr_of, rule_of
 from tests.peers.conftest import free_port
 
 PROJECT = Path(__file__).parents[2]
 VENV = PROJECT / os.environ.get("MODEL_VENV", ".venv-model")
 START_SECONDS = 60
-PAPER = "Invoice INV-17\n\nTotal 12.00 EUR"
+INVOICE_TEXT = "Invoice INV-17\n\nTotal 12.00 EUR"
 # Strict enough for a grammar to exclude every invalid response.
 CLOSED = {
     "type": "object",
@@ -99,14 +99,16 @@ def context_of(**changes: Any) -> StageContext:
 
 
 def question_of(schema: dict[str, Any]) -> Question:
-    return Question(label="x", task="Find the currency.", about="a text", data=PAPER, schema=schema, checked=schema)
+    return Question(
+        label="x", task="Find the currency.", about="a text", data=INVOICE_TEXT, schema=schema, checked=schema
+    )
 
 
 def test_it_gets_json_with_json_object() -> None:
     """B15: with a schema that accepts any object."""
     context = context_of()
 
-    result = Llm().process(ocr_of(PAPER), rule_of({"type": "object"}), context=context)
+    result = Llm().process(ocr_of(INVOICE_TEXT), rule_of({"type": "object"}), context=context)
 
     assert isinstance(result.data, dict)
     assert (result.strategy, result.model) == ("direct-json", "gemma")
@@ -133,13 +135,13 @@ def test_responses_match_when_the_server_enforces_the_schema() -> None:
 
 def test_invalid_responses_are_retried_and_then_fail() -> None:
     """B17: after at most three responses, all of which are counted, and none is requested twice."""
-    response_cache = Notebook()
+    response_cache = MemoryResponseCache()
     counts = []
     for _ in range(2):
         spent: list[Any] = []
         context = context_of(response_cache=response_cache, on_usage=spent.append)
         with pytest.raises((SchemaInvalid, LlmTruncated)):
-            Llm().process(ocr_of(PAPER), rule_of(CLOSED | {"minProperties": 3}), context=context)
+            Llm().process(ocr_of(INVOICE_TEXT), rule_of(CLOSED | {"minProperties": 3}), context=context)
         counts.append((context.usage.calls, len(spent)))
     assert 1 <= counts[0][0] <= 3
     assert counts == [(counts[0][0], counts[0][0]), (counts[0][0], 0)]

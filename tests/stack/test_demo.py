@@ -17,7 +17,7 @@ from rich.console import Console
 from config.dev.demo import comparison, screen
 from config.dev.demo.checks import CheckFailed
 from config.dev.demo.comparison import MANIFEST, Bucket, Chunk, SourceFunction
-from config.dev.demo.screen import Amount
+from config.dev.demo.screen import Totals
 from config.dev.stack.servers import Servers
 
 CHUNKS = comparison.chunks(("a", "b"), date(2024, 2, 28), date(2024, 3, 1))
@@ -66,7 +66,7 @@ class FinishedExport:
             for each in CHUNKS
         ]
 
-    def compare(self, function: SourceFunction) -> Amount:
+    def compare(self, function: SourceFunction) -> Totals:
         with ZipFile(self.archive, "w") as zipped:
             for name, content in self.files.items():
                 zipped.writestr(name, content)
@@ -90,7 +90,7 @@ def spoiled(content: bytes) -> bytes:
 def test_it_counts_matching_files(delivered: FinishedExport, function: SourceFunction) -> None:
     """C5."""
     size = sum(map(len, delivered.files.values()))
-    assert delivered.compare(function) == Amount(len(CHUNKS), 3 * len(CHUNKS), size)
+    assert delivered.compare(function) == Totals(len(CHUNKS), 3 * len(CHUNKS), size)
 
 
 def test_it_ignores_the_local_time_zone(
@@ -159,7 +159,7 @@ def test_progress_in_a_log_is_one_plain_line_with_the_total() -> None:
     log = Console(file=io.StringIO(), highlight=False)
     with screen.progress(log, total=1095, unit="chunks") as show:
         for done in (0, 500, 1095, 1095):
-            show(Amount(done, 300 * done, 30_000 * done))
+            show(Totals(done, 300 * done, 30_000 * done))
     assert isinstance(log.file, io.StringIO)
     (line,) = log.file.getvalue().splitlines()
     assert line.isprintable()

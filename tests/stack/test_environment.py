@@ -3,7 +3,7 @@ import subprocess
 from pathlib import Path
 
 from config.dev.stack import environment
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 
 
 def test_the_file_is_private_and_a_shell_reads_it_back(tmp_path: Path) -> None:
@@ -29,9 +29,9 @@ def test_a_secret_file_from_the_shell_replaces_the_stack_secret() -> None:
 
 
 def test_passwords_and_ports_stay_the_same_between_runs(tmp_path: Path) -> None:
-    first = Identity(tmp_path)
+    first = KeptSettings(tmp_path)
     secret, ports = first.secret("x"), first.free_ports("web", 2)
     assert len(secret) == 40
-    again = Identity(tmp_path)
+    again = KeptSettings(tmp_path)
     assert (again.secret("x"), again.free_ports("web", 2)) == (secret, ports)
     assert stat.S_IMODE((tmp_path / "identity.json").stat().st_mode) == 0o600

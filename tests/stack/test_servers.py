@@ -167,9 +167,9 @@ def test_two_stacks_run_side_by_side_and_leave_nothing_behind(stack_servers: Ser
 
 
 def test_it_moves_to_free_ports_when_its_own_are_taken(stack_servers: Servers, tmp_path: Path) -> None:
-    taken = stack_servers.identity.ports
+    taken = stack_servers.kept.ports
     copy = Servers(tmp_path, durable=False)
-    copy.identity.ports.update(taken)
+    copy.kept.ports.update(taken)
     try:
         copy.valkey.start()
         assert copy.valkey.port != stack_servers.valkey.port

@@ -58,7 +58,7 @@ def test_a_doctor_check_that_fails_is_a_finding(opens: Any, results: list[str]) 
         yield failure("It was checked.", "Nothing.")
 
     before = counted("doctor")
-    subject: Subject[Any] = Subject(name="things", open=opens, checks=(fail, later), unreachable="Look.")
+    subject: Subject[Any] = Subject(name="things", open=opens, checks=(fail, later), remedy_if_unreachable="Look.")
     with capture_logs() as lines:
         found = examination.examine([subject])
 

@@ -21,7 +21,7 @@ SIGNS = {
     "superscript minus": "Balance ⁻500.00",
     "modifier minus": "Balance ˗500.00",
     "entity": "Balance &minus;500.00",
-    # after white space, as accounting formats have it
+    # after white space, as in accounting formats
     "two spaces": "Balance -  500.00",
     "spaces in a cell": "| Balance | -   500.00 |",
     "tab": "Balance -\t500.00",
@@ -68,10 +68,10 @@ SIGNS = {
     "minus in a cell of HTML": "<table><tr><td>Balance</td><td>-</td><td>500.00</td></tr></table>",
     "plus or minus": "Balance ±500.00",
     "less than": "Balance <500.00",
-    # in another line
+    # on another line
     "parenthesis at the end of a line": "Balance (\n500.00)",
-    "parentheses in lines of their own": "Balance (\n500.00\n)",
-    "closing parenthesis in the next line": "Balance (500.00\n)",
+    "parentheses on lines of their own": "Balance (\n500.00\n)",
+    "closing parenthesis on the next line": "Balance (500.00\n)",
     "minus at the end of a line": "Balance -\n500.00",
     # as merchants and accountants write signs
     "minus and slash": "Saldo -/500.00",
@@ -112,7 +112,7 @@ def test_a_number_without_its_sign_is_not_sure() -> None:
             assert found["match"] not in SURE, (text, quotes)
 
 
-TEXTS_WITH_SIGN = {
+UNSURE_TEXTS = {
     "minus": ("EUR 12.50", "Sum -EUR 12.50"),
     "minus and space": ("EUR 12.50", "Sum - EUR 12.50"),
     "parentheses": ("EUR 12.50", "Sum (EUR 12.50)"),
@@ -127,12 +127,12 @@ TEXTS_WITH_SIGN = {
     "less than": ("12.50 EUR", "Sum < 12.50 EUR"),
     "struck through": ("12.50", "Sum ~~12.50~~ 11.00"),
     "struck date": ("2024-03-14", "Due ~~14 March 2024~~ 20 March 2024"),
-    "head of a table": ("500", "| Item | TEUR |\n|---|---|\n| Cash | 500 |"),
+    "table header": ("500", "| Item | TEUR |\n|---|---|\n| Cash | 500 |"),
     "groups with a space": ("500.00", "Sum 2, 500.00"),
 }
 
 
-@pytest.mark.parametrize(("value", "text"), TEXTS_WITH_SIGN.values(), ids=TEXTS_WITH_SIGN)
+@pytest.mark.parametrize(("value", "text"), UNSURE_TEXTS.values(), ids=UNSURE_TEXTS)
 def test_an_amount_as_text_without_its_sign_is_not_sure(value: str, text: str) -> None:
     [found] = citations({"sum": value}, {"/sum": text}, pages=[text]).values()
     assert found["match"] not in SURE
@@ -160,11 +160,11 @@ PARTS: dict[str, tuple[Any, str]] = {
     "comma and space": (500, "Price 2, 500.00"),
     "space and comma": (500, "Price 2 ,500.00"),
     "point and space": (500, "Preis 2. 500,00"),
-    "groups in two lines": (500, "a price of 1\n500.00"),
-    "groups with a comma in two lines": (500, "a price of 1,\n500.00"),
+    "groups on two lines": (500, "a price of 1\n500.00"),
+    "groups with a comma on two lines": (500, "a price of 1,\n500.00"),
     "decimals after a space": (500, "Preis 500, 25"),
     "decimals after a space and a point": (500, "Price 500 .25"),
-    "first part of a number in two lines": (2, "a price of 2\n500.00 EUR"),
+    "first part of a number on two lines": (2, "a price of 2\n500.00 EUR"),
     "bar": (500, "Price 1|500.00"),
     "bar before decimals": (500, "Preis 500|25"),
     "address": ("b@c.com", "Contact a+b@c.com"),
@@ -224,14 +224,14 @@ SCALES = {
     "after a code": (500, "Sum 500 EUR million", 500_000_000),
     "before the number": (500, "Betrag Mio. € 500", 500_000_000),
     "before, in English": (500, "Sum USD million 500", 500_000_000),
-    "in the next line": (500, "a cap of 500\nmillion euros", 500_000_000),
+    "on the next line": (500, "a cap of 500\nmillion euros", 500_000_000),
     "bold": (500, "a cap of 500 **million** euros", 500_000_000),
 }
 
 
 @pytest.mark.parametrize(("value", "text", "_whole"), SCALES.values(), ids=SCALES)
 def test_a_number_without_its_scale_is_not_sure(value: int, text: str, _whole: int) -> None:
-    """`5` by `5 Mio.` is `ambiguous`; by these it is `exact`."""
+    """`5` is not a certain reading of `5 Mio.`, in any language or notation of the scale."""
     [found] = citations({"value": value}, {"/value": text}, pages=[text]).values()
     assert found["match"] not in SURE
 
@@ -243,21 +243,21 @@ def test_a_number_with_its_scale_is_found(_value: int, text: str, whole: int) ->
 
 
 FAR_SCALES = {
-    "head of the column": "| Item | TEUR |\n|---|---|\n| Cash | 500 |",
-    "head with a year": "| Item | 2023 T€ | 2022 T€ |\n|---|---|---|\n| Cash | 500 | 400 |",
-    "head in words": "| Item | Amount (in thousands) |\n|---|---|\n| Cash | 500 |",
-    "head of the first column": "| In thousands | 2023 | 2022 |\n|---|---|---|\n| Cash | 500 | 400 |",
+    "column header": "| Item | TEUR |\n|---|---|\n| Cash | 500 |",
+    "header with a year": "| Item | 2023 T€ | 2022 T€ |\n|---|---|---|\n| Cash | 500 | 400 |",
+    "header in words": "| Item | Amount (in thousands) |\n|---|---|\n| Cash | 500 |",
+    "header of the first column": "| In thousands | 2023 | 2022 |\n|---|---|---|\n| Cash | 500 | 400 |",
     "zeros": "| Item | $'000 |\n|---|---|\n| Cash | 500 |",
     "zeros after a currency": "| Item | $000 |\n|---|---|\n| Cash | 500 |",
-    "second row of the head": "| Item | 2023 |\n|---|---|\n| | TEUR |\n| Cash | 500 |",
+    "second header row": "| Item | 2023 |\n|---|---|\n| | TEUR |\n| Cash | 500 |",
     "HTML": "<table><tr><th>Item</th><th>TEUR</th></tr><tr><td>Cash</td><td>500</td></tr></table>",
     "HTML without th": "<table><tr><td>Item</td><td>in thousands</td></tr>\n<tr><td>Cash</td><td>500</td></tr></table>",
-    "HTML with a cell over columns": (
+    "HTML with a cell that spans columns": (
         '<table><tr><th></th><th colspan="2">TEUR</th></tr><tr><td>Cash</td><td>500</td><td>400</td></tr></table>'
     ),
     "caption": "Balance sheet (in thousands of USD)\n\n| Item | 2023 |\n|---|---|\n| Cash | 500 |",
     "caption in German": "(Beträge in TEUR)\n\n| Posten | 2023 |\n|---|---|\n| Kasse | 500 |",
-    "line of its own": "In Tsd. EUR\n\n| Posten | 2023 |\n|---|---|\n| Kasse | 500 |",
+    "on a line of its own": "In Tsd. EUR\n\n| Posten | 2023 |\n|---|---|\n| Kasse | 500 |",
     "note": "All amounts are stated in thousands of dollars.\n\nCash 500",
     "Japanese note": "（単位：千円）\n\n売掛金 500",
     "aligned columns": "Item        TEUR\nCash         500",
@@ -277,7 +277,7 @@ def test_a_number_with_a_scale_elsewhere_is_ambiguous_with_and_without_it() -> N
             assert found["match"] == "ambiguous", (text, value, quotes)
 
 
-def test_a_table_that_goes_on_keeps_the_scale_of_its_head() -> None:
+def test_a_table_continued_on_the_next_page_keeps_the_scale_of_its_header() -> None:
     rows = "".join(f"| Item {number} | {number}1.50 |\n" for number in range(1, 6))
     pages = [f"| Item | TEUR |\n|---|---|\n{rows}", "| Cash | 500.00 |\n| Bank | 20.00 |\n"]
     [found] = citations({"cash": 500}, {"/cash": (2, "Cash | 500.00")}, pages=pages).values()
@@ -286,15 +286,15 @@ def test_a_table_that_goes_on_keeps_the_scale_of_its_head() -> None:
 
 # ---- Notations ------------------------------------------------------------------------------------------------------
 CONVENTIONS = {
-    "number of a section": "§ 3.2 der AGB gilt.\n\nGesamt: 1.234 EUR",
+    "section number": "§ 3.2 der AGB gilt.\n\nGesamt: 1.234 EUR",
     "headings and a time": "1.1 Gegenstand\n\n1.2 Preis\n\nDer Preis beträgt 1.234 EUR und ist um 10.30 Uhr fällig.",
     "version": "Version 1.75\n\nDer Preis beträgt 1.234 EUR und ist zu zahlen.",
 }
 
 
 @pytest.mark.parametrize("text", CONVENTIONS.values(), ids=CONVENTIONS)
-def test_numbers_of_sections_do_not_decide_the_decimal_mark(text: str) -> None:
-    """Before, 1.234 EUR of a German document was certainly 1.234, and 1234 was not found."""
+def test_section_numbers_do_not_decide_the_decimal_mark(text: str) -> None:
+    """1.234 EUR in a German document is 1234 euros, whatever other numbers have points."""
     found = citations({"wrong": Decimal("1.234"), "true": 1234}, {}, pages=[text])
     assert found["/wrong"]["match"] not in SURE
     assert found["/true"]["match"] != "not_found"
@@ -328,7 +328,7 @@ def test_another_time_of_the_day_is_not_sure(value: str, text: str) -> None:
     assert found["match"] not in SURE
 
 
-TRUE: dict[str, tuple[Any, str]] = {
+NOTATIONS: dict[str, tuple[Any, str]] = {
     "triangle": (-500, "営業利益 △500"),
     "fraction after a space": (Decimal("1.5"), "Hours 1 ½"),
     "Prozent": (Decimal("0.19"), "Satz 19 Prozent"),
@@ -351,7 +351,7 @@ TRUE: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "text"), TRUE.values(), ids=TRUE)
+@pytest.mark.parametrize(("value", "text"), NOTATIONS.values(), ids=NOTATIONS)
 def test_a_value_in_another_notation_is_found(value: Any, text: str) -> None:
     [found] = citations({"value": value}, {"/value": text}, pages=[text]).values()
     assert found["match"] != "not_found"
@@ -405,7 +405,7 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize(("value", "text"), ORDINARY.values(), ids=ORDINARY)
-def test_an_ordinary_value_is_sure(value: Any, text: str) -> None:
+def test_an_ordinary_value_is_sure_by_its_quote_or_by_a_search(value: Any, text: str) -> None:
     [found] = citations({"value": value}, {"/value": text.splitlines()[-1]}, pages=[text]).values()
     [searched] = citations({"value": value}, {}, pages=[text]).values()
     assert {found["match"], searched["match"]} & set(SURE)
@@ -435,7 +435,7 @@ def test_the_name_of_a_month_with_two_meanings_is_ambiguous() -> None:
 
 # ---- Columns and rows -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("net", "gross", "is_sure"), [(10, 19, True), (19, 10, False)])
-def test_the_head_of_another_column_makes_a_number_ambiguous(net: int, gross: int, *, is_sure: bool) -> None:
+def test_the_header_of_another_column_makes_a_number_ambiguous(net: int, gross: int, *, is_sure: bool) -> None:
     text = "| sku | Net | Gross |\n|---|---:|---:|\n" + "".join(
         f"| A-{n} | {n}10.00 | {n}19.00 |\n" for n in range(1, 6)
     )
@@ -468,7 +468,7 @@ def test_a_total_carried_forward_is_not_the_total(name: str, text: str, level: s
 
 # ---- Items that share a row -----------------------------------------------------------------------------------------
 def test_two_items_are_not_both_sure_by_one_row() -> None:
-    """A model that gives a row twice has both items `exact`, by the same row, without a warning."""
+    """A model may return a row twice. One row is no evidence for two items, so at least one of them is unsure."""
     text = "| sku | amount |\n|---|---|\n" + "".join(f"| A-{n} | {n}.50 |\n" for n in range(10))
     lines = [{"sku": f"A-{n}", "amount": n + 0.5} for n in (*range(10), 0)]
     found = citations({"lines": lines}, {}, pages=[text])

@@ -24,7 +24,7 @@ def found(check: Callable[[Any], Finding | Iterator[Finding]], thing: Any) -> tu
     result = check(thing)
     findings = [result] if isinstance(result, Finding) else list(result)
     worst = max(findings, key=lambda finding: list(Level).index(finding.level))
-    return worst.level, f"{worst.state} {worst.do}"
+    return worst.level, f"{worst.state} {worst.remedy}"
 
 
 # ---- Lifecycle rules ------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_clock_with_whole_seconds_does_not_count_as_skewed() -> None:
 
 # ---- Examination ----------------------------------------------------------------------------------------------------
 def subject(*checks: Callable[[Any], Iterator[Finding]], opened: Any = nullcontext) -> Subject[Any]:
-    return Subject(name="thing", open=opened, checks=checks, unreachable="Fix the thing.")
+    return Subject(name="thing", open=opened, checks=checks, remedy_if_unreachable="Fix the thing.")
 
 
 def check_good(_thing: object) -> Iterator[Finding]:
@@ -150,12 +150,12 @@ def test_an_error_in_one_check_does_not_hide_other_findings() -> None:
     assert examination.worst(results) is Level.FAILURE
 
 
-def test_an_unreachable_subject_is_reported_with_a_fix() -> None:
+def test_an_unreachable_subject_is_reported_with_a_remedy() -> None:
     def away() -> Any:
         raise ConnectionRefusedError("at host secret")
 
     (result,) = examination.examine([subject(check_good, opened=away)])
-    assert (result.check, result.finding.level, result.finding.do) == (
+    assert (result.check, result.finding.level, result.finding.remedy) == (
         "thing.reachable",
         Level.FAILURE,
         "Fix the thing.",

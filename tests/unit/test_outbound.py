@@ -23,24 +23,24 @@ def post(url: str, deadline: Deadline, *, guard: SsrfGuard | None = None, limit:
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_response_that_trickles_ends_at_the_deadline(head: bytes) -> None:
-    over = threading.Event()
-    with receiver(trickle(over, head=head)) as server:
+    may_end = threading.Event()
+    with receiver(trickle(may_end, head=head)) as server:
 
         def call() -> None:
             with pytest.raises(httpx2.TimeoutException):
                 post(server.url, Deadline(0.3), limit=10**6)
 
         expect_within(2, call)
-        over.set()
+        may_end.set()
 
 
 def test_a_call_is_aborted_while_it_receives_nothing() -> None:
-    """As when a lease is lost."""
-    over, is_lost = threading.Event(), threading.Event()
+    """For example, when the caller's lease is lost."""
+    may_end, is_lost = threading.Event(), threading.Event()
 
     def wait(_to: Any) -> None:
         is_lost.set()
-        over.wait(20)
+        may_end.wait(20)
 
     def remaining() -> float:
         if is_lost.is_set():
@@ -54,7 +54,7 @@ def test_a_call_is_aborted_while_it_receives_nothing() -> None:
                 post(server.url, Deadline(remaining=remaining))
 
         expect_within(3, call)
-        over.set()
+        may_end.set()
 
 
 def test_too_large_bodies_are_refused_and_never_truncated() -> None:

@@ -22,14 +22,14 @@ from botocore.config import Config
 from psycopg import sql
 
 from config.dev.demo.checks import CheckFailed, require
-from config.dev.demo.screen import Amount, Show
+from config.dev.demo.screen import Show, Totals
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-READERS = 2  # a GET is mostly work of Python, so more threads do not help
+READERS = 2  # a GET is mostly CPU time in Python, so more threads do not help
 MANIFEST = "manifest.json"
-SHOWN = 5  # differences in the message
+MAX_SHOWN_DIFFERENCES = 5
 
 
 class Chunk(NamedTuple):
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """The path by the contract, such as `2013/02/15/JFK_20130215.csv`, repeated here to verify it."""
+        """The path that the API promises, such as `2013/02/15/JFK_20130215.csv`, repeated here to verify it."""
         return f"{self.day:%Y/%m/%d}/{self.key}_{self.day:%Y%m%d}.csv"
 
 
@@ -81,24 +81,24 @@ def bucket(variables: Mapping[str, str], *, base_path: str) -> Bucket:
     return Bucket(client=client, name=variables["S3_BUCKET"], base_path=base_path)
 
 
-def compare(archive: Path, expected: list[Chunk], *, function: SourceFunction, bucket: Bucket, show: Show) -> Amount:
-    """Compare each file in the zip, its object in the bucket and its line in the manifest with the source.
+def compare(archive: Path, expected: list[Chunk], *, function: SourceFunction, bucket: Bucket, show: Show) -> Totals:
+    """Compare each file in the zip, its object in the bucket and its entry in the manifest with the source.
 
     Raises CheckFailed with the first differences. Rows are counted by a CSV reader, as a consumer would.
     """
-    amount, failures = Amount(0, 0, 0), list[str]()
+    totals, failures = Totals(0, 0, 0), list[str]()
     with open_archive(archive) as zipped, connected(function.url) as source, ThreadPoolExecutor(READERS) as threads:
-        lines = manifest(zipped, expected)
+        entries = manifest(zipped, expected)
         objects = threads.map(lambda chunk: read_object(bucket, chunk), expected)
-        for chunk, line, found in zip(expected, lines, objects, strict=True):
+        for chunk, entry, found in zip(expected, entries, objects, strict=True):
             content = copy_chunk(source, function, chunk)
             rows = count_rows(content)
             failures += differences(chunk, content, in_zip=zipped.read(chunk.file_name), in_bucket=found)
-            failures += manifest_errors(chunk, content, rows, line)
-            amount = Amount(amount.done + 1, amount.rows + rows, amount.size + len(content))
-            show(amount)
-    require(not failures, f"{len(failures):,} differences, the first:\n" + "\n".join(failures[:SHOWN]))
-    return amount
+            failures += manifest_errors(chunk, content, rows, entry)
+            totals = Totals(totals.done + 1, totals.rows + rows, totals.size + len(content))
+            show(totals)
+    require(not failures, f"{len(failures):,} differences, the first:\n" + "\n".join(failures[:MAX_SHOWN_DIFFERENCES]))
+    return totals
 
 
 @contextmanager
@@ -111,12 +111,13 @@ def open_archive(archive: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def manifest(zipped: zipfile.ZipFile, expected: list[Chunk]) -> list[dict[str, Any]]:
-    """Return the manifest's lines. Raises CheckFailed unless zip and manifest contain these files, in this order."""
+    """Return the manifest's entries. Raises CheckFailed unless zip and manifest contain these files, in this order."""
     names = [chunk.file_name for chunk in expected]
     require(zipped.namelist() == [*names, MANIFEST], "the zip does not contain exactly the requested files")
-    lines: list[dict[str, Any]] = json.loads(zipped.read(MANIFEST))["files"]
-    require([line["fileName"] for line in lines] == names, "the manifest does not list exactly the files in the zip")
-    return lines
+    entries: list[dict[str, Any]] = json.loads(zipped.read(MANIFEST))["files"]
+    listed = [entry["fileName"] for entry in entries]
+    require(listed == names, "the manifest does not list exactly the files in the zip")
+    return entries
 
 
 @contextmanager
@@ -137,7 +138,7 @@ def copy_chunk(source: psycopg.Connection, function: SourceFunction, chunk: Chun
 
 
 def compare_parquet(file: Path, expected: list[Chunk], *, function: SourceFunction) -> int:
-    """Compare the rows of a Parquet file, as DuckDB reads them, with COPY. Return their number. Raises CheckFailed."""
+    """Compare the rows of a Parquet file, as DuckDB reads them, with COPY. Return the row count. Raises CheckFailed."""
     with TemporaryDirectory() as folder, connected(function.url) as source, duckdb.connect() as reader:
         copied = Path(folder) / "copied.csv"
         with copied.open("wb") as target:
@@ -158,7 +159,7 @@ def compare_in(reader: duckdb.DuckDBPyConnection, parquet: Path, copied: Path) -
     described = reader.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(parquet)]).fetchall()
     types = {name: kind for name, kind, *_ in described}
     reader.execute("CREATE TABLE ours AS SELECT * FROM read_parquet(?)", [str(parquet)])
-    # An unquoted empty field is NULL, and a quoted one an empty text, as in the output of COPY.
+    # An unquoted empty field is NULL, and a quoted one an empty string, as in the output of COPY.
     reader.execute(
         "CREATE TABLE theirs AS SELECT * FROM read_csv(?, header = true, columns = ?, allow_quoted_nulls = false)",
         [str(copied), types],
@@ -201,7 +202,7 @@ def describe_difference(found: bytes, content: bytes) -> str:
     return f"{len(found):,} bytes instead of {len(content):,}; the first difference is at byte {at:,}"
 
 
-def manifest_errors(chunk: Chunk, content: bytes, rows: int, line: dict[str, Any]) -> Iterator[str]:
+def manifest_errors(chunk: Chunk, content: bytes, rows: int, entry: dict[str, Any]) -> Iterator[str]:
     facts = {
         "key": chunk.key,
         "effectiveDate": chunk.day.isoformat(),
@@ -210,5 +211,5 @@ def manifest_errors(chunk: Chunk, content: bytes, rows: int, line: dict[str, Any
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     for name, value in facts.items():
-        if line.get(name) != value:
-            yield f"{chunk.file_name}: {name} is {line.get(name)!r} in the manifest instead of {value!r}"
+        if entry.get(name) != value:
+            yield f"{chunk.file_name}: {name} is {entry.get(name)!r} in the manifest instead of {value!r}"

@@ -12,15 +12,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 REFRESHES_PER_SECOND = 5  # drawing takes CPU time from the workers
 
 
-class Amount(NamedTuple):
-    """The finished amount: chunks or files, their rows, and their bytes."""
+class Totals(NamedTuple):
+    """The totals so far: finished chunks or files, their rows, and their bytes."""
 
     done: int
     rows: int
     size: int
 
 
-Show = Callable[[Amount], None]
+Show = Callable[[Totals], None]
 
 
 def console() -> Console:
@@ -33,7 +33,7 @@ def console() -> Console:
 
 @contextmanager
 def progress(console: Console, *, total: int, unit: str) -> Iterator[Show]:
-    """Yield a function that displays an amount."""
+    """Yield a function that displays totals."""
     columns = (
         BarColumn(bar_width=None),
         TextColumn(f"{{task.completed:,}} of {{task.total:,}} {unit}  {{task.fields[rows]:,}} rows"),
@@ -41,4 +41,4 @@ def progress(console: Console, *, total: int, unit: str) -> Iterator[Show]:
     )
     with Progress(*columns, console=console, expand=True, refresh_per_second=REFRESHES_PER_SECOND) as live:
         task = live.add_task("", total=total, rows=0)
-        yield lambda amount: live.update(task, completed=amount.done, rows=amount.rows)
+        yield lambda totals: live.update(task, completed=totals.done, rows=totals.rows)

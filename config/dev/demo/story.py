@@ -22,7 +22,7 @@ from rich.text import Text
 from config.dev.demo import client, comparison, conversion, screen, screenshot
 from config.dev.demo.checks import CheckFailed, require
 from config.dev.demo.comparison import SourceFunction
-from config.dev.demo.screen import Amount
+from config.dev.demo.screen import Totals
 from config.dev.stack import local
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import StackError
@@ -157,7 +157,7 @@ def show_chunks(console: Console, states: Iterator[client.Job]) -> client.Job:
     with screen.progress(console, total=len(CHUNKS), unit="chunks") as show:
         for job in states:
             counts = job["progress"]
-            show(Amount(counts["done"], counts["rows"], counts["bytes"]))
+            show(Totals(counts["done"], counts["rows"], counts["bytes"]))
             if counts["done"] == len(CHUNKS):
                 break
     return job
@@ -198,16 +198,16 @@ def save(job: client.Job, name: str) -> Path:
 
 def compare(console: Console, job: client.Job, archive: Path, stack: local.Stack) -> None:
     with screen.progress(console, total=len(CHUNKS), unit="files") as show:
-        amount = comparison.compare(
+        totals = comparison.compare(
             archive, CHUNKS,
             function=source_function(stack),
             bucket=comparison.bucket(stack.variables, base_path="flights"), show=show,
         )  # fmt: skip
-    require(amount.rows == FLIGHTS, f"the files contain {amount.rows:,} rows instead of {FLIGHTS:,}")
+    require(totals.rows == FLIGHTS, f"the files contain {totals.rows:,} rows instead of {FLIGHTS:,}")
     size = job["progress"]["bytes"]
-    require(amount.size == size, f"the files have {amount.size:,} bytes; progress.bytes is {size:,}")
-    passed(console, f"{amount.done:,} files in the zip match COPY byte for byte: {amount.rows:,} rows")
-    passed(console, f"{amount.done:,} objects in S3 match too, at paths like flights/{CHUNKS[-1].file_name}")
+    require(totals.size == size, f"the files have {totals.size:,} bytes; progress.bytes is {size:,}")
+    passed(console, f"{totals.done:,} files in the zip match COPY byte for byte: {totals.rows:,} rows")
+    passed(console, f"{totals.done:,} objects in S3 match too, at paths like flights/{CHUNKS[-1].file_name}")
     passed(console, "manifest.json lists the rows, bytes and SHA-256 of each file")
 
 

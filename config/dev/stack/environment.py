@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from config.dev.stack.identity import write_private
+from config.dev.stack.kept_settings import write_private
 from config.dev.stack.servers import Servers
 from config.env import IN_FILE, Environment
 
@@ -15,7 +15,7 @@ def own(servers: Servers) -> dict[str, str]:
     """Return the stack's own variables for the processes."""
     return {
         **servers.environment(),
-        "SECRET_KEY": servers.identity.secret("secret_key"),
+        "SECRET_KEY": servers.kept.secret("secret_key"),
         "ALLOWED_HOSTS": "127.0.0.1,localhost",
         "DEBUG": "true",  # plain http: with secure cookies, sign-in would fail
         "PROMETHEUS_MULTIPROC_DIR": str(servers.root / "metrics"),

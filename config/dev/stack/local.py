@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.dev.stack import environment, processes, servers
-from config.dev.stack.identity import Identity, write_private
+from config.dev.stack.kept_settings import KeptSettings, write_private
 from config.dev.stack.openid_provider import OpenIDProvider
 from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.process import Process, StackError
@@ -82,7 +82,7 @@ def running(
         started = cleanup.enter_context(servers.running(root, durable=True, given=given))
         own = environment.own(started)
         if sso:
-            own |= cleanup.enter_context(provider(root, started.identity))
+            own |= cleanup.enter_context(provider(root, started.kept))
         # A killed worker leaves its temporary files here instead of in /tmp.
         complete = {"TMPDIR": str(root / "tmp"), **own, **given}
         token = prepare(started, complete)
@@ -92,7 +92,7 @@ def running(
         variables = {
             "BASE_URL": stack.url,
             **environment.effective(own, given),
-            "ADMIN_PASSWORD": started.identity.secret(ADMIN),
+            "ADMIN_PASSWORD": started.kept.secret(ADMIN),
             "API_TOKEN": token,
         }
         environment.write(file, variables)
@@ -100,9 +100,9 @@ def running(
 
 
 @contextmanager
-def provider(root: Path, identity: Identity) -> Iterator[dict[str, str]]:
+def provider(root: Path, kept: KeptSettings) -> Iterator[dict[str, str]]:
     """Run a local OpenID provider, and yield the settings for it."""
-    server = OpenIDProvider(root, identity, durable=True)
+    server = OpenIDProvider(root, kept, durable=True)
     try:
         server.start()
         yield server.variables()
@@ -133,7 +133,7 @@ def empty(folder: Path) -> None:
 def prepare(started: Servers, variables: Mapping[str, str]) -> str:
     """Migrate, load the flights and create the admin. Return an API token of the admin."""
     password, token = started.root / "admin.password", started.root / "admin.token"
-    write_private(password, started.identity.secret(ADMIN))
+    write_private(password, started.kept.secret(ADMIN))
     write_private(token, token.read_text() if token.exists() else "")
     command = ("-m", "config.dev.stack.prepare", ADMIN, str(password), str(token))
     processes.python("prepare", *command, root=started.root, environment=variables).run_to_completion()
@@ -154,7 +154,7 @@ def new_stack(started: Servers, variables: Mapping[str, str], workers: int) -> S
         for name in processes.WORKERS
     }
     beat = processes.beat(root=started.root, environment=variables)
-    web = processes.Web(started.root, started.identity, variables, beside=[*celery.values(), beat])
+    web = processes.Web(started.root, started.kept, variables, beside=[*celery.values(), beat])
     return Stack(variables=variables, servers=started, web=web, workers=celery, beat=beat)
 
 

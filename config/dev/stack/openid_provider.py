@@ -8,7 +8,7 @@ from typing import ClassVar
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from config.dev.stack.identity import write_private
+from config.dev.stack.kept_settings import write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.processes import responds
@@ -61,7 +61,7 @@ class OpenIDProvider(LocalServer):
 
     @property
     def secret(self) -> str:
-        return self.identity.secret("openid_client")
+        return self.kept.secret("openid_client")
 
     def variables(self) -> dict[str, str]:
         """Return the settings of a Sluice that uses the provider."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 import psycopg
 from psycopg import sql
 
-from config.dev.stack.identity import write_private
+from config.dev.stack.kept_settings import write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process, StackError
 from config.dev.stack.server import LocalServer
@@ -42,7 +42,7 @@ class Postgres(LocalServer):
 
     def url(self, role: str, database: str | None = None) -> str:
         """Return the URL for a role: `sluice`, `source` or the superuser `postgres`."""
-        return f"postgresql://{role}:{self.identity.secret(role)}@{LOOPBACK}:{self.port}/{database or role}"
+        return f"postgresql://{role}:{self.kept.secret(role)}@{LOOPBACK}:{self.port}/{database or role}"
 
     def prepare(self) -> None:
         if not self.data.exists():
@@ -51,7 +51,7 @@ class Postgres(LocalServer):
     def create_cluster(self) -> None:
         # Renamed when complete, so that an interrupted initdb is not mistaken for a database.
         unfinished, password = self.data.with_suffix(".new"), self.root / "postgres.password"
-        write_private(password, self.identity.secret(SUPERUSER))
+        write_private(password, self.kept.secret(SUPERUSER))
         subprocess.run(["rm", "-rf", unfinished], check=True)
         unfinished.mkdir(mode=0o700)
         for path in (unfinished, password):
@@ -100,7 +100,7 @@ class Postgres(LocalServer):
         name = sql.Identifier(role)
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
             connection.execute(
-                sql.SQL("CREATE ROLE {} LOGIN {} PASSWORD {}").format(name, sql.SQL(rights), self.identity.secret(role))
+                sql.SQL("CREATE ROLE {} LOGIN {} PASSWORD {}").format(name, sql.SQL(rights), self.kept.secret(role))
             )
         if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [role]).fetchone():
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))

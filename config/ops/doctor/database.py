@@ -263,5 +263,6 @@ SUBJECT = Subject(
         check_migrations, check_rights, check_indexes, check_slots, check_held_slots, check_ticks, check_watermark,
         check_rules,
     ),
-    unreachable="Check that Postgres runs and that DATABASE_URL points to it: docs/runbook.md#database-is-away.",
+    remedy_if_unreachable="Check that Postgres is running and that DATABASE_URL points to it: "
+    "docs/runbook.md#database-is-away.",
 )  # fmt: skip

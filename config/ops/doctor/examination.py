@@ -36,7 +36,7 @@ class Examination:
         except Exception as error:  # noqa: BLE001  any error of a driver means that the subject is unreachable
             CAUGHT.labels("doctor").inc()
             log.warning("doctor_check_failed", subject=self.subject.name, error=logs.describe(error))
-            self.add(failure(f"It {health.reason(error)}.", self.subject.unreachable))
+            self.add(failure(f"It {health.reason(error)}.", self.subject.remedy_if_unreachable))
         finally:
             self.is_finished = True
 
@@ -57,7 +57,9 @@ class Examination:
     def finish(self) -> list[CheckResult]:
         """Return the results; if the subject exceeded the time limit, also a failure of the running check."""
         if not self.is_finished:
-            self.add(failure(f"The check took longer than {TOTAL_SECONDS} seconds.", self.subject.unreachable))
+            self.add(
+                failure(f"The check took longer than {TOTAL_SECONDS} seconds.", self.subject.remedy_if_unreachable)
+            )
         return list(self.results)
 
 

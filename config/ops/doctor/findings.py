@@ -17,34 +17,34 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The state and the remedy (`do`). Neither contains a secret or a server's own message."""
+    """A state and its remedy. Neither contains a secret or a server's own message."""
 
     level: Level
     state: str
-    do: str = ""
+    remedy: str = ""
 
 
 def ok(state: str) -> Finding:
     return Finding(level=Level.OK, state=state)
 
 
-def warning(state: str, do: str) -> Finding:
-    return Finding(level=Level.WARNING, state=state, do=do)
+def warning(state: str, remedy: str) -> Finding:
+    return Finding(level=Level.WARNING, state=state, remedy=remedy)
 
 
-def failure(state: str, do: str) -> Finding:
-    return Finding(level=Level.FAILURE, state=state, do=do)
+def failure(state: str, remedy: str) -> Finding:
+    return Finding(level=Level.FAILURE, state=state, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(Generic[T]):
-    """A system to check. `open` returns the object that is passed to each check; if it raises, the fix is
-    `unreachable`. A function `check_version` of the subject `database` is reported as `database.version`."""
+    """A system to check. `open` returns the object that is passed to each check; if it raises, the remedy is
+    `remedy_if_unreachable`. A function `check_version` of the subject `database` is reported as `database.version`."""
 
     name: str
     open: Callable[[], AbstractContextManager[T]]
     checks: tuple[Callable[[T], Finding | Iterator[Finding]], ...]
-    unreachable: str
+    remedy_if_unreachable: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

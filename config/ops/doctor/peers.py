@@ -22,8 +22,8 @@ from config.platform.observability import logs
 from etl.postprocessors import server_features
 from etl.postprocessors.server_features import JsonMode
 
-SECONDS = 4
-METADATA_SERVICE = ip_address("169.254.169.254")  # hands cloud machines their credentials
+TIMEOUT_SECONDS = 4
+METADATA_SERVICE = ip_address("169.254.169.254")  # serves credentials to cloud instances
 REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
@@ -43,16 +43,16 @@ def check_model(env: Environment) -> Finding:
 
 STRUCTURED_OUTPUT = {
     JsonMode.STRICT: "It enforces the schemas of rules (json_schema with strict).",
-    JsonMode.JSON_SCHEMA: "It takes the schemas of rules, and refuses strict ones (json_schema).",
-    JsonMode.JSON_OBJECT: "It refuses schemas: responses are JSON, and schemas are only in the prompt (json_object).",
-    JsonMode.TEXT: "It refuses response_format: JSON is requested by the prompt alone.",
+    JsonMode.JSON_SCHEMA: "It accepts the schemas of rules, but rejects strict (json_schema).",
+    JsonMode.JSON_OBJECT: "It rejects schemas: responses are JSON, and schemas are only in the prompt (json_object).",
+    JsonMode.TEXT: "It rejects response_format: JSON is requested by the prompt alone.",
 }
 
 
 def structured_output(env: Environment) -> str:
-    """Return the findings of workers about the server."""
+    """Describe the server features that workers have detected."""
     known = server_features.recall(str(env.etl_llm_base_url), env.etl_llm_model)
-    return STRUCTURED_OUTPUT[known.form] if known else "Which schemas it takes is found out by the next document."
+    return STRUCTURED_OUTPUT[known.form] if known else "The next document will determine which JSON mode it supports."
 
 
 def check_ocr(env: Environment) -> Finding:
@@ -78,8 +78,8 @@ def check_collector(env: Environment) -> Finding:
     collector = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
     if status_of(os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or collector) is None:
         return warning(
-            f"The trace collector does not respond within {SECONDS} seconds: traces are lost.",
-            "Check that it runs and that OTEL_EXPORTER_OTLP_ENDPOINT is its HTTP address: docs/tracing.md.",
+            f"The trace collector does not respond within {TIMEOUT_SECONDS} seconds: traces are lost.",
+            "Check that it is running and that OTEL_EXPORTER_OTLP_ENDPOINT is its HTTP address: docs/tracing.md.",
         )
     return ok("The trace collector responds.")
 
@@ -87,8 +87,8 @@ def check_collector(env: Environment) -> Finding:
 def finding_for(status: int | None, *, server: str, url: str, key: str, worker: str) -> Finding:
     if status is None:
         return failure(
-            f"{server} does not respond within {SECONDS} seconds: documents wait for it, then fail.",
-            f"Check that it runs and that {url} points to it: docs/runbook.md#documents-are-stuck. "
+            f"{server} does not respond within {TIMEOUT_SECONDS} seconds: documents wait for it, then fail.",
+            f"Check that it is running and that {url} points to it: docs/runbook.md#documents-are-stuck. "
             f"If only {worker} can reach it, run the doctor there.",
         )
     if status in REFUSED:
@@ -100,7 +100,7 @@ def finding_for(status: int | None, *, server: str, url: str, key: str, worker: 
 
 def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
     try:
-        with outbound.Client(Deadline(SECONDS)) as client, client.send("GET", url, headers=headers) as response:
+        with outbound.Client(Deadline(TIMEOUT_SECONDS)) as client, client.send("GET", url, headers=headers) as response:
             return response.status_code
     except (httpx2.TransportError, httpx2.InvalidURL):
         return None
@@ -113,9 +113,10 @@ def check_identity_provider(env: Environment) -> Finding:
         single_sign_on.provider()
     except single_sign_on.FAILURES as error:
         return failure(
-            f"The OpenID provider's metadata cannot be read ({logs.describe(error)}): its users cannot sign in, "
-            f"and are refused after {single_sign_on.PATIENCE.seconds // 60} minutes. Local accounts still work.",
-            "Set OIDC_ISSUER to the provider's issuer, as its metadata have it: docs/sign-in.md.",
+            f"The OpenID provider's metadata cannot be read ({logs.describe(error)}): single sign-on fails, and "
+            f"its signed-in users are refused {single_sign_on.PATIENCE.seconds // 60} minutes after their last check. "
+            "Local accounts still work.",
+            "Set OIDC_ISSUER to the provider's issuer, exactly as in its metadata: docs/sign-in.md.",
         )
     return ok("The OpenID provider responds.")
 
@@ -166,7 +167,7 @@ SUBJECT = Subject(
     name="peers",
     open=lambda: nullcontext(settings.SLUICE),
     checks=(check_model, check_ocr, check_collector, check_identity_provider, check_webhooks),
-    unreachable="Check the settings: python manage.py check.",
+    remedy_if_unreachable="Check the settings: python manage.py check.",
 )
 
 
@@ -174,19 +175,21 @@ SUBJECT = Subject(
 
 
 def web(url: str) -> Subject[str]:
-    """Return the subject of the web process at this URL, which no setting contains."""
+    """Return the subject of the web process. The URL is an argument because no setting contains it."""
     return Subject(
         name="web",
         open=lambda: nullcontext(url.rstrip("/")),
         checks=(check_readiness,),
-        unreachable="Check that a web process runs at this URL.",
+        remedy_if_unreachable="Check that a web process is running at this URL.",
     )
 
 
 def check_readiness(url: str) -> Finding:
     status = status_of(f"{url}/readyz")
     if status is None:
-        return failure(f"It {health.SILENT}.", "Start it, and check the URL: /livez responds if the process runs.")
+        return failure(
+            f"It {health.SILENT}.", "Start it, and check the URL: /livez responds if the process is running."
+        )
     if status == HTTPStatus.BAD_REQUEST:
         return failure("It rejects the host name.", "Add the URL's host to ALLOWED_HOSTS.")
     if status != HTTPStatus.OK:

@@ -79,7 +79,7 @@ def info(client: redis.Redis, section: str) -> dict[str, Any]:
 
 
 CHECKS = (check_version, check_eviction, check_memory, check_persistence, check_clock)
-UNREACHABLE = "Check that it runs and that {} points to it: docs/runbook.md#redis-is-lost."
+REMEDY = "Check that it is running and that {} points to it: docs/runbook.md#redis-is-lost."
 
 
 def check_response(connection: kombu.Connection) -> Finding:
@@ -92,12 +92,11 @@ def subjects() -> list[Subject[Any]]:
     if health.is_redis(broker):
         found: list[Subject[Any]] = [redis_subject("broker", broker, variables="CELERY_BROKER_URL or REDIS_URL")]
     else:
-        unreachable = UNREACHABLE.format("CELERY_BROKER_URL")
         subject = Subject(
             name="broker",
             open=lambda: health.broker_connection(broker),
             checks=(check_response,),
-            unreachable=unreachable,
+            remedy_if_unreachable=REMEDY.format("CELERY_BROKER_URL"),
         )
         found = [subject]
     if health.place(states) != health.place(broker):
@@ -107,5 +106,5 @@ def subjects() -> list[Subject[Any]]:
 
 def redis_subject(name: str, url: str, *, variables: str) -> Subject[redis.Redis]:
     return Subject(
-        name=name, open=lambda: health.redis_client(url), checks=CHECKS, unreachable=UNREACHABLE.format(variables)
+        name=name, open=lambda: health.redis_client(url), checks=CHECKS, remedy_if_unreachable=REMEDY.format(variables)
     )

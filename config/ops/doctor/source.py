@@ -236,5 +236,6 @@ SUBJECT = Subject(
         check_version, check_session, check_role, check_read_only, check_statement_timeout, check_room,
         check_datasets, check_conflicts,
     ),
-    unreachable="Check that the source runs and that SOURCE_DATABASE_URL points to it: docs/runbook.md#source-is-slow.",
+    remedy_if_unreachable="Check that the source is running and that SOURCE_DATABASE_URL points to it: "
+    "docs/runbook.md#source-is-slow.",
 )  # fmt: skip

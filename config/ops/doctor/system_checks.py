@@ -28,5 +28,5 @@ SUBJECT = Subject(
     name="settings",
     open=nullcontext,
     checks=(check_system,),
-    unreachable="Run python manage.py check, which reports settings that cannot be read.",
+    remedy_if_unreachable="Run python manage.py check, which reports settings that cannot be read.",
 )

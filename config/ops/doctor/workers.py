@@ -64,5 +64,5 @@ SUBJECT = Subject(
     name="workers",
     open=lambda: nullcontext(inspect_workers()),
     checks=(check_queues, check_connections),
-    unreachable="Heartbeats of workers arrive through the broker: fix the broker first.",
+    remedy_if_unreachable="Heartbeats of workers arrive through the broker: fix the broker first.",
 )

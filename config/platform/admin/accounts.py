@@ -21,7 +21,7 @@ from unfold.dataclasses import ActionDialog
 from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from config.platform.admin.display import badge, list_of, moment, side_by_side
+from config.platform.admin.display import badge, date_or_age, list_of, side_by_side
 from config.platform.admin.lists import OwnFilters, ReadOnly
 from config.platform.http import scopes, tokens
 from config.platform.models import Identity
@@ -58,7 +58,7 @@ class Users(OwnFilters, UserAdmin, ModelAdmin):
         "is_active",
         "is_staff",
         "is_superuser",
-        moment("last_login"),
+        date_or_age("last_login"),
         "related",
     )
     list_per_page = 50
@@ -126,7 +126,16 @@ class Tokens(ReadOnly):
     """Tokens by their first characters. The primary key is the stored credential digest, so rows have no page and no
     checkbox. URLs contain a digest of the digest."""
 
-    list_display = ("token", "user", "scopes", "state", "used", moment("created"), moment("expiry"), "revocation")
+    list_display = (
+        "token",
+        "user",
+        "scopes",
+        "state",
+        "used",
+        date_or_age("created"),
+        date_or_age("expiry"),
+        "revocation",
+    )
     list_display_links = None
     list_filter = ("created", "expiry")
     list_select_related = ("user", "details")

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from config.platform.admin.display import NOTHING, badge, instant, link, moment, shown
+from config.platform.admin.display import NOTHING, badge, date_or_age, exact_time, link, shown
 from config.platform.admin.lists import ReadOnly
 from config.platform.db import clock
 from config.platform.http import audit
@@ -69,7 +69,15 @@ class ExportForm(forms.Form):
 
 @admin.register(AuditEntry)
 class Audit(ReadOnly):
-    list_display = (moment("at"), "account_name", "action_name", "named", shown("outcome", badge), "via", "address")
+    list_display = (
+        date_or_age("at"),
+        "account_name",
+        "action_name",
+        "named",
+        shown("outcome", badge),
+        "via",
+        "address",
+    )
     list_filter = ("at", "via", "outcome")
     unindexed = frozenset({"at", "via", "outcome"})
     list_select_related = ("user",)
@@ -81,7 +89,7 @@ class Audit(ReadOnly):
             None,
             {
                 "fields": (
-                    (instant("at"), "account_name"),
+                    (exact_time("at"), "account_name"),
                     ("action_name", "named"),
                     ("outcome", "status"),
                     ("via", "address"),
@@ -178,14 +186,14 @@ def text_of(value: Any) -> str:
 class ChangeHistory(ReadOnly):
     """What staff changed in the admin and on pages, in words. Its entries can be changed; those above cannot."""
 
-    list_display = (moment("action_time"), "user", "kind", "row", "change")
+    list_display = (date_or_age("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")
     unindexed = frozenset({"q", "action_time", "action_flag"})
     list_select_related = ("user", "content_type")
     search_fields = ("object_id", "user__username")
     search_help_text = "Exact object ID or username"
     ordering = ("-id",)
-    fieldsets = ((None, {"fields": ((instant("action_time"), "user"), ("kind", "row"), "change")}),)
+    fieldsets = ((None, {"fields": ((exact_time("action_time"), "user"), ("kind", "row"), "change")}),)
 
     @admin.display(description="type")
     def kind(self, entry: LogEntry) -> str:

@@ -106,8 +106,8 @@ def yes_or_no(value: object) -> str:
     return "yes" if value else "no"  # Django shows a red cross for False
 
 
-def moment(field: str, *, time: Callable[[datetime], SafeString | str] = pages.ago) -> Callable[[Any], Any]:
-    """Return a column that shows a date, or the age of a time."""
+def date_or_age(field: str, *, time: Callable[[datetime], SafeString | str] = pages.ago) -> Callable[[Any], Any]:
+    """Return a column or field that shows a date, or the age of a time."""
 
     def show(value: date) -> str:
         return time(value) if isinstance(value, datetime) else str(value)
@@ -115,9 +115,9 @@ def moment(field: str, *, time: Callable[[datetime], SafeString | str] = pages.a
     return shown(field, show, field.replace("_", " ").removesuffix(" at"))
 
 
-def instant(field: str) -> Callable[[Any], Any]:
-    """Return a field that shows a time with its age."""
-    return moment(field, time=ago_and_exactly)
+def exact_time(field: str) -> Callable[[Any], Any]:
+    """Return a column or field that shows a time exactly, with its age."""
+    return date_or_age(field, time=ago_and_exactly)
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:

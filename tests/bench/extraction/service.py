@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from config.dev.stack import processes, servers
-from config.dev.stack.identity import Identity
+from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.process import StackError
 from tests.bench.extraction.documents import Document
 from tests.integration.openai_server import MODEL
@@ -90,7 +90,7 @@ def running(settings: Mapping[str, str]) -> Iterator[Service]:
             worker = processes.worker(name, queues=queues, concurrency=children, root=folder, environment=environment)
             stack.callback(worker.stop)
             worker.start()
-        web = processes.Web(folder, Identity(folder), environment)
+        web = processes.Web(folder, KeptSettings(folder), environment)
         stack.callback(web.stop)
         web.start()
         yield Service(web.url, token)

@@ -1,7 +1,8 @@
-"""The minimal reliable exporter: the bare loop with Sluice's claim and end of each slice, and a conditional PUT.
+"""The minimal reliable exporter: the bare loop, plus Sluice's claiming and finishing of each chunk, and a conditional
+PUT.
 
-Controlled by lines like the bare loop. It claims any waiting slice, without a queue, lease renewal, retries, logs,
-or metrics.
+Controlled by lines on stdin, like `bare_loop`. It claims any waiting chunk, without a queue, lease renewal, retries,
+logs, or metrics.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ def main() -> None:
     django.setup()
     from exports.worker import leases, transitions
 
-    sys.stdin.readline()  # the slices of a bare loop
+    sys.stdin.readline()  # skip the list of chunks, which only `bare_loop` uses
     storage = client()
     with psycopg.connect(
         os.environ["SOURCE_DATABASE_URL"], autocommit=True, options="-c timezone=UTC -c datestyle=ISO"

@@ -6,7 +6,6 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -56,9 +55,15 @@ def logging_disabled() -> Iterator[None]:
 def as_json(results: list[CheckResult]) -> str:
     document = {
         "status": examination.worst(results),
-        "findings": [{"check": result.check, **asdict(result.finding)} for result in results],
+        "findings": [as_object(result) for result in results],
     }
     return json.dumps(document, indent=1)
+
+
+def as_object(result: CheckResult) -> dict[str, str]:
+    """Return a finding for programs, which know the remedy as `do`."""
+    finding = result.finding
+    return {"check": result.check, "level": finding.level, "state": finding.state, "do": finding.remedy}
 
 
 def as_text(results: list[CheckResult]) -> str:
@@ -67,7 +72,7 @@ def as_text(results: list[CheckResult]) -> str:
     for result in results:
         finding = result.finding
         lines.append(f"{finding.level:8}{result.check:{width}}  {finding.state}")
-        if finding.do:
-            lines.append(f"{'':8}{'':{width}}  → {finding.do}")
+        if finding.remedy:
+            lines.append(f"{'':8}{'':{width}}  → {finding.remedy}")
     counts = [f"{sum(result.finding.level is level for result in results)} {level}" for level in Level]
     return "\n".join([*lines, "", ", ".join(counts) + "."])

@@ -1,4 +1,4 @@
-"""The lines of cells: texts by column."""
+"""Assignment of text lines to the columns of a table."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +17,7 @@ class Line:
 
 
 def split_lines(words: Words, cuts: list[float]) -> list[Line]:
-    """Return the lines of the cells. Texts that cross a cut without a gap span columns."""
+    """Return the lines of the cells. Text that crosses a column boundary without a gap spans several columns."""
     lines: list[Line] = []
     by_column: list[Words] = [[] for _ in range(len(cuts) + 1)]
     space = space_width(words)
@@ -37,7 +37,7 @@ def split_lines(words: Words, cuts: list[float]) -> list[Line]:
 
 
 def split_texts(cell: Words, cuts: list[float], space: float) -> list[Words]:
-    """Split the words of a cell at the cuts, unless the gap there is only a space between words."""
+    """Split the words of a cell at the column boundaries, unless the gap there is only a space between words."""
     parts: list[Words] = [[cell[0]]]
     for before, word in pairwise(cell):
         crosses = column_of(before, cuts) != column_of(word, cuts)
@@ -53,5 +53,5 @@ def column_of(word: Box, cuts: list[float]) -> int:
 
 
 def span_of(word: Box, cuts: list[float]) -> tuple[int, int]:
-    """Return the columns that a box covers by more than half of a letter."""
+    """Return the columns that a box covers by more than half a character."""
     return sum(cut <= word.x0 + word.size / 2 for cut in cuts), sum(cut < word.x1 - word.size / 2 for cut in cuts)

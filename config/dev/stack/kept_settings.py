@@ -9,8 +9,8 @@ from threading import Lock
 from config.dev.stack import ports
 
 
-class Identity:
-    """Passwords and ports by name, generated on first use. Thread-safe, because servers start in parallel."""
+class KeptSettings:
+    """Passwords and ports by name, generated at the first use. Thread-safe, because servers start in parallel."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "identity.json"
