@@ -129,19 +129,23 @@ class Negotiation:
 
 
 # ---- Memory ---------------------------------------------------------------------------------------------------------
-known: dict[str, tuple[ServerFeatures | None, float]] = {}  # with the time until which they are valid
+known: dict[str, tuple[ServerFeatures, float]] = {}  # with the time until which they are valid
 MAX_KNOWN = 2_000  # schemas of rules, and of the pieces and corrections that are made of them
 
 
 def recall(base_url: str, model: str, *, schema: str = "") -> ServerFeatures | None:
     """Return the features of a server for a model, or with the digest of a schema those for requests with it. None if
-    none are known, or Redis is unavailable."""
+    the process knows none and Redis has none or is unavailable.
+
+    A missing value is not cached, because another process may store one at any time.
+    """
     name = key_of(base_url, model, schema)
     features, until = known.get(name, (None, 0.0))
     if time.monotonic() < until:
         return features
     features = from_redis(name)
-    keep(name, features)
+    if features:
+        keep(name, features)
     return features
 
 
@@ -152,7 +156,7 @@ def remember(base_url: str, model: str, features: ServerFeatures, *, schema: str
         runstate.put_shared(name, json.dumps(asdict(features)), seconds=KEEP_SECONDS)
 
 
-def keep(name: str, features: ServerFeatures | None) -> None:
+def keep(name: str, features: ServerFeatures) -> None:
     if len(known) >= MAX_KNOWN:
         known.clear()
     known[name] = (features, time.monotonic() + KEEP_SECONDS)

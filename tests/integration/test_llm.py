@@ -234,6 +234,24 @@ def test_it_remembers_the_accepted_response_format(models: ModelServer) -> None:
     assert 0 < valkey().ttl(note_of(models)) <= server_features.KEEP_SECONDS
 
 
+@pytest.mark.parametrize("message", ["'json_schema' is not supported", "Invalid schema for response_format 'answer'"])
+def test_it_uses_features_that_another_process_learned_later(models: ModelServer, message: str) -> None:
+    """A process that found nothing in Redis would otherwise repeat the rejections for hours (B15)."""
+    models.will(problem(503, "Too busy."))
+    failure(LlmUnavailable)
+    cache_of_this_process = dict(server_features.known)
+    server_features.known.clear()  # like another process
+    models.always(picky("json_object", message=message))
+    process()
+    server_features.known.clear()
+    server_features.known.update(cache_of_this_process)
+    models.requests.clear()
+
+    process()
+
+    assert forms(models) == ["json_object"]
+
+
 def test_it_works_without_redis(models: ModelServer, settings: Any) -> None:
     from pydantic import SecretStr
 
