@@ -39,13 +39,13 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
 
 
 def forget(models: ModelServer) -> None:
-    server_features.known.clear()
+    server_features.local_cache.clear()
     with suppress(RedisError):
-        valkey().delete(note_of(models))
+        valkey().delete(features_key(models))
 
 
-def note_of(models: ModelServer) -> str:
-    """Return the key of the shared values about a server."""
+def features_key(models: ModelServer) -> str:
+    """Return the key of the stored features of a server."""
     return f"{configured.SLUICE.etl_redis_prefix}{server_features.key_of(models.url, MODEL)}"
 
 

@@ -51,8 +51,8 @@ STRUCTURED_OUTPUT = {
 
 def structured_output(env: Environment) -> str:
     """Return the findings of workers about the server."""
-    known = server_features.recall(str(env.etl_llm_base_url), env.etl_llm_model)
-    return STRUCTURED_OUTPUT[known.form] if known else "Which schemas it takes is found out by the next document."
+    known = server_features.load(str(env.etl_llm_base_url), env.etl_llm_model)
+    return STRUCTURED_OUTPUT[known.json_mode] if known else "Which schemas it takes is found out by the next document."
 
 
 def check_ocr(env: Environment) -> Finding:
