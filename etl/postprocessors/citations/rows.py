@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from etl.postprocessors.citations.index import MAX_PLACES, Index, Place
+from etl.postprocessors.citations.index import MAX_OCCURRENCES, Index, Place
 from etl.postprocessors.citations.levels import RANK
 from etl.postprocessors.citations.values import Claim
 
@@ -72,7 +72,7 @@ def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
     counts = {claim.pointer: len(range(*claim.likely_range())) for claim in claims if not claim.is_choice}
     quoted = {claim.pointer: quoted_rows(claim, index) for claim in claims if claim.quotes}
     scores: dict[int, float] = {row: 0.0 for rows in quoted.values() for row in rows}
-    for claim in sorted(claims, key=lambda claim: counts.get(claim.pointer) or MAX_PLACES)[:RAREST]:
+    for claim in sorted(claims, key=lambda claim: counts.get(claim.pointer) or MAX_OCCURRENCES)[:RAREST]:
         if counts.get(claim.pointer):
             first, last = claim.likely_range()
             places = claim.places[first : min(last, first + MAX_CANDIDATES)]
