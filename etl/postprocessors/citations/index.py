@@ -85,11 +85,11 @@ class Index:
         return tokens, dict(by_day), dict(by_partial)
 
     def all_numbers(self) -> tuple[list[Number], dict[Decimal, list[Number]]]:
-        taken = [(each.start, each.end) for each in self.dates if each.is_numeric]
+        dated = [(each.start, each.end) for each in self.dates if each.is_numeric]
         found = [
             (start, text, each)
             for start, text in self.page_texts()
-            for each in numbers.find(text, start, taken=within(taken, start, start + len(text)))
+            for each in numbers.find(text, start, excluded=within(dated, start, start + len(text)))
         ]
         self.convention = convention_of(
             (each.digits, each.is_alone, each.is_amount) for _, _, each in found if not each.is_unsure

@@ -33,7 +33,7 @@ FREE_WORDS, FREE_LENGTH = 6, 80
 
 @dataclass(slots=True)
 class Claim:
-    """A value of a result that is to be cited.
+    """A value of a result that needs a citation.
 
     `item`: the pointer of the innermost item of a list that it belongs to, or "". `path`: its pointer with `*` for
     items. `places`: all its places in the text, in order.
@@ -93,8 +93,8 @@ class Claim:
 
 
 @dataclass(slots=True, kw_only=True)
-class Citing:
-    """The decision on one value. `place`: where it is; `quote`: the model's quote, if that is its evidence."""
+class Citation:
+    """The citation of one value. `place`: where it is; `quote`: the model's quote, if that is its evidence."""
 
     claim: Claim
     match: str
