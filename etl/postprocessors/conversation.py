@@ -310,7 +310,7 @@ class Model:
         negotiation = server_features.Negotiation(
             self.endpoint.base_url,
             self.endpoint.model,
-            form=best_form(question),
+            json_mode=best_json_mode(question),
             schema="" if question.is_notes else digest_of(question.schema),
             of_document=self.features,
         )
@@ -325,7 +325,7 @@ class Model:
                     raise VisionUnsupported from None
                 if not negotiation.fall_back(rejected.message, sent=sent):
                     raise rejected.error from None
-                log.info("llm_dialect_changed", form=negotiation.features.form)
+                log.info("llm_dialect_changed", form=negotiation.features.json_mode)
         negotiation.settle()
         self.features = negotiation.of_document
         return reply
@@ -333,11 +333,11 @@ class Model:
     def request(self, question: Question, rounds: list[Round], features: ServerFeatures) -> dict[str, Any]:
         wanted: dict[str, Any] = {"model": self.endpoint.model, "messages": self.messages(question, rounds, features)}
         if not question.is_notes:
-            wanted |= form_of(question, features)
-        if features.has_temperature:
+            wanted |= response_format(question, features)
+        if features.supports_temperature:
             wanted["temperature"] = 0
         if self.endpoint.max_tokens:
-            wanted[features.limit] = self.endpoint.max_tokens
+            wanted[features.max_tokens_parameter] = self.endpoint.max_tokens
         return wanted
 
     def messages(self, question: Question, rounds: list[Round], features: ServerFeatures) -> list[prompts.Message]:
@@ -349,10 +349,10 @@ class Model:
             answer=prompts.form(
                 wants_evidence=question.wants_evidence,
                 is_notes=question.is_notes,
-                is_listed=features.form is JsonMode.STRICT,
+                is_listed=features.json_mode is JsonMode.STRICT,
             ),
             mark=mark,
-            is_fenced=features.form is JsonMode.TEXT and not question.is_notes,
+            is_fenced=features.json_mode is JsonMode.TEXT and not question.is_notes,
         )
         complaints = list(question.complaints)
         wrong = [] if question.part else complaints
@@ -366,19 +366,20 @@ class Model:
         return prompts.messages(system, user, more, features, question.images)
 
 
-def best_form(question: Question) -> JsonMode:
-    """Return the best form for a question: not every schema can be enforced."""
+def best_json_mode(question: Question) -> JsonMode:
+    """Return the best mode for a question: not every schema can be enforced."""
     if question.is_notes or strict_envelope(question.schema, wants_evidence=question.wants_evidence):
         return JsonMode.STRICT
     return JsonMode.JSON_SCHEMA
 
 
-def form_of(question: Question, features: ServerFeatures) -> dict[str, Any]:
-    if features.form is JsonMode.JSON_OBJECT:
+def response_format(question: Question, features: ServerFeatures) -> dict[str, Any]:
+    """Return the part of a request that asks for JSON, which may be empty."""
+    if features.json_mode is JsonMode.JSON_OBJECT:
         return {"response_format": {"type": "json_object"}}
-    if features.form is JsonMode.TEXT:
+    if features.json_mode is JsonMode.TEXT:
         return {}
-    if features.form is JsonMode.STRICT:
+    if features.json_mode is JsonMode.STRICT:
         schema = strict_envelope(question.schema, wants_evidence=question.wants_evidence)
         return json_schema_format(schema or {}, is_strict=True)
     return json_schema_format(envelope(question.schema, wants_evidence=question.wants_evidence), is_strict=False)

@@ -141,7 +141,7 @@ def messages(
     system_text: str, user_text: str, rounds: list[Message], features: ServerFeatures, images: Sequence[PageImage] = ()
 ) -> list[Message]:
     """Return the messages of a request. Images follow the text, each after the marker of its page."""
-    if not features.has_system:
+    if not features.supports_system_role:
         return [{"role": "user", "content": with_images(f"{system_text}\n\n{user_text}", images)}, *rounds]
     user_message = {"role": "user", "content": with_images(user_text, images)}
     return [{"role": "system", "content": system_text}, user_message, *rounds]

@@ -1,9 +1,10 @@
 """Features of a model server: the parts of the chat completions API that it supports.
 
-Each part of a request that some servers reject has a fallback. The first request uses the best; after a rejection, the
-server's error message decides on the fallback. The result is kept for a while in this process and, for other processes,
-in Redis: a server that is updated may support more than before. A schema that the server refuses is remembered on its
-own. So rejected requests are made once for a server and once for a schema, and not for each document.
+Each part of a request that some servers reject has a fallback. The first request uses the best options; after a
+rejection, the server's error message determines the fallback. The result is cached in this process and, for other
+processes, in Redis. It expires, because an updated server may support more than before. Fallbacks for a schema that the
+server refuses are stored separately. So requests are rejected once for a server and once for a schema, not once for
+each document.
 """
 
 import hashlib
@@ -33,45 +34,45 @@ class JsonMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFeatures:
-    form: JsonMode = JsonMode.STRICT
-    has_temperature: bool = True
-    has_system: bool = True
-    limit: str = "max_tokens"
+    json_mode: JsonMode = JsonMode.STRICT
+    supports_temperature: bool = True
+    supports_system_role: bool = True
+    max_tokens_parameter: str = "max_tokens"
 
-    def after(self, message: str) -> "ServerFeatures | None":
-        """Return the fallback for a rejection with this message, in lower case. None if there is none."""
+    def next_fallback(self, message: str) -> "ServerFeatures | None":
+        """Return the fallback for a rejection, or None. `message`: the error message in lower case."""
         return next(self.fallbacks(message), None)
 
     def fallbacks(self, message: str) -> Iterator["ServerFeatures"]:
         """Yield the fallbacks that a message suggests, in the order in which they are tried."""
-        if self.limit == "max_tokens" and "max_completion_tokens" in message:
-            yield replace(self, limit="max_completion_tokens")
-        if self.has_temperature and "temperature" in message:
-            yield replace(self, has_temperature=False)
-        if self.has_system and NO_SYSTEM_ROLE.search(message):
-            yield replace(self, has_system=False)
-        if self.form is not JsonMode.TEXT and NO_JSON_MODE.search(message):
-            yield replace(self, form=FALLBACKS[self.form])
+        if self.max_tokens_parameter == "max_tokens" and "max_completion_tokens" in message:
+            yield replace(self, max_tokens_parameter="max_completion_tokens")
+        if self.supports_temperature and "temperature" in message:
+            yield replace(self, supports_temperature=False)
+        if self.supports_system_role and NO_SYSTEM_ROLE.search(message):
+            yield replace(self, supports_system_role=False)
+        if self.json_mode is not JsonMode.TEXT and NO_JSON_MODE.search(message):
+            yield replace(self, json_mode=FALLBACKS[self.json_mode])
 
     def scope_of(self, message: str, *, sent: str) -> "Scope":
-        """Return the scope of a message: the server, its schema support, or the document. `sent`: the text that was
-        sent. A message that only repeats it is about the document."""
-        if self.after(message) in list(self.fallbacks(sent.lower())):
+        """Return the scope of a rejection. `sent`: the document and prompt that were sent. If they suggest the same
+        fallback as the message, the message may only quote them, and other documents are not affected."""
+        if self.next_fallback(message) in list(self.fallbacks(sent.lower())):
             return Scope.DOCUMENT
-        has_schema = self.form in (JsonMode.STRICT, JsonMode.JSON_SCHEMA)
+        has_schema = self.json_mode in (JsonMode.STRICT, JsonMode.JSON_SCHEMA)
         return Scope.SCHEMA if has_schema and BAD_SCHEMA.search(message) else Scope.SERVER
 
 
 class Scope(StrEnum):
-    """What shares a rejection: all requests, those with the same schema, or those with the same document."""
+    """Requests that a rejection applies to: all, those with the same schema, or those for the same document."""
 
     SERVER = "server"
     SCHEMA = "schema"
     DOCUMENT = "document"
 
 
-FORMS = list(JsonMode)
-FALLBACKS = dict(pairwise(FORMS))
+JSON_MODES = list(JsonMode)
+FALLBACKS = dict(pairwise(JSON_MODES))
 NO_JSON_MODE = re.compile(
     r"response_format|json_object|json_schema|json mode|structured output|guided|grammar|\bstrict\b"
 )
@@ -85,88 +86,96 @@ BAD_SCHEMA = re.compile(
 class Negotiation:
     """The features for one request: the best that are known to work, and after each rejection the next fallback.
 
-    `form`: the best form that fits the request. `schema`: the digest of its schema, "" for a request without one.
+    `json_mode`: the best mode that fits the request. `schema`: the digest of its schema, "" for a request without one.
     `of_document`: features that an earlier request for this document fell back to.
     """
 
     def __init__(
-        self, base_url: str, model: str, *, form: JsonMode, schema: str, of_document: ServerFeatures | None
+        self, base_url: str, model: str, *, json_mode: JsonMode, schema: str, of_document: ServerFeatures | None
     ) -> None:
         self.server = (base_url, model)
         self.schema = schema
-        self.stored = recall(*self.server)
-        self.lasting = self.stored or ServerFeatures()
+        self.stored = load(*self.server)
+        self.of_server = self.stored or ServerFeatures()
         self.of_document = of_document
-        features = of_document or self.lasting
-        of_schema = recall(*self.server, schema=schema) if schema else None
-        forms = [features.form, form, *([of_schema.form] if of_schema else [])]
-        self.features = replace(features, form=max(forms, key=FORMS.index))
+        features = of_document or self.of_server
+        of_schema = load(*self.server, schema=schema) if schema else None
+        modes = [features.json_mode, json_mode, *([of_schema.json_mode] if of_schema else [])]
+        self.features = replace(features, json_mode=max(modes, key=JSON_MODES.index))
 
     def fall_back(self, message: str, *, sent: str) -> bool:
         """Take the next fallback. Return whether there is one."""
-        following = self.features.after(message)
-        if following is None:
+        fallback = self.features.next_fallback(message)
+        if fallback is None:
             return False
         scope = self.features.scope_of(message, sent=sent)
-        has_new_form = following.form is not self.features.form
-        # A form that was only reached because of the schema is no evidence about the others.
-        is_reached = self.features.form is JsonMode.JSON_OBJECT and self.lasting.form is not JsonMode.JSON_OBJECT
+        has_new_mode = fallback.json_mode is not self.features.json_mode
+        # If only this schema forced the fallback to json_object, a further rejection says nothing about other schemas.
+        is_forced_by_schema = (
+            self.features.json_mode is JsonMode.JSON_OBJECT and self.of_server.json_mode is not JsonMode.JSON_OBJECT
+        )
         if scope is Scope.DOCUMENT:
-            self.of_document = following
-        elif scope is Scope.SCHEMA or (has_new_form and is_reached):
-            remember(*self.server, following, schema=self.schema)
+            self.of_document = fallback
+        elif scope is Scope.SCHEMA or (has_new_mode and is_forced_by_schema):
+            store(*self.server, fallback, schema=self.schema)
         else:
-            self.lasting = replace(following, form=following.form if has_new_form else self.lasting.form)
-        self.features = following
+            mode = fallback.json_mode if has_new_mode else self.of_server.json_mode
+            self.of_server = replace(fallback, json_mode=mode)
+        self.features = fallback
         return True
 
     def settle(self) -> None:
-        """Remember the features of a request that was accepted."""
+        """Store the features of the server after it accepted the request."""
         if self.of_document:
             self.of_document = self.features
-        if self.lasting != self.stored:
-            remember(*self.server, self.lasting)
+        if self.of_server != self.stored:
+            store(*self.server, self.of_server)
 
 
-# ---- Memory ---------------------------------------------------------------------------------------------------------
-known: dict[str, tuple[ServerFeatures | None, float]] = {}  # with the time until which they are valid
-MAX_KNOWN = 2_000  # schemas of rules, and of the pieces and corrections that are made of them
+# ---- Storage --------------------------------------------------------------------------------------------------------
+local_cache: dict[str, tuple[ServerFeatures, float]] = {}  # with the monotonic time at which they expire
+MAX_CACHED = 2_000  # mostly schemas: of rules, and those derived from them for document pieces and corrections
 
 
-def recall(base_url: str, model: str, *, schema: str = "") -> ServerFeatures | None:
+def load(base_url: str, model: str, *, schema: str = "") -> ServerFeatures | None:
     """Return the features of a server for a model, or with the digest of a schema those for requests with it. None if
-    none are known, or Redis is unavailable."""
+    the process knows none and Redis has none or is unavailable.
+
+    A missing value is not cached, because another process may store one at any time.
+    """
     name = key_of(base_url, model, schema)
-    features, until = known.get(name, (None, 0.0))
-    if time.monotonic() < until:
+    features, expires = local_cache.get(name, (None, 0.0))
+    if time.monotonic() < expires:
         return features
-    features = from_redis(name)
-    keep(name, features)
+    features = load_from_redis(name)
+    if features:
+        cache_locally(name, features)
     return features
 
 
-def remember(base_url: str, model: str, features: ServerFeatures, *, schema: str = "") -> None:
+def store(base_url: str, model: str, features: ServerFeatures, *, schema: str = "") -> None:
+    """Cache features in this process and, if Redis is available, for other processes."""
     name = key_of(base_url, model, schema)
-    keep(name, features)
+    cache_locally(name, features)
     with suppress(runstate.Unavailable):
         runstate.put_shared(name, json.dumps(asdict(features)), seconds=KEEP_SECONDS)
 
 
-def keep(name: str, features: ServerFeatures | None) -> None:
-    if len(known) >= MAX_KNOWN:
-        known.clear()
-    known[name] = (features, time.monotonic() + KEEP_SECONDS)
+def cache_locally(name: str, features: ServerFeatures) -> None:
+    if len(local_cache) >= MAX_CACHED:
+        local_cache.clear()
+    local_cache[name] = (features, time.monotonic() + KEEP_SECONDS)
 
 
-def from_redis(name: str) -> ServerFeatures | None:
+def load_from_redis(name: str) -> ServerFeatures | None:
     try:
-        return read(json.loads(runstate.get_shared(name) or "{}"))
-    except (runstate.Unavailable, ValueError, TypeError, KeyError):  # also a note of another release
+        return parsed(json.loads(runstate.get_shared(name) or "{}"))
+    except (runstate.Unavailable, ValueError, TypeError, KeyError):  # also for a value written by another release
         return None
 
 
-def read(facts: dict[str, Any]) -> ServerFeatures | None:
-    return ServerFeatures(**(facts | {"form": JsonMode(facts["form"])})) if facts else None
+def parsed(fields: dict[str, Any]) -> ServerFeatures | None:
+    return ServerFeatures(**(fields | {"json_mode": JsonMode(fields["json_mode"])})) if fields else None
 
 
 def key_of(base_url: str, model: str, schema: str = "") -> str:

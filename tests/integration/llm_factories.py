@@ -39,7 +39,7 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
 
 
 def forget(models: ModelServer) -> None:
-    server_features.known.clear()
+    server_features.local_cache.clear()
     with suppress(RedisError):
         valkey().delete(features_key(models))
 

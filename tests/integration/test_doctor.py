@@ -546,9 +546,9 @@ def test_it_reports_which_schemas_a_model_server_accepts(change: Callable[..., N
     change(etl_llm_base_url=url, etl_llm_model="one")
     assert "which JSON mode it supports" in examine(peers.SUBJECT, "model")[1]
 
-    server_features.remember(str(url), "one", ServerFeatures())
+    server_features.store(str(url), "one", ServerFeatures())
     assert "It enforces the schemas of rules" in examine(peers.SUBJECT, "model")[1]
-    server_features.remember(str(url), "one", ServerFeatures(form=JsonMode.JSON_OBJECT))
+    server_features.store(str(url), "one", ServerFeatures(json_mode=JsonMode.JSON_OBJECT))
     assert "json_object" in examine(peers.SUBJECT, "model")[1]
 
 

@@ -228,10 +228,28 @@ def test_it_remembers_the_accepted_response_format(models: ModelServer) -> None:
     process()
     assert forms(models) == ["json_object"]
 
-    server_features.known.clear()  # like another process, which shares only Redis
+    server_features.local_cache.clear()  # like another process, which shares only Redis
     process()
     assert forms(models) == ["json_object", "json_object"]
     assert 0 < valkey().ttl(features_key(models)) <= server_features.KEEP_SECONDS
+
+
+@pytest.mark.parametrize("message", ["'json_schema' is not supported", "Invalid schema for response_format 'answer'"])
+def test_it_uses_features_that_another_process_learned_later(models: ModelServer, message: str) -> None:
+    """A process that found nothing in Redis would otherwise repeat the rejections for hours (B15)."""
+    models.will(problem(503, "Too busy."))
+    failure(LlmUnavailable)
+    cache_of_this_process = dict(server_features.local_cache)
+    server_features.local_cache.clear()  # like another process
+    models.always(picky("json_object", message=message))
+    process()
+    server_features.local_cache.clear()
+    server_features.local_cache.update(cache_of_this_process)
+    models.requests.clear()
+
+    process()
+
+    assert forms(models) == ["json_object"]
 
 
 def test_it_works_without_redis(models: ModelServer, settings: Any) -> None:
@@ -247,8 +265,16 @@ def test_it_works_without_redis(models: ModelServer, settings: Any) -> None:
     assert forms(models) == ["strict", "json_schema", "json_schema"]
 
 
-def test_it_ignores_formats_remembered_by_other_releases(models: ModelServer) -> None:
-    valkey().set(features_key(models), '{"form": "telepathy"}')
+@pytest.mark.parametrize(
+    "stored",
+    [
+        '{"json_mode": "telepathy"}',
+        '{"json_mode": "json_object", "supports_telepathy": true}',
+        '{"form": "json_object", "has_temperature": true, "has_system": true, "limit": "max_tokens"}',
+    ],
+)
+def test_it_ignores_features_stored_by_other_releases(models: ModelServer, stored: str) -> None:
+    valkey().set(features_key(models), stored)
     models.will(gives(GOOD))
 
     assert process().data == GOOD
@@ -322,7 +348,7 @@ def test_an_error_that_quotes_the_document_does_not_affect_other_documents(model
 
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
     assert models.requests[-1].messages[0]["role"] == "system"
-    server_features.known.clear()  # like another process
+    server_features.local_cache.clear()  # like another process
     process()
     assert models.requests[-1].body.keys() == {"model", "messages", "temperature", "response_format"}
 

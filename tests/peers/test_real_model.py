@@ -90,7 +90,7 @@ def configured(address: str, settings: Any) -> None:
         "etl_llm_max_tokens": 100,
     }
     settings.SLUICE = settings.SLUICE.model_copy(update=values)
-    server_features.known.clear()
+    server_features.local_cache.clear()
 
 
 def context_of(**changes: Any) -> StageContext:
@@ -151,13 +151,13 @@ def test_it_refuses_unknown_response_formats() -> None:
     """B15: its error message is recognized."""
     context = context_of()
     model = Model(rule_of({"type": "object"}), context=context)
-    request = model.request(question_of({"type": "object"}), [], ServerFeatures(form=JsonMode.JSON_SCHEMA))
+    request = model.request(question_of({"type": "object"}), [], ServerFeatures(json_mode=JsonMode.JSON_SCHEMA))
 
     with pytest.raises(rejections.RequestRejected) as caught:
         client.call(ModelEndpoint.configured(), request, context=context)
 
-    following = ServerFeatures(form=JsonMode.JSON_SCHEMA).after(caught.value.message)
-    assert following == ServerFeatures(form=JsonMode.JSON_OBJECT)
+    fallback = ServerFeatures(json_mode=JsonMode.JSON_SCHEMA).next_fallback(caught.value.message)
+    assert fallback == ServerFeatures(json_mode=JsonMode.JSON_OBJECT)
 
 
 def test_it_reports_a_too_long_prompt() -> None:

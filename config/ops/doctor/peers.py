@@ -51,8 +51,10 @@ STRUCTURED_OUTPUT = {
 
 def structured_output(env: Environment) -> str:
     """Describe the server features that workers have detected."""
-    known = server_features.recall(str(env.etl_llm_base_url), env.etl_llm_model)
-    return STRUCTURED_OUTPUT[known.form] if known else "The next document will determine which JSON mode it supports."
+    known = server_features.load(str(env.etl_llm_base_url), env.etl_llm_model)
+    return (
+        STRUCTURED_OUTPUT[known.json_mode] if known else "The next document will determine which JSON mode it supports."
+    )
 
 
 def check_ocr(env: Environment) -> Finding:

@@ -1,4 +1,4 @@
-"""Places of citations on the pages: the boxes of the lines that a row of the text was read from.
+"""Bounding boxes of citations on the pages: of the lines that a row of the text was read from.
 
 The text is Markdown: cells of several lines are joined, and columns are in another order than on the page. So each line
 of a page is assigned to the row with most of its words. A row gives each of its words to one line only: of equal lines,
@@ -60,37 +60,37 @@ class Boxes:
 
 
 class FreeWords:
-    """The words of rows that no line has taken yet."""
+    """The words of rows that are not assigned to a line yet."""
 
     def __init__(self, rows: dict[int, Counter[str]]) -> None:
-        self.left = rows
+        self.remaining = rows
         self.rows_with: defaultdict[str, dict[int, None]] = defaultdict(dict)  # in the order of the text
         for row, words in rows.items():
             for word in words:
                 self.rows_with[word][row] = None
 
     def best(self, cells: list[Counter[str]]) -> int | None:
-        """Return the row with most words of those cells that it has, the first one of equal rows, or None."""
+        """Return the row that has the cells with the most words, the first one of equal rows, or None."""
         options = sorted({row for words in cells for row in self.likely(words)})
         scores = {row: sum(words.total() for words in cells if self.has(row, words)) for row in options}
         best = max(scores, key=lambda row: scores[row], default=None)
         return best if best is not None and scores[best] else None
 
     def likely(self, words: Counter[str]) -> Iterable[int]:
-        """Return the first rows with the rarest of some words."""
+        """Return the first rows that have the rarest of the words."""
         options = sorted((rows for word in words if (rows := self.rows_with.get(word))), key=len)
         return islice(options[0], MAX_OPTIONS) if options else ()
 
     def has(self, row: int, words: Counter[str]) -> bool:
-        return (words & self.left[row]).total() >= MIN_SHARE * max(1, words.total())
+        return (words & self.remaining[row]).total() >= MIN_SHARE * max(1, words.total())
 
     def take(self, row: int, words: Counter[str]) -> bool:
-        """Give the words to a line. Return False, and do nothing, if the row does not have them."""
+        """Assign the words to a line. Return False, and do nothing, if the row does not have them."""
         if not self.has(row, words):
             return False
-        self.left[row] -= words
+        self.remaining[row] -= words
         for word in words:
-            if word not in self.left[row]:
+            if word not in self.remaining[row]:
                 self.rows_with[word].pop(row, None)
         return True
 

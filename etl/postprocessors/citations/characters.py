@@ -1,4 +1,4 @@
-"""Characters that mean the same, word bounds, and texts without markup, all with unchanged positions."""
+"""Equivalent characters, word boundaries, and texts without markup. No position in a text changes."""
 
 import html
 import re
@@ -6,7 +6,7 @@ import unicodedata
 
 TAG = re.compile(r"<[a-zA-Z/][^<>\n]{0,300}>")
 CELL_TAG = re.compile(r"</?t([dhr])\b[^<>\n]{0,300}>", re.IGNORECASE)
-RAISED = re.compile(r"<sup>([^<>\n]{0,20})</sup>", re.IGNORECASE)
+SUPERSCRIPT = re.compile(r"<sup>([^<>\n]{0,20})</sup>", re.IGNORECASE)
 ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,5}|#x[\da-fA-F]{1,4});")
 MARKUP = re.compile(r"[*`\\]|~~")
 TILDES = re.compile(r"(?<!\w)~(?=\S)([^~\n]{1,100}?)(?<![\s,;(])~(?![\w~])")  # around a text; one alone means about
@@ -31,7 +31,7 @@ FRACTIONS = {
     "⅝": "0.625",
     "⅞": "0.875",
 }
-UNBOUND = (
+UNSPACED_SCRIPTS = (
     ("\u2e80", "\udfff"),
     ("\uf900", "\U0010ffff"),
     ("\u0e00", "\u0eff"),
@@ -45,15 +45,15 @@ WIDE = 0xFEE0  # from ASCII to its full-width forms
 NUMBER_JOINERS = JOINERS + "/:,"
 
 
-class Alike(dict[int, int]):
-    """A table for `str.translate` to ASCII digits, signs, and spaces. `^` stands for raised digits: footnote marks."""
+class AsciiTable(dict[int, int]):
+    """A table for `str.translate` to ASCII digits, signs, and spaces. `^` stands for a footnote mark."""
 
     def __missing__(self, code: int) -> int:
-        self[code] = made = ord(alike(chr(code)))
+        self[code] = made = ord(to_ascii(chr(code)))
         return made
 
 
-def alike(char: str) -> str:
+def to_ascii(char: str) -> str:
     if char.isdecimal():
         return str(unicodedata.decimal(char))
     if char in MINUSES:
@@ -68,11 +68,11 @@ def alike(char: str) -> str:
 
 
 def is_mark(char: str) -> bool:
-    """Return whether a character is a raised or circled digit, which marks a footnote or an exponent."""
+    """Return whether a character is a superscript or circled digit, which marks a footnote or an exponent."""
     return unicodedata.category(char) == "No" and unicodedata.decomposition(char).startswith(("<super>", "<circle>"))
 
 
-ALIKE = Alike()
+ASCII_TABLE = AsciiTable()
 
 
 def blank_tags(text: str) -> str:
@@ -84,13 +84,13 @@ def prepared(text: str, filler: str = " ") -> str:
     """Return a text for the search of numbers and dates: no tags, no footnotes, ASCII digits and signs."""
     if "<" in text:
         text = CELL_TAG.sub(lambda tag: " " * (len(tag.group()) - 1) + ("\n" if tag[1] in "rR" else "|"), text)
-        text = RAISED.sub(lambda mark: raised(mark[1]).ljust(len(mark.group()), filler), text)
+        text = SUPERSCRIPT.sub(lambda mark: superscript_marks(mark[1]).ljust(len(mark.group()), filler), text)
         text = TAG.sub(lambda tag: filler * len(tag.group()), text)
     if "[^" in text:
         text = FOOTNOTE.sub(blank, text)
     if "&" in text:
         text = ENTITY.sub(lambda entity: plain_entity(entity, filler), text)
-    return text.translate(ALIKE)
+    return text.translate(ASCII_TABLE)
 
 
 def without_markup(text: str) -> str:
@@ -99,8 +99,8 @@ def without_markup(text: str) -> str:
     return TILDES.sub(lambda marked: f"{FILLER}{marked[1]}{FILLER}", text) if "~" in text else text
 
 
-def raised(text: str) -> str:
-    """Return footnote marks: two for two digits, which can be cents."""
+def superscript_marks(text: str) -> str:
+    """Return a footnote mark for each superscript digit, and at least one. Two can be cents."""
     return "^" * max(1, sum(map(str.isdecimal, text)))
 
 
@@ -124,7 +124,7 @@ def is_wordlike(char: str) -> bool:
 
 def has_no_bounds(char: str) -> bool:
     """Return whether a character belongs to a script without spaces between words: of East and Southeast Asia."""
-    return any(first <= char <= last for first, last in UNBOUND)
+    return any(first <= char <= last for first, last in UNSPACED_SCRIPTS)
 
 
 def joins(before: str, after: str) -> bool:

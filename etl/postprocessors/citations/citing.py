@@ -16,7 +16,7 @@ from etl.postprocessors.citations.index import Index, Place, Span
 from etl.postprocessors.citations.levels import AMBIGUOUS, IMAGE, NORMALIZED, NOT_FOUND, QUOTE, RANK
 from etl.postprocessors.citations.quotes import quote_around
 from etl.postprocessors.citations.rows import Rows, rows_of
-from etl.postprocessors.citations.values import Citing, Claim, Finder, claims_in, day_of, literal
+from etl.postprocessors.citations.values import Citation, Claim, Finder, claims_in, day_of, literal
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.schemas import Guide, Schema
 from etl.postprocessors.strategies.base import StrategyResult
@@ -32,26 +32,26 @@ def cite(
 ) -> list[dict[str, Any]]:
     """Return the citations of a result, in the order of its values. Warns about unsupported values and evidence.
 
-    `lines`: those of the pages, for the places of the citations.
+    `lines`: the lines of each page with their boxes, for the boxes of the citations.
     """
     index = Index(text)
     context.check()
     claims = prepared_claims(found, schema, index, context)
     rows = Rows(index, rows_of(claims, index))
     context.check()
-    citings = []
+    citations = []
     for claim in claims:
         context.check()
-        if citing := decide(claim, rows):
-            citings.append(citing)
-    columns.settle(citings, index, context)
-    mixed_rows.settle(citings, index)
-    settle_repeats(citings, rows)
-    computed.find(citings)
-    citings = [by_image(citing, found) for citing in citings]
-    warn(claims, citings, context, is_seen=bool(found.seen))
+        if citation := decide(claim, rows):
+            citations.append(citation)
+    columns.downgrade(citations, index, context)
+    mixed_rows.downgrade(citations, index)
+    downgrade_repeats(citations, rows)
+    computed.mark(citations)
+    citations = [by_image(citation, found) for citation in citations]
+    warn(claims, citations, context, is_seen=bool(found.seen))
     boxes = Boxes(lines, index)
-    return [as_dict(citing, index, boxes) for citing in citings]
+    return [as_dict(citation, index, boxes) for citation in citations]
 
 
 def prepared_claims(found: StrategyResult, schema: Schema, index: Index, context: StageContext) -> list[Claim]:
@@ -86,27 +86,27 @@ class Guides:
 
 
 # ---- Decisions ------------------------------------------------------------------------------------------------------
-def decide(claim: Claim, rows: Rows) -> Citing | None:
+def decide(claim: Claim, rows: Rows) -> Citation | None:
     """Return the citation of a value, or None for a boolean or enum value without a quote."""
     if claim.is_choice:
         return of_choice(claim, rows)
-    citing = by_row(claim, rows) or by_quote(claim, rows) or by_page_break(claim, rows) or elsewhere(claim, rows)
-    if citing and citing.place:
-        rows.used[citing.place.start] = claim.path
-    if citing is None and claim.is_free_text and claim.quotes:
+    citation = by_row(claim, rows) or by_quote(claim, rows) or by_page_break(claim, rows) or elsewhere(claim, rows)
+    if citation and citation.place:
+        rows.used[citation.place.start] = claim.path
+    if citation is None and claim.is_free_text and claim.quotes:
         return quoted(claim, rows.index)
-    return citing or Citing(claim=claim, match=NOT_FOUND)
+    return citation or Citation(claim=claim, match=NOT_FOUND)
 
 
-def elsewhere(claim: Claim, rows: Rows) -> Citing | None:
+def elsewhere(claim: Claim, rows: Rows) -> Citation | None:
     """Cite a value outside the model's quote and the row of its item. A number of an item is not searched for there
-    if it has a quote, because small numbers are everywhere."""
+    if it has a quote, because small numbers occur everywhere."""
     if claim.is_confined:
         return None
-    citing = by_value(claim, rows)
-    if citing and is_contradicted(claim, rows):
-        citing.match = AMBIGUOUS
-    return citing
+    citation = by_value(claim, rows)
+    if citation and is_contradicted(claim, rows):
+        citation.match = AMBIGUOUS
+    return citation
 
 
 def is_contradicted(claim: Claim, rows: Rows) -> bool:
@@ -117,12 +117,12 @@ def is_contradicted(claim: Claim, rows: Rows) -> bool:
     return bool(claim.quotes) and not is_text
 
 
-def quoted(claim: Claim, index: Index) -> Citing:
+def quoted(claim: Claim, index: Index) -> Citation:
     span = claim.quotes[0]
-    return Citing(claim=claim, match=QUOTE, quote=span, page=index.text.page_at(span[0]))
+    return Citation(claim=claim, match=QUOTE, quote=span, page=index.text.page_at(span[0]))
 
 
-def of_choice(claim: Claim, rows: Rows) -> Citing | None:
+def of_choice(claim: Claim, rows: Rows) -> Citation | None:
     if claim.quotes:
         row = rows.by_item.get(claim.item)
         own = [span for span in claim.quotes if rows.index.row_of(span[0]) == row]
@@ -134,7 +134,7 @@ def of_choice(claim: Claim, rows: Rows) -> Citing | None:
     return cited(claim, place, rows.index, match=QUOTE) if place else None
 
 
-def by_row(claim: Claim, rows: Rows) -> Citing | None:
+def by_row(claim: Claim, rows: Rows) -> Citation | None:
     """Cite a value in the row of its item, or near it. A number with a quote is in its row or the quote's."""
     places = rows.near(claim)
     if claim.is_confined:
@@ -146,7 +146,7 @@ def by_row(claim: Claim, rows: Rows) -> Citing | None:
     return None
 
 
-def by_quote(claim: Claim, rows: Rows) -> Citing | None:
+def by_quote(claim: Claim, rows: Rows) -> Citation | None:
     """Cite a value in the model's quote."""
     options = [(place, span) for span in claim.quotes for place in claim.places_in(span)]
     if not options:
@@ -156,7 +156,7 @@ def by_quote(claim: Claim, rows: Rows) -> Citing | None:
     return cited(claim, place, rows.index, quote=span, match=match)
 
 
-def by_page_break(claim: Claim, rows: Rows) -> Citing | None:
+def by_page_break(claim: Claim, rows: Rows) -> Citation | None:
     """Cite a text that continues after a page break, by the model's quote."""
     if type(claim.value) is not str or claim.evidence is None or not claim.quotes:
         return None
@@ -169,24 +169,24 @@ def by_page_break(claim: Claim, rows: Rows) -> Citing | None:
     return cited(claim, Place(start=start, end=end, match=AMBIGUOUS if is_cut else NORMALIZED), rows.index, quote=span)
 
 
-def settle_repeats(citings: Iterable[Citing], rows: Rows) -> None:
-    """Downgrade the values of an item whose row proves an earlier item of its list: a row is one item."""
+def downgrade_repeats(citations: Iterable[Citation], rows: Rows) -> None:
+    """Downgrade the values of an item that are already cited for an earlier item of its list: a row is one item."""
     first: dict[tuple[str, int], str] = {}
-    for citing in citings:
-        item, place = citing.claim.item, citing.place
+    for citation in citations:
+        item, place = citation.claim.item, citation.place
         if place and rows.by_item.get(item) == rows.index.row_of(place.start):
-            owner = first.setdefault((citing.claim.path, place.start), item)
-            if owner != item and RANK[citing.match] <= RANK[NORMALIZED]:
-                citing.match = AMBIGUOUS
+            owner = first.setdefault((citation.claim.path, place.start), item)
+            if owner != item and RANK[citation.match] <= RANK[NORMALIZED]:
+                citation.match = AMBIGUOUS
 
 
-def by_image(citing: Citing, found: StrategyResult) -> Citing:
-    """Cite the page that the model names for a value that is not in the text, if it has seen the page."""
-    page = citing.claim.evidence.page if citing.claim.evidence else 0
-    first, last = found.places.get(citing.claim.pointer, (page, page))
-    if citing.match != NOT_FOUND or page not in found.seen or not first <= page <= last:
-        return citing
-    return Citing(claim=citing.claim, match=IMAGE, page=page)
+def by_image(citation: Citation, found: StrategyResult) -> Citation:
+    """Cite the page that the model names for a value that is not in the text, if it was sent the image of that page."""
+    page = citation.claim.evidence.page if citation.claim.evidence else 0
+    first, last = found.places.get(citation.claim.pointer, (page, page))
+    if citation.match != NOT_FOUND or page not in found.seen or not first <= page <= last:
+        return citation
+    return Citation(claim=citation.claim, match=IMAGE, page=page)
 
 
 def likely(claim: Claim) -> list[Place]:
@@ -194,7 +194,7 @@ def likely(claim: Claim) -> list[Place]:
     return claim.places[first : min(last, first + MAX_OPTIONS)]
 
 
-def by_value(claim: Claim, rows: Rows) -> Citing | None:
+def by_value(claim: Claim, rows: Rows) -> Citation | None:
     """Cite a value without a valid quote, if its place is certain."""
     options = likely(claim)
     if not options:
@@ -211,34 +211,40 @@ def by_value(claim: Claim, rows: Rows) -> Citing | None:
         if choice and len({rows.index.row_of(place.start) for place in choice}) == 1:
             return cited(claim, choice[0], rows.index)
     pages = {rows.index.text.page_at(place.start) for place in options}
-    return Citing(claim=claim, match=AMBIGUOUS, page=pages.pop() if len(pages) == 1 else None)
+    return Citation(claim=claim, match=AMBIGUOUS, page=pages.pop() if len(pages) == 1 else None)
 
 
-def cited(claim: Claim, place: Place, index: Index, *, quote: Span | None = None, match: str = "") -> Citing:
+def cited(claim: Claim, place: Place, index: Index, *, quote: Span | None = None, match: str = "") -> Citation:
     page = index.text.page_at(place.start)
-    return Citing(claim=claim, match=match or place.match, place=place, quote=quote, page=page)
+    return Citation(claim=claim, match=match or place.match, place=place, quote=quote, page=page)
 
 
 # ---- Output ---------------------------------------------------------------------------------------------------------
-def as_dict(citing: Citing, index: Index, boxes: Boxes) -> dict[str, Any]:
-    quote = quote_around(index, citing.place, citing.quote)
-    span = (citing.place.start, citing.place.end) if citing.place else citing.quote
-    bbox = boxes.find(span, citing.page) if span and citing.page else None
-    return {"pointer": citing.claim.pointer, "page": citing.page, "bbox": bbox, "quote": quote, "match": citing.match}
+def as_dict(citation: Citation, index: Index, boxes: Boxes) -> dict[str, Any]:
+    quote = quote_around(index, citation.place, citation.quote)
+    span = (citation.place.start, citation.place.end) if citation.place else citation.quote
+    bbox = boxes.find(span, citation.page) if span and citation.page else None
+    return {
+        "pointer": citation.claim.pointer,
+        "page": citation.page,
+        "bbox": bbox,
+        "quote": quote,
+        "match": citation.match,
+    }
 
 
-def is_unverified(citing: Citing) -> bool:
-    return bool(citing.claim.evidence) and citing.quote is None
+def is_unverified(citation: Citation) -> bool:
+    return bool(citation.claim.evidence) and citation.quote is None
 
 
-def warn(claims: Iterable[Claim], citings: list[Citing], context: StageContext, *, is_seen: bool) -> None:
-    decided = {citing.claim.pointer for citing in citings}
-    dropped = sum(map(is_unverified, citings))
+def warn(claims: Iterable[Claim], citations: list[Citation], context: StageContext, *, is_seen: bool) -> None:
+    decided = {citation.claim.pointer for citation in citations}
+    dropped = sum(map(is_unverified, citations))
     dropped += sum(bool(claim.evidence) and claim.pointer not in decided for claim in claims)
     if dropped and not is_seen:
         detail = f"The model's evidence for {dropped} values was not found in the document and is omitted."
         context.warn("citation_unverified", detail)
-    missing = [citing.claim.pointer for citing in citings if citing.match == NOT_FOUND]
+    missing = [citation.claim.pointer for citation in citations if citation.match == NOT_FOUND]
     if missing:
         named = ", ".join(pointer[:MAX_POINTER] or "the whole" for pointer in missing[:MAX_NAMED])
         more = len(missing) - MAX_NAMED

@@ -1,4 +1,4 @@
-"""Columns: whether a number in a row is the one that a value's field means."""
+"""Columns of cited values: whether the cited number is the one in its row that the field means."""
 
 import re
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Place
 from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, RANK
 from etl.postprocessors.citations.page_numbers import NAMES
-from etl.postprocessors.citations.values import Citing, Claim
+from etl.postprocessors.citations.values import Citation, Claim
 
 Column = tuple[str, int]
 MAJORITY = 0.6
@@ -25,66 +25,72 @@ CARRIED_NAMES = frozenset(("carried", "brought", "forward", "übertrag", "report
 NAME = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+(?![a-z])")
 
 
-def settle(citings: list[Citing], index: Index, context: StageContext) -> None:
+def downgrade(citations: list[Citation], index: Index, context: StageContext) -> None:
     """Downgrade values whose column is another one than that of their field in the other rows, and numbers in quotes
     with several numbers, unless the column or a label shows which is meant."""
-    placed = [each for each in citings if each.place and RANK[each.match] <= RANK[NORMALIZED]]
+    placed = [each for each in citations if each.place and RANK[each.match] <= RANK[NORMALIZED]]
     usual = usual_columns(placed, index)
-    for citing in placed:
+    for citation in placed:
         context.check()
-        named = named_column(citing, index)
-        expected, votes = (named, MIN_TO_REFUTE) if named else usual.get(citing.claim.path, (None, 0))
-        column = moved(citing, expected, index) if expected else None
-        if is_carried(citing, index) or is_other_of_label(citing, index):
-            citing.match = AMBIGUOUS
+        named = named_column(citation, index)
+        expected, votes = (named, MIN_TO_REFUTE) if named else usual.get(citation.claim.path, (None, 0))
+        column = move_to_column(citation, expected, index) if expected else None
+        if is_carried(citation, index) or has_label_of_others(citation, index):
+            citation.match = AMBIGUOUS
         if expected and column == expected:
             continue
         is_refuted = expected and column and column[0] == expected[0] and votes >= MIN_TO_REFUTE
-        if is_refuted or is_one_of_many(citing, index):
-            citing.match = AMBIGUOUS
+        if is_refuted or is_one_of_many(citation, index):
+            citation.match = AMBIGUOUS
 
 
-def named_column(citing: Citing, index: Index) -> Column | None:
+def named_column(citation: Citation, index: Index) -> Column | None:
     """Return the column whose head is the name of a number's field, if there is one."""
-    if citing.claim.number is None or citing.place is None:
+    if citation.claim.number is None or citation.place is None:
         return None
-    head, name = index.head_of(index.row_of(citing.place.start)), " ".join(names_of(citing.claim.path))
+    head, name = index.head_of(index.row_of(citation.place.start)), " ".join(names_of(citation.claim.path))
     return ("cell", head.index(name)) if head.count(name) == 1 else None
 
 
-def is_carried(citing: Citing, index: Index) -> bool:
-    """Return whether a number is in a row that is carried from page to page, but its field is not named so."""
-    if citing.claim.item or citing.claim.number is None or citing.place is None:
+def is_carried(citation: Citation, index: Index) -> bool:
+    """Return whether a number is in a row with an amount carried forward, but the name of its field does not say so."""
+    if citation.claim.item or citation.claim.number is None or citation.place is None:
         return False
-    start, end = index.row_span(index.row_of(citing.place.start))
-    return bool(CARRIED.search(index.content, start, end)) and not CARRIED_NAMES & set(names_of(citing.claim.path))
+    start, end = index.row_span(index.row_of(citation.place.start))
+    return bool(CARRIED.search(index.content, start, end)) and not CARRIED_NAMES & set(names_of(citation.claim.path))
 
 
-def is_other_of_label(citing: Citing, index: Index) -> bool:
-    """Return whether the text before a number outside of lists is before another number too, and the schema does not
+def has_label_of_others(citation: Citation, index: Index) -> bool:
+    """Return whether the label of a number outside of lists is also before another number, and the schema does not
     choose this one by `x-merge`."""
-    if citing.claim.item or citing.claim.number is None or citing.place is None:
+    if citation.claim.item or citation.claim.number is None or citation.place is None:
         return False
-    place = citing.place
+    place = citation.place
     start, _ = index.row_span(index.row_of(place.start))
     label = index.content[start : place.start]
     if len(re.findall(r"[^\W\d_]", label)) < MIN_LABEL or len(label) > MAX_LABEL:
         return False
-    same = [(at, index.number_from(at + len(label))) for at in islice(index.row_starts(label), MAX_SAME)]
-    others = [at for at, number in same if number and citing.claim.number not in (*number.sure, *number.possible)]
-    if citing.claim.policy == "last":
-        return any(at > start for at in others)
-    if citing.claim.policy == "first":
-        return any(at < start for at in others)
-    return bool(others) and citing.claim.policy != "max"
+    same = [
+        (position, index.number_from(position + len(label))) for position in islice(index.row_starts(label), MAX_SAME)
+    ]
+    others = [
+        position
+        for position, number in same
+        if number and citation.claim.number not in (*number.sure, *number.possible)
+    ]
+    if citation.claim.policy == "last":
+        return any(position > start for position in others)
+    if citation.claim.policy == "first":
+        return any(position < start for position in others)
+    return bool(others) and citation.claim.policy != "max"
 
 
-def usual_columns(placed: list[Citing], index: Index) -> dict[str, tuple[Column, int]]:
+def usual_columns(placed: list[Citation], index: Index) -> dict[str, tuple[Column, int]]:
     """Return the usual column of each path in lists, and the number of values that decided it."""
     counts: defaultdict[str, Counter[Column]] = defaultdict(Counter)
-    for citing in placed:
-        if citing.claim.item and (column := column_of(citing, index)):
-            counts[citing.claim.path][column] += 1
+    for citation in placed:
+        if citation.claim.item and (column := column_of(citation, index)):
+            counts[citation.claim.path][column] += 1
     found = {}
     for path, columns in counts.items():
         column, count = columns.most_common(1)[0]
@@ -93,34 +99,34 @@ def usual_columns(placed: list[Citing], index: Index) -> dict[str, tuple[Column,
     return found
 
 
-def column_of(citing: Citing, index: Index, place: Place | None = None) -> Column | None:
+def column_of(citation: Citation, index: Index, place: Place | None = None) -> Column | None:
     """Return the column of a value. Only numbers have one in rows without cells."""
-    place = place or citing.place
+    place = place or citation.place
     column = index.column_of(place) if place else None
-    return column if column and (column[0] == "cell" or citing.claim.number is not None) else None
+    return column if column and (column[0] == "cell" or citation.claim.number is not None) else None
 
 
-def moved(citing: Citing, expected: Column, index: Index) -> Column | None:
+def move_to_column(citation: Citation, expected: Column, index: Index) -> Column | None:
     """Cite the same value in the usual column of the row, if it is there. Return the column of the citation."""
-    column = column_of(citing, index)
-    if column == expected or citing.place is None:
+    column = column_of(citation, index)
+    if column == expected or citation.place is None:
         return column
-    for other in citing.claim.places_in(index.row_span(index.row_of(citing.place.start))):
-        if column_of(citing, index, other) == expected and other.match != AMBIGUOUS:
-            citing.place, citing.match = other, other.match
+    for other in citation.claim.places_in(index.row_span(index.row_of(citation.place.start))):
+        if column_of(citation, index, other) == expected and other.match != AMBIGUOUS:
+            citation.place, citation.match = other, other.match
             return expected
     return column
 
 
-def is_one_of_many(citing: Citing, index: Index) -> bool:
+def is_one_of_many(citation: Citation, index: Index) -> bool:
     """Return whether the model's quote has other numbers too, and no label shows which of them is meant."""
-    number, place, quote = citing.claim.number, citing.place, citing.quote
+    number, place, quote = citation.claim.number, citation.place, citation.quote
     if number is None or place is None or quote is None:
         return False
     tokens = [each for each in index.numbers_in(quote) if each.sure and not index.is_in_date(each)]
     own = next((each for each in tokens if each.start == place.start), None)
     others = [each for each in tokens if number not in each.sure and (own is None or each.percent == own.percent)]
-    return bool(others) and not has_label(citing.claim, place, index)
+    return bool(others) and not has_label(citation.claim, place, index)
 
 
 def has_label(claim: Claim, place: Place, index: Index) -> bool:

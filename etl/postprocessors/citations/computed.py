@@ -1,4 +1,4 @@
-"""Values that are not in the document, but are sums or numbers of cited values."""
+"""Computed values: not in the document, but the sum or number of cited values."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import TypeVar
 
 from etl.postprocessors.citations.levels import AMBIGUOUS, COMPUTED, NOT_FOUND, RANK
-from etl.postprocessors.citations.values import Citing
+from etl.postprocessors.citations.values import Citation
 
 MAX_SIBLINGS = 8
 SUMMANDS = (2, 3)
@@ -15,54 +15,54 @@ Number = TypeVar("Number", Decimal, int)
 EXACTLY = Context(prec=1_000)
 
 
-def find(citings: list[Citing]) -> None:
+def mark(citations: list[Citation]) -> None:
     """Mark the missing numbers that are the sum of a list's values or of two or three values beside them, or the
     number of a list's items."""
-    missing = [each for each in citings if each.match == NOT_FOUND and each.claim.number is not None]
+    missing = [each for each in citations if each.match == NOT_FOUND and each.claim.number is not None]
     if not missing:
         return
     with localcontext(EXACTLY):
-        sums, counts = of_lists(citings)
-        siblings = by_parent(citings)
-        for citing in missing:
-            number, pointer = citing.claim.number, citing.claim.pointer
+        sums, counts = of_lists(citations)
+        siblings = by_parent(citations)
+        for citation in missing:
+            number, pointer = citation.claim.number, citation.claim.pointer
             if (
                 (number in sums and is_outside(pointer, sums[number]))
                 or is_count(number, pointer, counts)
                 or number in set(of_siblings(siblings.get(pointer.rpartition("/")[0], [])))
             ):
-                citing.match = COMPUTED
+                citation.match = COMPUTED
 
 
-def is_cited(citing: Citing) -> bool:
-    return RANK[citing.match] <= RANK[AMBIGUOUS]
+def is_cited(citation: Citation) -> bool:
+    return RANK[citation.match] <= RANK[AMBIGUOUS]
 
 
-def of_lists(citings: list[Citing]) -> tuple[dict[Decimal, set[str]], dict[int, set[str]]]:
+def of_lists(citations: list[Citation]) -> tuple[dict[Decimal, set[str]], dict[int, set[str]]]:
     """Return the sums of the numbers of lists, and their sizes, with the lists' pointers. Sums count if all of their
     values are cited."""
-    columns: defaultdict[tuple[str, str], list[Citing]] = defaultdict(list)
+    columns: defaultdict[tuple[str, str], list[Citation]] = defaultdict(list)
     items: defaultdict[str, set[str]] = defaultdict(set)
-    for citing in citings:
-        for base, rest, item in lists_of(citing.claim.pointer, citing.claim.path):
-            if citing.claim.number is not None:
-                columns[base, rest].append(citing)
-            if is_cited(citing):
+    for citation in citations:
+        for base, rest, item in lists_of(citation.claim.pointer, citation.claim.path):
+            if citation.claim.number is not None:
+                columns[base, rest].append(citation)
+            if is_cited(citation):
                 items[base].add(item)
     sums = reverse((base, total_of(column)) for (base, _), column in columns.items() if is_summable(column))
     return sums, reverse((base, len(names)) for base, names in items.items() if len(names) > 1)
 
 
-def is_summable(column: list[Citing]) -> bool:
+def is_summable(column: list[Citation]) -> bool:
     return len(column) > 1 and all(map(is_cited, column))
 
 
-def total_of(column: list[Citing]) -> Decimal:
-    return sum((citing.claim.number or Decimal(0) for citing in column), Decimal(0))
+def total_of(column: list[Citation]) -> Decimal:
+    return sum((citation.claim.number or Decimal(0) for citation in column), Decimal(0))
 
 
 def reverse(pairs: Iterable[tuple[str, Number]]) -> dict[Number, set[str]]:
-    """Return the lists of each number."""
+    """Return the pointers of lists by their number."""
     found: defaultdict[Number, set[str]] = defaultdict(set)
     for base, number in pairs:
         found[number].add(base)
@@ -70,11 +70,11 @@ def reverse(pairs: Iterable[tuple[str, Number]]) -> dict[Number, set[str]]:
 
 
 def lists_of(pointer: str, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each list around a value: its pointer, the value's path from there, and the pointer of the item."""
+    """Yield each list that contains a value: its pointer, the value's path from there, and the pointer of the item."""
     tokens, names = pointer.split("/"), path.split("/")
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         if name == "*":
-            yield "/".join(tokens[:place]), "/".join(names[place:]), "/".join(tokens[: place + 1])
+            yield "/".join(tokens[:position]), "/".join(names[position:]), "/".join(tokens[: position + 1])
 
 
 def is_outside(pointer: str, lists: set[str]) -> bool:
@@ -87,12 +87,12 @@ def is_count(number: Decimal | None, pointer: str, counts: dict[int, set[str]]) 
     return is_outside(pointer, counts.get(int(number), set()))
 
 
-def by_parent(citings: list[Citing]) -> dict[str, list[Decimal]]:
+def by_parent(citations: list[Citation]) -> dict[str, list[Decimal]]:
     """Return the cited numbers of each object."""
     found: defaultdict[str, list[Decimal]] = defaultdict(list)
-    for citing in citings:
-        if is_cited(citing) and citing.claim.number is not None:
-            found[citing.claim.pointer.rpartition("/")[0]].append(citing.claim.number)
+    for citation in citations:
+        if is_cited(citation) and citation.claim.number is not None:
+            found[citation.claim.pointer.rpartition("/")[0]].append(citation.claim.number)
     return found
 
 

@@ -62,12 +62,12 @@ class Digits:
 
 @lru_cache(maxsize=20_000)
 def read_digits(core: str) -> Digits | None:
-    """Return the meanings of digits with separators, or None if they are no number, such as `1.2.3`."""
+    """Return the meanings of digits with separators, or None if they are not a number, such as `1.2.3`."""
     is_soft, is_hard = " " in core, "\u00a0" in core
     whole, rest = core, ""
     if spaced := SPACES.search(core):
         last = max(core.rfind(" "), core.rfind("\u00a0"))
-        mark = next((place for place in range(last, len(core)) if core[place] in ".,٫"), len(core))
+        mark = next((position for position in range(last, len(core)) if core[position] in ".,٫"), len(core))
         whole, rest = SPACES.sub("", core[:mark]), core[mark:]
         core = whole + rest
     made = separated(core, is_grouped=bool(spaced))
@@ -85,7 +85,7 @@ def separated(core: str, *, is_grouped: bool) -> Digits | None:
         return Digits(point=value, comma=value, is_code=len(core) > 1 and core[0] == "0")
     kinds, last = set(marks), marks[-1]
     if kinds & {"'", "٬", "٫"}:
-        return exotic(core, kinds)
+        return swiss_or_arabic(core, kinds)
     whole, _, rest = core.rpartition(last)
     if len(kinds) > 1:
         return of_two_marks(whole, rest, last)
@@ -123,7 +123,7 @@ def of_groups(core: str, mark: str) -> Digits | None:
     return single(Decimal(core.replace(mark, "")), COMMA if mark == POINT else POINT, weight=2, groups=mark)
 
 
-def exotic(core: str, kinds: set[str]) -> Digits | None:
+def swiss_or_arabic(core: str, kinds: set[str]) -> Digits | None:
     """Return the meaning of digits with apostrophes (Swiss) or Arabic marks, which have one meaning."""
     groups = "'" if "'" in kinds else "٬"
     mark = next((char for char in (".", ",", "٫") if char in kinds), "")

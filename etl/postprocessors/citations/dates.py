@@ -65,8 +65,11 @@ class DateToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDate:
-    """A date before the document's order of day and month is known. `orders`: day and month, by which of them is
-    first. `is_foreign`: the day is before a month whose name is not English."""
+    """A date whose order of day and month is not decided yet.
+
+    `orders`: its possible days and months, by the part that is first, or by the month if the order is known.
+    `is_foreign`: the day is before a month whose name is not English.
+    """
 
     start: int
     end: int
@@ -77,7 +80,7 @@ class FoundDate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class DateConvention:
     """The notation of a document's dates: the order at `/` and `-`, if known, and the years that it names."""
 
     order: str | None
@@ -88,11 +91,11 @@ def find(text: str, offset: int = 0) -> Iterator[FoundDate]:
     plain = prepared(text)
     for pattern in (YEAR_FIRST, NUMERIC, SHORT, NAMED, MONTH_FIRST, YEAR_MONTH, IDEOGRAPHIC, VIETNAMESE):
         for match in pattern.finditer(plain):
-            if made := found(match, offset):
-                yield made
+            if found := found_date(match, offset):
+                yield found
 
 
-def found(match: re.Match[str], offset: int) -> FoundDate | None:
+def found_date(match: re.Match[str], offset: int) -> FoundDate | None:
     parts = match.groupdict()
     mark, year = parts.get("mark") or "", year_of(parts.get("year") or "")
     if "one" in parts:
@@ -142,11 +145,11 @@ def is_day(day: int, month: int) -> bool:
 
 
 # ---- Meanings -------------------------------------------------------------------------------------------------------
-def habits_of(dates: Iterable[FoundDate], *, language: str) -> Habits:
+def convention_of(dates: Iterable[FoundDate], *, language: str) -> DateConvention:
     votes: Counter[str] = Counter()
     years: list[int] = []
     for each in dates:
-        is_code = each.mark == "-" and len(each.year) == len("24")  # can be a lot, or start with the year
+        is_code = each.mark == "-" and len(each.year) == len("24")  # can be a lot number, or start with the year
         if each.mark in ("/", "-") and len(each.orders) == 1 and not is_code:
             votes.update(each.orders.keys() & {"day", "month"})
         if each.is_foreign and each.year:
@@ -156,35 +159,35 @@ def habits_of(dates: Iterable[FoundDate], *, language: str) -> Habits:
     order = next(iter(votes)) if len(votes) == 1 else None
     if order is None and not votes and language in DAY_FIRST:
         order = "day"
-    return Habits(order=order, years=(min(years), max(years)) if years else None)
+    return DateConvention(order=order, years=(min(years), max(years)) if years else None)
 
 
-def read(each: FoundDate, habits: Habits) -> DateToken:
+def read(each: FoundDate, convention: DateConvention) -> DateToken:
     orders = each.orders
-    if len(orders) > 1 and habits.order in orders:
-        orders = {habits.order: orders[habits.order]}
+    if len(orders) > 1 and convention.order in orders:
+        orders = {convention.order: orders[convention.order]}
     pairs = dict.fromkeys(orders.values())
     is_numeric = bool(each.mark)
     if not each.year:
         [(day, month)] = pairs
         return DateToken(start=each.start, end=each.end, partial=(month, day))
-    days = [day for pair in pairs for year in years_of(each.year, habits) for day in made(year, *pair)]
+    days = [day for pair in pairs for year in years_of(each.year, convention) for day in valid_dates(year, *pair)]
     return DateToken(start=each.start, end=each.end, days=tuple(dict.fromkeys(days)), is_numeric=is_numeric)
 
 
-def years_of(year: str, habits: Habits) -> list[int]:
+def years_of(year: str, convention: DateConvention) -> list[int]:
     """Return the years that two digits can stand for, near those that the document names."""
     if len(year) > len("24"):
         return [int(year)]
     options = [century + int(year) for century in CENTURIES]
-    if habits.years is None:
+    if convention.years is None:
         return options
-    first, last = habits.years
+    first, last = convention.years
     near = [option for option in options if first - PAST <= option <= last + FUTURE]
     return near if len(near) == 1 else options
 
 
-def made(year: int, day: int, month: int) -> list[date]:
+def valid_dates(year: int, day: int, month: int) -> list[date]:
     try:
         return [date(year, month, day)]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Normalized texts: without markup, capitals, widths, and line breaks, with the positions of the original.
+"""Normalized texts: words without markup, capitals, and character widths, with their positions in the original.
 
 A word that is hyphenated at the end of a line becomes one word.
 """
@@ -18,61 +18,64 @@ WORD = re.compile(r"[^\s|*_`~#>\\<]+|<(?![a-zA-Z/])")
 QUOTES = str.maketrans({**dict.fromkeys("‐‑‒–—−", "-"), **dict.fromkeys("‘’‚‛´`", "'"), **dict.fromkeys("“”„‟«»", '"')})
 BREAK = re.compile(r"(?<=[^\W\d_])[-‐][ \t]*\n[ \t]*")
 UNIT = re.compile(r"(?:^|[\d\s/])(?:[kcdm]?m|ft|in|yd)\Z")
-PRIVATE = 0xE000  # characters that replace exponents and fractions, which would become digits
+PRIVATE = 0xE000  # of the private use area: replaces exponents and fractions, which would become digits
 MAX_WORD = 200  # characters of a word in which positions are exact
 
 
 @dataclass(slots=True)
 class Folded:
-    """Normalized words, separated by one space. `begins`: a word's position in `text`; `at`, `ends`: its start and end
-    in the original."""
+    """Normalized words, separated by one space. `folded_starts`: their positions in `text`; `original_starts`,
+    `original_ends`: their bounds in the original."""
 
     text: str = ""
-    begins: "array[int]" = field(default_factory=lambda: array("l"))
-    at: "array[int]" = field(default_factory=lambda: array("l"))
-    ends: "array[int]" = field(default_factory=lambda: array("l"))
+    folded_starts: "array[int]" = field(default_factory=lambda: array("l"))
+    original_starts: "array[int]" = field(default_factory=lambda: array("l"))
+    original_ends: "array[int]" = field(default_factory=lambda: array("l"))
 
-    def origin(self, place: int, original: str) -> int:
-        """Return the original position of a character. Characters before it that folding drops are outside."""
-        return self.position(bisect_right(self.begins, place) - 1, place, original, is_end=False)
+    def original_start(self, position: int, original: str) -> int:
+        """Return the original start of a text that starts at a position, without dropped characters before it."""
+        word = bisect_right(self.folded_starts, position) - 1
+        return self.original_position(word, position, original, is_end=False)
 
-    def origin_of_end(self, place: int, original: str) -> int:
-        """Return the original end of a text that ends before a position. Characters that folding drops are outside."""
-        return self.position(bisect_right(self.begins, place - 1) - 1, place, original, is_end=True)
+    def original_end(self, position: int, original: str) -> int:
+        """Return the original end of a text that ends before a position, without dropped characters after it."""
+        word = bisect_right(self.folded_starts, position - 1) - 1
+        return self.original_position(word, position, original, is_end=True)
 
-    def position(self, word: int, place: int, original: str, *, is_end: bool) -> int:
-        start, end, offset = self.at[word], self.ends[word], place - self.begins[word]
+    def original_position(self, word: int, position: int, original: str, *, is_end: bool) -> int:
+        start, end, offset = self.original_starts[word], self.original_ends[word], position - self.folded_starts[word]
         if end - start > MAX_WORD:
             return min(start + offset, end)
         raw = original[start:end]
         if raw.isascii() and "&" not in raw and "\n" not in raw:
             return min(start + offset, end)
-        return start + prefix(raw, fold_word(raw)[:offset], is_end=is_end)
+        return start + prefix_length(raw, fold_word(raw)[:offset], is_end=is_end)
 
 
-def prefix(raw: str, folded_start: str, *, is_end: bool) -> int:
-    """Return the length of the shortest or longest beginning of a word that folds to this text."""
+def prefix_length(raw: str, folded_start: str, *, is_end: bool) -> int:
+    """Return the length of the shortest or, for a start, the longest prefix of a word that folds to this text."""
     lengths = [length for length in range(len(raw) + 1) if fold_word(raw[:length]) == folded_start]
     return lengths[0 if is_end else -1] if lengths else min(len(folded_start), len(raw))
 
 
 def fold(text: str) -> str:
+    """Return a normalized text, such as a needle for a search in `Folded.text`."""
     return folded([(0, text)]).text
 
 
 def folded(parts: Iterable[tuple[int, str]]) -> Folded:
     """Normalize texts, each with its position in the whole."""
-    made, words, position = Folded(), list[str](), 0
+    result, words, position = Folded(), list[str](), 0
     for offset, text in parts:
         for start, end in words_in(text):
             if word := fold_word(text[start:end]):
-                made.begins.append(position)
-                made.at.append(offset + start)
-                made.ends.append(offset + end)
+                result.folded_starts.append(position)
+                result.original_starts.append(offset + start)
+                result.original_ends.append(offset + end)
                 words.append(word)
                 position += len(word) + 1
-    made.text = " ".join(words)
-    return made
+    result.text = " ".join(words)
+    return result
 
 
 def words_in(text: str) -> Iterator[tuple[int, int]]:
@@ -80,7 +83,7 @@ def words_in(text: str) -> Iterator[tuple[int, int]]:
     plain = blank_tags(text)
     start = end = -1
     for match in WORD.finditer(plain):
-        if start >= 0 and goes_on(plain, end, match.start()):
+        if start >= 0 and is_hyphenated(plain, end, match.start()):
             end = match.end()
             continue
         if start >= 0:
@@ -90,7 +93,7 @@ def words_in(text: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def goes_on(plain: str, end: int, start: int) -> bool:
+def is_hyphenated(plain: str, end: int, start: int) -> bool:
     """Return whether a hyphen at the end of a line divides a word."""
     if plain[end - 1] not in "-‐" or not plain[start].islower() or not plain[end - 2 : end - 1].isalpha():
         return False
@@ -110,12 +113,12 @@ def without_marks(word: str) -> Iterator[str]:
     if word.isascii():
         yield word
         return
-    for place, char in enumerate(word):
+    for index, char in enumerate(word):
         if char in "™℠":
             continue
         if char in FRACTIONS:
             yield chr(PRIVATE + ord(char) % 0x1000)
         elif not is_mark(char):
             yield char
-        elif UNIT.search(word[:place]):
+        elif UNIT.search(word[:index]):
             yield chr(PRIVATE + ord(char) % 0x1000)

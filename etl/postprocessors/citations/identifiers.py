@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from etl.postprocessors.citations.index import MAX_PLACES, RUN, Index, Place
+from etl.postprocessors.citations.index import MAX_OCCURRENCES, RUN, Index, Place
 
 MIN_LENGTH, MIN_DIGITS, MAX_LENGTH = 6, 4, 64
 IDENTIFIER = re.compile(r"\+?[\w()/ -]+")
@@ -24,7 +24,7 @@ def spaced(index: Index, needle: str) -> Iterator[Place]:
     text = index.folded.text
     pattern = re.compile("[ ()/+-]{0,3}".join(compact))
     for length in range(1, len(compact) + 1):
-        for position in index.runs.get(compact[:length], ())[:MAX_PLACES]:
+        for position in index.word_positions.get(compact[:length], ())[:MAX_OCCURRENCES]:
             match = pattern.match(text, position)
             place = index.place_of(*match.span()) if match and is_whole(text, match, needle) else None
             if match and place and not any(mark in index.content[place.start : place.end] for mark in BOUNDS):

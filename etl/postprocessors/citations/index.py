@@ -21,8 +21,8 @@ from etl.postprocessors.citations.scales import CELL, ROW, Scales, rows_of
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.tables import TableHeads
 
-RUN = re.compile(r"\w+")
-MAX_PLACES = 5_000  # of one text
+RUN = re.compile(r"\w+")  # of letters and digits
+MAX_OCCURRENCES = 5_000  # of one text in a document
 MAX_HYPHENS = 4
 Span = tuple[int, int]
 
@@ -45,8 +45,8 @@ class Index:
     def __init__(self, text: DocumentText) -> None:
         self.text, self.content = text, text.content
         self.language = language_of(self.content)
-        self.folded: Folded = folded(self.parts())
-        self.runs = self.all_runs()
+        self.folded: Folded = folded(self.page_texts())
+        self.word_positions = self.all_words()
         self.dates, self.by_day, self.by_partial = self.all_dates()
         self.convention = Convention()
         self.tables = TableHeads(self.content).tables
@@ -58,22 +58,23 @@ class Index:
             (span.number, span.start, self.content[span.start : span.end]) for span in text.pages
         )
         self.rows = [match.start() for match in ROW.finditer(self.content)]
-        self.cell_rows: dict[int, bool] = {}  # whether a row has cells, as far as known
+        self.cell_rows: dict[int, bool] = {}  # cache: row -> whether it has cells
         self.struck = [match.span() for match in STRUCK.finditer(self.content)]
 
-    def parts(self) -> Iterable[tuple[int, str]]:
+    def page_texts(self) -> Iterable[tuple[int, str]]:
+        """Yield the text of each page, with its start in the content."""
         return ((span.start, self.content[span.start : span.end]) for span in self.text.pages)
 
-    def all_runs(self) -> dict[str, list[int]]:
+    def all_words(self) -> dict[str, list[int]]:
         found: defaultdict[str, list[int]] = defaultdict(list)
         for match in RUN.finditer(self.folded.text):
             found[match.group()].append(match.start())
         return dict(found)
 
     def all_dates(self) -> tuple[list[DateToken], dict[date, list[DateToken]], dict[tuple[int, int], list[DateToken]]]:
-        found = [each for start, text in self.parts() for each in dates.find(text, start)]
-        habits = dates.habits_of(found, language=self.language)
-        tokens = sorted((dates.read(each, habits) for each in found), key=lambda each: (each.start, -each.end))
+        found = [each for start, text in self.page_texts() for each in dates.find(text, start)]
+        convention = dates.convention_of(found, language=self.language)
+        tokens = sorted((dates.read(each, convention) for each in found), key=lambda each: (each.start, -each.end))
         by_day: defaultdict[date, list[DateToken]] = defaultdict(list)
         by_partial: defaultdict[tuple[int, int], list[DateToken]] = defaultdict(list)
         for token in tokens:
@@ -84,11 +85,11 @@ class Index:
         return tokens, dict(by_day), dict(by_partial)
 
     def all_numbers(self) -> tuple[list[Number], dict[Decimal, list[Number]]]:
-        taken = [(each.start, each.end) for each in self.dates if each.is_numeric]
+        dated = [(each.start, each.end) for each in self.dates if each.is_numeric]
         found = [
             (start, text, each)
-            for start, text in self.parts()
-            for each in numbers.find(text, start, taken=within(taken, start, start + len(text)))
+            for start, text in self.page_texts()
+            for each in numbers.find(text, start, excluded=within(dated, start, start + len(text)))
         ]
         self.convention = convention_of(
             (each.digits, each.is_alone, each.is_amount) for _, _, each in found if not each.is_unsure
@@ -107,35 +108,35 @@ class Index:
 
     # ---- Words ------------------------------------------------------------------------------------------------------
     def words(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
-        """Yield the places of folded text, as whole words, in order. Quotes may leave out the sign of a number, which
-        `widened` adds."""
+        """Yield the places of folded text, as whole words, in order. A quote may omit a number's sign;
+        `widened` adds it."""
         if not needle:
             return
         start, end = self.folded_bounds(within)
-        for place in self.candidates(needle, start, end):
-            after = place + len(needle)
-            text = self.folded.text
-            if joins(text[place - 1 : place] if place else "", needle[0]) or joins(needle[-1], text[after : after + 1]):
+        text = self.folded.text
+        for first in self.candidates(needle, start, end):
+            after = first + len(needle)
+            if joins(text[first - 1 : first] if first else "", needle[0]) or joins(needle[-1], text[after : after + 1]):
                 continue
-            found = self.place_of(place, after, is_quote=is_quote)
+            found = self.place_of(first, after, is_quote=is_quote)
             is_part = is_quote and not (needle[0].isalpha() and needle[-1].isalpha())
             if found and not (is_part and found.match == AMBIGUOUS):
                 yield found
 
     def place_of(self, start: int, end: int, *, is_quote: bool = False) -> Place | None:
         """Return the place of `folded.text[start:end]`, or None if it cuts a word or a number."""
-        first, last = self.folded.origin(start, self.content), self.origin_end(end)
+        first, last = self.folded.original_start(start, self.content), self.original_end(end)
         is_word, is_compound = cuts(self.content, first, last)
         if is_word or self.cuts_number(first, last, is_quote=is_quote):
             return None
         return Place(start=first, end=last, match=AMBIGUOUS if is_compound else NORMALIZED)
 
-    def broken(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
+    def hyphenated(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
         """Yield the places of folded text with a hyphen at the end of a line."""
-        hyphens = [place for place, char in enumerate(needle) if char == "-"][:MAX_HYPHENS]
-        for place in hyphens:
+        hyphens = [index for index, char in enumerate(needle) if char == "-"][:MAX_HYPHENS]
+        for index in hyphens:
             for mark in ("", "- "):
-                variant = (needle[:place] + mark + needle[place + 1 :]).strip()
+                variant = (needle[:index] + mark + needle[index + 1 :]).strip()
                 for found in self.words(variant, within=within, is_quote=is_quote):
                     if "\n" in self.content[found.start : found.end]:
                         yield found
@@ -145,32 +146,34 @@ class Index:
         text = self.folded.text
         runs = list(RUN.finditer(needle))
         if not runs or any(has_no_bounds(char) for char in needle):
-            place = text.find(needle, start, end)
-            while place >= 0:
-                yield place
-                place = text.find(needle, place + 1, end)
+            position = text.find(needle, start, end)
+            while position >= 0:
+                yield position
+                position = text.find(needle, position + 1, end)
             return
-        rarest = min(runs, key=lambda run: len(self.runs.get(run.group(), ())))
-        positions = self.runs.get(rarest.group(), [])
-        for position in positions[bisect_left(positions, start) : bisect_right(positions, end)]:
-            place = position - rarest.start()
-            if place >= start and place + len(needle) <= end and text.startswith(needle, place):
-                yield place
+        rarest = min(runs, key=lambda run: len(self.word_positions.get(run.group(), ())))
+        positions = self.word_positions.get(rarest.group(), [])
+        for rare in positions[bisect_left(positions, start) : bisect_right(positions, end)]:
+            position = rare - rarest.start()
+            if position >= start and position + len(needle) <= end and text.startswith(needle, position):
+                yield position
 
     def folded_bounds(self, within: Span | None) -> Span:
+        """Return the start and end in the folded text of the words that start in a span of the content."""
         if within is None:
             return 0, len(self.folded.text)
-        first, last = bisect_left(self.folded.at, within[0]), bisect_left(self.folded.at, within[1])
-        begins, total = self.folded.begins, len(self.folded.text)
-        return begins[first] if first < len(begins) else total, begins[last] - 1 if last < len(begins) else total
+        first, last = (bisect_left(self.folded.original_starts, bound) for bound in within)
+        starts, total = self.folded.folded_starts, len(self.folded.text)
+        return starts[first] if first < len(starts) else total, starts[last] - 1 if last < len(starts) else total
 
-    def origin_end(self, after: int) -> int:
+    def original_end(self, after: int) -> int:
         """Return the original end of a folded text that ends at `after`."""
-        begins = self.folded.begins
-        word = bisect_right(begins, after - 1) - 1
-        end = begins[word + 1] - 1 if word + 1 < len(begins) else len(self.folded.text)
-        is_plain = after == end and self.content[self.folded.at[word] : self.folded.ends[word]].isascii()
-        return self.folded.ends[word] if is_plain else self.folded.origin_of_end(after, self.content)
+        folded = self.folded
+        starts, ends = folded.folded_starts, folded.original_ends
+        word = bisect_right(starts, after - 1) - 1
+        end = starts[word + 1] - 1 if word + 1 < len(starts) else len(folded.text)
+        is_plain = after == end and self.content[folded.original_starts[word] : ends[word]].isascii()
+        return ends[word] if is_plain else folded.original_end(after, self.content)
 
     # ---- Numbers ----------------------------------------------------------------------------------------------------
     def numbers_in(self, span: Span) -> list[Number]:
@@ -178,9 +181,9 @@ class Index:
         return [each for each in self.numbers[first:last] if each.core[1] <= span[1]]
 
     def number_at(self, position: int) -> Number | None:
-        """Return the number whose digits are around a position, or start or end there."""
-        place = bisect_right(self.number_starts, position) - 1
-        for each in reversed(self.numbers[max(0, place - 3) : place + 1]):
+        """Return the number whose digits contain or touch a position."""
+        last = bisect_right(self.number_starts, position) - 1
+        for each in reversed(self.numbers[max(0, last - 3) : last + 1]):
             if each.core[0] <= position <= each.core[1]:
                 return each
         return None
@@ -192,7 +195,8 @@ class Index:
         return [each for each in self.numbers[first:last] if each.core[1] > place.start]
 
     def cuts_number(self, start: int, end: int, *, is_quote: bool = False) -> bool:
-        """Return whether a bound is inside the digits of a number, or, of a value, between a number and its sign."""
+        """Return whether a bound is inside the digits of a number. For values, also whether it separates a number from
+        its sign."""
         first, last = self.number_at(start), self.number_at(end)
         if any(each and each.core[0] < bound < each.core[1] for each, bound in ((first, start), (last, end))):
             return True
@@ -211,22 +215,22 @@ class Index:
         return start, end
 
     def is_in_date(self, number: Number) -> bool:
-        place = bisect_right(self.date_starts, number.core[0])
-        return any(each.end >= number.core[1] for each in self.dates[max(0, place - 3) : place])
+        end = bisect_right(self.date_starts, number.core[0])
+        return any(each.end >= number.core[1] for each in self.dates[max(0, end - 3) : end])
 
     def is_struck(self, place: Place) -> bool:
         """Return whether a place is struck through."""
         return bool(self.struck) and is_within(self.struck, place.start, place.end)
 
     def is_page_number(self, place: Place) -> bool:
-        """Return whether a place is the number of a page, or of all pages, in a running head or foot."""
+        """Return whether a place is the number of a page, or of all pages, in a page header or footer."""
         if not is_within(self.page_numbers, place.start, place.end):
             return False
         return not any(map(str.isalpha, self.content[place.start : place.end]))
 
     # ---- Rows and pages ---------------------------------------------------------------------------------------------
     def row_of(self, position: int) -> int:
-        """Return the number of the line or table row of a position."""
+        """Return the index of the line or table row of a position."""
         return bisect_right(self.rows, position)
 
     def rows_in(self, span: Span) -> range:
@@ -238,12 +242,12 @@ class Index:
         return start + (self.content[start : start + 1] == "\n"), end
 
     def row_starts(self, text: str) -> Iterator[int]:
-        """Yield the places of rows that start with a text."""
-        place = self.content.find(text)
-        while place >= 0:
-            if self.row_span(self.row_of(place))[0] == place:
-                yield place
-            place = self.content.find(text, place + 1)
+        """Yield the start positions of rows that start with a text."""
+        position = self.content.find(text)
+        while position >= 0:
+            if self.row_span(self.row_of(position))[0] == position:
+                yield position
+            position = self.content.find(text, position + 1)
 
     def number_from(self, position: int) -> Number | None:
         """Return the number that starts at a position."""
@@ -268,7 +272,8 @@ class Index:
         return [fold(cell) for cell in names] if len(names) == len(self.cells(row)) else []
 
     def column_of(self, place: Place) -> tuple[str, int]:
-        """Return the column of a place in its row: by cells, or by numbers from the right."""
+        """Return the kind and index of the column of a place in its row: `cell`, counted from the left, or in a row
+        without cells `number`, counted from the right."""
         start, end = self.row_span(self.row_of(place.start))
         cells = len(CELL.findall(self.content, start, place.start))
         if self.has_cells(self.row_of(place.start)):

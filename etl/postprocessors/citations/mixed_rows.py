@@ -16,7 +16,7 @@ from etl.postprocessors.citations.cells import cells_of
 from etl.postprocessors.citations.index import Index, Place, Span
 from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, RANK
 from etl.postprocessors.citations.units import CURRENCY
-from etl.postprocessors.citations.values import Citing
+from etl.postprocessors.citations.values import Citation
 from etl.postprocessors.tables import Table
 
 DAY = re.compile(r"\d{1,4}([./-])\d{1,2}\1(?:\d{1,4})?")
@@ -43,17 +43,17 @@ class Part:
             return False
         return place.start < self.end and place.end > self.start
 
-    def has(self, citing: Citing) -> bool:
-        return self.overlaps(citing.place) and not (citing.claim.number is not None and self.kind == TEXT)
+    def has(self, citation: Citation) -> bool:
+        return self.overlaps(citation.place) and not (citation.claim.number is not None and self.kind == TEXT)
 
 
-def settle(citings: Iterable[Citing], index: Index) -> None:
+def downgrade(citations: Iterable[Citation], index: Index) -> None:
     """Downgrade the values of an item that are in another row than its other values, if both rows are complete."""
-    items: defaultdict[str, list[Citing]] = defaultdict(list)
-    for citing in citings:
-        if citing.claim.item and citing.place:
-            items[citing.claim.item].append(citing)
-    apart, total, mixed = Counter[str](), Counter[str](), list[Citing]()
+    items: defaultdict[str, list[Citation]] = defaultdict(list)
+    for citation in citations:
+        if citation.claim.item and citation.place:
+            items[citation.claim.item].append(citation)
+    apart, total, mixed = Counter[str](), Counter[str](), list[Citation]()
     for values in items.values():
         own = own_row(values, index)
         total.update(value.claim.path for value in values)
@@ -69,20 +69,20 @@ def settle(citings: Iterable[Citing], index: Index) -> None:
             value.match = AMBIGUOUS
 
 
-def row_of(citing: Citing, index: Index) -> int:
-    return index.row_of(citing.place.start) if citing.place else -1
+def row_of(citation: Citation, index: Index) -> int:
+    return index.row_of(citation.place.start) if citation.place else -1
 
 
-def own_row(values: list[Citing], index: Index) -> int:
+def own_row(values: list[Citation], index: Index) -> int:
     """Return the row with the most values of an item; of several ones, that of a name, or the first."""
     counts = Counter(row_of(value, index) for value in values)
     named = {row_of(value, index) for value in values if kind_of(str(value.claim.value)) == TEXT}
     return max(counts, key=lambda row: (counts[row], row in named, -row))
 
 
-def is_mixed(value: Citing, values: list[Citing], own: int, index: Index) -> bool:
-    """Return whether the item's row has another value in the part where its own row has this one, and the other way
-    round for another value of the item."""
+def is_mixed(value: Citation, values: list[Citation], own: int, index: Index) -> bool:
+    """Return whether the item's row has another value where the row of this value has it, and the row of this value has
+    another one where the item's row has a value of the item."""
     other = row_of(value, index)
     if index.has_cells(own) or index.has_cells(other):
         return are_of_one_table(own, other, index) and is_crossed(
@@ -96,7 +96,7 @@ def is_mixed(value: Citing, values: list[Citing], own: int, index: Index) -> boo
     )
 
 
-def is_crossed(value: Citing, values: list[Citing], ours: list[Part], theirs: list[Part]) -> bool:
+def is_crossed(value: Citation, values: list[Citation], ours: list[Part], theirs: list[Part]) -> bool:
     """Return whether both rows have parts of their own where the item has values of the other one."""
     if len(ours) != len(theirs):
         return False
@@ -106,7 +106,7 @@ def is_crossed(value: Citing, values: list[Citing], ours: list[Part], theirs: li
     )
 
 
-def is_other(value: Citing, part: Part, opposite: Part, values: list[Citing]) -> bool:
+def is_other(value: Citation, part: Part, opposite: Part, values: list[Citation]) -> bool:
     """Return whether the part opposite to that of a value has another one, which no value of the item is cited by."""
     places = value.claim.places_in((opposite.start - MAX_BEFORE, opposite.end))
     is_used = any(opposite.overlaps(place) for place in (*places, *(each.place for each in values)))

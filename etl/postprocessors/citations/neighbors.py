@@ -45,17 +45,17 @@ QUALIFIERS = frozenset("<>≤≥≦≧⩽⩾≲≳≈≃≅≒~∼±≠")
 ARROW_OR_QUOTE = re.compile(rf"(?:[-=–—]|(?:^|\n)[>{SPACES}]*)>\Z")
 
 
-def skip(plain: str, place: int, step: int) -> int:
+def skip(plain: str, position: int, step: int) -> int:
     """Return the first position from here that has a text beside it: not spaces, markup, or footnote marks."""
-    limit = max(0, place - REACH) if step < 0 else min(len(plain), place + REACH)
-    while place != limit and plain[place - (step < 0)] in SPACES:
-        place += step
-    return place
+    limit = max(0, position - REACH) if step < 0 else min(len(plain), position + REACH)
+    while position != limit and plain[position - (step < 0)] in SPACES:
+        position += step
+    return position
 
 
-def skip_cells(plain: str, place: int, step: int) -> int:
+def skip_cells(plain: str, position: int, step: int) -> int:
     """Return the first position from here that has a text beside it: in the same cell or in the next one with text."""
-    here = skip(plain, place, step)
+    here = skip(plain, position, step)
     while plain[here - 1 : here] == "|" if step < 0 else plain[here : here + 1] == "|":
         here = skip(plain, here + step, step)
     return here
@@ -70,17 +70,17 @@ def is_symbol(char: str) -> bool:
     return is_of(char, "S") and not is_of(char, "Sc") and char not in SYMBOLS_OF_TEXT
 
 
-def row_start(plain: str, place: int) -> int:
-    return plain.rfind("\n", max(0, place - REACH), place) + 1 or max(0, place - REACH)
+def row_start(plain: str, position: int) -> int:
+    return plain.rfind("\n", max(0, position - REACH), position) + 1 or max(0, position - REACH)
 
 
 def is_qualified(plain: str, start: int) -> bool:
     """Return whether a number is a bound or an estimate: after `<` or `≈`. A quote of an email starts with `>`, too."""
-    for place, _ in places_before(plain, start):
-        mark = plain[place - 1 : place]
-        if mark == "=" and plain[place - 2 : place - 1] in (*QUALIFIERS, "!"):
+    for position, _ in positions_before(plain, start):
+        mark = plain[position - 1 : position]
+        if mark == "=" and plain[position - 2 : position - 1] in (*QUALIFIERS, "!"):
             return True
-        if mark in QUALIFIERS and not ARROW_OR_QUOTE.search(plain, max(0, place - REACH), place):
+        if mark in QUALIFIERS and not ARROW_OR_QUOTE.search(plain, max(0, position - REACH), position):
             return True
     return False
 
@@ -91,23 +91,24 @@ def sign_around(plain: str, start: int, end: int, *, is_amount: bool) -> Span | 
     low = minus_before(plain, start, end)
     if low is not None:
         return low, end
-    rights = list(places_after(plain, end))
-    for place, is_near in rights:
-        if is_near and is_minus_after(plain, place):
-            return start, place + 1
-    lows = [*(place for place, _ in places_before(plain, start)), line_above(plain, start)]
-    highs = [*(place for place, _ in rights), line_below(plain, end)]
+    rights = list(positions_after(plain, end))
+    for position, is_near in rights:
+        if is_near and is_minus_after(plain, position):
+            return start, position + 1
+    lows = [*(position for position, _ in positions_before(plain, start)), line_above(plain, start)]
+    highs = [*(position for position, _ in rights), line_below(plain, end)]
     brackets = brackets_around(plain, lows, highs, is_amount=is_amount)
     return brackets or side_after(plain, start, end, is_amount=is_amount)
 
 
 def minus_before(plain: str, start: int, end: int) -> int | None:
     """Return the start of the sign before a number: a mark or word beside it, in the line above, or in its label."""
-    for place, is_attached in places_before(plain, start):
-        if plain[place - 1 : place] in ("/", ".") and COMMERCIAL_MINUS.search(plain, max(0, place - 3), place):
-            return place - 2
-        if is_minus_before(plain, place - 1, start, end, is_attached=is_attached):
-            return place - 1
+    for position, is_attached in positions_before(plain, start):
+        is_mark = plain[position - 1 : position] in ("/", ".")
+        if is_mark and COMMERCIAL_MINUS.search(plain, max(0, position - 3), position):
+            return position - 2
+        if is_minus_before(plain, position - 1, start, end, is_attached=is_attached):
+            return position - 1
     for word, low in words_before(plain, start):
         if word.casefold() in MINUS_WORDS:
             return low
@@ -127,9 +128,10 @@ def line_below(plain: str, end: int) -> int:
     return skip(plain, here + 1, 1) if plain[here : here + 1] == "\n" else 0
 
 
-def is_minus_above(plain: str, place: int) -> bool:
+def is_minus_above(plain: str, position: int) -> bool:
     """Return whether a line ends with a sign: not with the hyphen of a word, nor a line of dashes."""
-    return plain[place - 1 : place] in tuple(DASHES + TRIANGLES) and plain[place - 2 : place - 1] in tuple(SPACES)
+    mark, before = plain[position - 1 : position], plain[position - 2 : position - 1]
+    return mark in tuple(DASHES + TRIANGLES) and before in tuple(SPACES)
 
 
 def label_of_minus(plain: str, start: int) -> int | None:
@@ -144,15 +146,15 @@ def label_of_minus(plain: str, start: int) -> int | None:
 
 def brackets_around(plain: str, lows: list[int], highs: list[int], *, is_amount: bool) -> Span | None:
     """Return the span of a number in brackets. A word may be in them if the number is an amount."""
-    first = next((each for each, place in enumerate(lows) if is_of(plain[place - 1 : place], "Ps")), None)
-    last = next((each for each, place in enumerate(highs) if is_of(plain[place : place + 1], "Pe")), None)
+    first = next((each for each, position in enumerate(lows) if is_of(plain[position - 1 : position], "Ps")), None)
+    last = next((each for each, position in enumerate(highs) if is_of(plain[position : position + 1], "Pe")), None)
     if first is None or last is None:
         return None
     opening, closing = lows[first] - 1, highs[last] + 1
     return (opening, closing) if is_amount or (plain[opening] == "(" and first + last == 0) else None
 
 
-def places_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:
+def positions_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:
     """Yield the position after the text before a number, and that before a short word between them, with whether the
     word is attached to it."""
     here = skip_cells(plain, start, -1)
@@ -165,7 +167,7 @@ def places_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:
             yield far, far == word.start()
 
 
-def places_after(plain: str, end: int) -> Iterator[tuple[int, bool]]:
+def positions_after(plain: str, end: int) -> Iterator[tuple[int, bool]]:
     """Yield the position before the text after a number, and that behind a word between them, with whether only a
     currency can be between them."""
     here = skip_cells(plain, end, 1)
@@ -200,48 +202,48 @@ def words_after(plain: str, end: int) -> Iterator[tuple[str, int, int]]:
             return
 
 
-def is_minus_before(plain: str, at: int, start: int, end: int, *, is_attached: bool) -> bool:
+def is_minus_before(plain: str, position: int, start: int, end: int, *, is_attached: bool) -> bool:
     """Return whether a character before a number may be its sign. A bullet, a hyphen of a word, and an empty cell are
     not."""
-    mark = plain[at : at + 1] if at >= 0 else ""
-    if not mark or mark not in DASHES + TRIANGLES or not (is_attached or plain[at + 1 : at + 2] in SPACES):
+    mark = plain[position : position + 1] if position >= 0 else ""
+    if not mark or mark not in DASHES + TRIANGLES or not (is_attached or plain[position + 1 : position + 2] in SPACES):
         return False
-    row = row_start(plain, at)
-    if "|" in plain[at:start]:
-        return is_sign_cell(plain, at)
-    is_first = not plain[row:at].strip(SPACES)
-    if is_first and mark == "-" and plain[at + 1 : at + 2] in SPACES:
+    row = row_start(plain, position)
+    if "|" in plain[position:start]:
+        return is_sign_cell(plain, position)
+    is_first = not plain[row:position].strip(SPACES)
+    if is_first and mark == "-" and plain[position + 1 : position + 2] in SPACES:
         return not plain[end : end + REACH].partition("\n")[0].strip(SPACES + "|")
-    return not (at + 1 == start and plain[at - 1 : at].isalnum()) and not (
-        plain[at + 1 : at + 2].isalpha() and plain[at - 1 : at].isalnum()
+    return not (position + 1 == start and plain[position - 1 : position].isalnum()) and not (
+        plain[position + 1 : position + 2].isalpha() and plain[position - 1 : position].isalnum()
     )
 
 
-def is_minus_after(plain: str, place: int) -> bool:
+def is_minus_after(plain: str, position: int) -> bool:
     """Return whether a dash after a number is a sign: at the end of its cell, before a currency, or in its own cell."""
-    if plain[place : place + 1] not in tuple(DASHES):
+    if plain[position : position + 1] not in tuple(DASHES):
         return False
-    if plain[skip(plain, place, -1) - 1 : place].strip(SPACES).startswith("|"):
-        return is_sign_cell(plain, place)
-    after = skip(plain, place + 1, 1)
+    if plain[skip(plain, position, -1) - 1 : position].strip(SPACES).startswith("|"):
+        return is_sign_cell(plain, position)
+    after = skip(plain, position + 1, 1)
     if plain[after : after + 1] in ("|", "\n", ")", ""):
         return True
     word = WORD_AFTER.match(plain, after)
     return bool(word and LIKE_CURRENCY.fullmatch(word["word"]))
 
 
-def is_sign_cell(plain: str, at: int) -> bool:
+def is_sign_cell(plain: str, position: int) -> bool:
     """Return whether a cell has nothing but a sign, in a column that has neither numbers nor words."""
-    cell, cells = column_at(plain, at)
+    cell, cells = column_at(plain, position)
     return not set(cell) - set(DASHES + TRIANGLES) and not any(map(is_content, cells))
 
 
-def column_at(plain: str, at: int) -> tuple[str, list[str]]:
+def column_at(plain: str, position: int) -> tuple[str, list[str]]:
     """Return the text of the cell at a position, and those of its column."""
-    low = max(0, at - TABLE)
-    rows = plain[low : at + TABLE].split("\n")
-    own = plain.count("\n", low, at)
-    column = plain.count("|", plain.rfind("\n", low, at) + 1 or low, at)
+    low = max(0, position - TABLE)
+    rows = plain[low : position + TABLE].split("\n")
+    own = plain.count("\n", low, position)
+    column = plain.count("|", plain.rfind("\n", low, position) + 1 or low, position)
     cells = [cells[column].strip(SPACES) for row in rows[low > 0 :] if column < len(cells := row.split("|"))]
     return rows[own].split("|")[column].strip(SPACES), cells
 
@@ -257,15 +259,15 @@ def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | N
         is_side = text.rstrip(".").casefold() in SIDES or (is_amount and text in SHORT_SIDES)
         if is_side and "\n" not in plain[end:low]:
             return start, high
-    place = skip_cells(plain, end, 1)
-    is_cell = "|" in plain[end:place] and plain[place : place + 1].isalpha()
-    return (start, place + 1) if is_cell and is_side_cell(plain, place, is_amount=is_amount) else None
+    position = skip_cells(plain, end, 1)
+    is_cell = "|" in plain[end:position] and plain[position : position + 1].isalpha()
+    return (start, position + 1) if is_cell and is_side_cell(plain, position, is_amount=is_amount) else None
 
 
-def is_side_cell(plain: str, at: int, *, is_amount: bool) -> bool:
+def is_side_cell(plain: str, position: int, *, is_amount: bool) -> bool:
     """Return whether a cell has nothing but a side. A letter is one if its column has no others: S, M, and L are
     sizes."""
-    cell, cells = column_at(plain, at)
+    cell, cells = column_at(plain, position)
     if cell.rstrip(".").casefold() in SIDES:
         return True
     return is_amount and cell in SHORT_SIDES and {each for each in cells if 0 < len(each) <= 2} <= SHORT_SIDES  # noqa: PLR2004 - letters

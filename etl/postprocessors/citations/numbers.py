@@ -61,7 +61,7 @@ class Number:
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class FoundNumber:
     """A token before the document's convention is known. `signs`: the factors that its sign can stand for."""
 
     start: int
@@ -70,6 +70,8 @@ class Found:
     digits: Digits
     reach: Span = (0, 0)
     signs: tuple[int, ...] = (1,)
+    sign: str = ""
+    has_dash: bool = False
     is_unsure: bool = False  # in a range, a ratio, or a compound
     percent: Decimal | None = None
     scale: str = ""
@@ -84,23 +86,20 @@ class Found:
 
     @property
     def is_amount(self) -> bool:
-        """Return whether it is certainly not a time, section, or version."""
+        """Return whether the token is certainly not a time, section, or version."""
         return self.has_currency or bool(self.percent) or bool(self.scale) or self.signs == (-1,)
 
-    sign: str = ""
-    has_dash: bool = False
 
-
-def find(text: str, offset: int = 0, *, taken: "list[tuple[int, int]] | None" = None) -> Iterator[Found]:
-    """Yield the tokens of a text. `offset`: its position in the whole. `taken`: spans whose digits have another
+def find(text: str, offset: int = 0, *, excluded: "list[tuple[int, int]] | None" = None) -> Iterator[FoundNumber]:
+    """Yield the tokens of a text. `offset`: its position in the whole. `excluded`: spans whose digits have another
     meaning, such as numeric dates."""
     plain = without_markup(text)
     units = units_in(plain)
-    busy = iter(sorted(taken or ()))
-    span = next(busy, None)
+    spans = iter(sorted(excluded or ()))
+    span = next(spans, None)
     for match in CORE.finditer(plain):
         while span and span[1] <= match.start():
-            span = next(busy, None)
+            span = next(spans, None)
         found = token(plain, match.start(), match.end(), units)
         if found is None:
             continue
@@ -111,7 +110,7 @@ def find(text: str, offset: int = 0, *, taken: "list[tuple[int, int]] | None" = 
         yield found
 
 
-def token(plain: str, start: int, end: int, units: list[int]) -> Found | None:
+def token(plain: str, start: int, end: int, units: list[int]) -> FoundNumber | None:
     """Return the token whose digits are `plain[start:end]`, or None if they are part of a word."""
     digits = read_digits(plain[start:end]) if end - start <= MAX_DIGITS else None
     if digits is None:
@@ -125,7 +124,7 @@ def token(plain: str, start: int, end: int, units: list[int]) -> Found | None:
         last = max(last, unit.end())
     while last > end and plain[last - 1] in " \u00a0.":
         last -= 1
-    found = Found(start=first, end=last, core=(start, end), digits=digits, reach=(start, end))
+    found = FoundNumber(start=first, end=last, core=(start, end), digits=digits, reach=(start, end))
     if is_inside_word(plain, found):
         return None
     found.has_currency = bool(before["currency"] or after["currency"])
@@ -136,7 +135,7 @@ def token(plain: str, start: int, end: int, units: list[int]) -> Found | None:
     return found
 
 
-def is_inside_word(plain: str, found: Found) -> bool:
+def is_inside_word(plain: str, found: FoundNumber) -> bool:
     """Return whether letters, or marks of identifiers, are attached to the token."""
     before, after = plain[found.start - 1 : found.start], plain[found.end : found.end + 1]
     first, far = plain[found.start], plain[found.start - 2 : found.start - 1]
@@ -152,7 +151,7 @@ def is_inside_word(plain: str, found: Found) -> bool:
     )
 
 
-def read_amount(found: Found, before: re.Match[str], after: re.Match[str]) -> None:
+def read_amount(found: FoundNumber, before: re.Match[str], after: re.Match[str]) -> None:
     if after["percent"]:
         found.percent = Decimal(1000 if "‰" in after["percent"] else 100)
     found.scale = (after["scale"] or "").strip(" \u00a0.")
@@ -168,7 +167,7 @@ def read_amount(found: Found, before: re.Match[str], after: re.Match[str]) -> No
         found.digits = found.digits.changed(lambda value: value * factor)
 
 
-def read_sign(plain: str, found: Found, before: re.Match[str], after: re.Match[str]) -> None:
+def read_sign(plain: str, found: FoundNumber, before: re.Match[str], after: re.Match[str]) -> None:
     is_enclosed = bool(before["open"] or before["inner"]) and bool(after["close"])
     signs = [mark.strip() for mark in (before["sign"], before["second"]) if mark and mark.strip()]
     if len(signs) > 1 and before["gap"]:
@@ -191,11 +190,11 @@ def read_sign(plain: str, found: Found, before: re.Match[str], after: re.Match[s
         found.end -= len(after["close"] or "")
 
 
-def signs_of_dash(plain: str, found: Found, before: re.Match[str]) -> tuple[int, ...]:
+def signs_of_dash(plain: str, found: FoundNumber, before: re.Match[str]) -> tuple[int, ...]:
     """Return the meanings of a dash before a number: minus, a range, a bullet, or a dash between words."""
-    place = found.start
-    previous = text_before(plain, place)[-1:]
-    adjacent = plain[place - 1 : place]
+    position = found.start
+    previous = text_before(plain, position)[-1:]
+    adjacent = plain[position - 1 : position]
     if before["open"] or before["second"] or (before["currency"] and not before["gap"]):
         return (-1,) if not adjacent.isalnum() else (1, -1)
     if not before["gap"]:
@@ -211,11 +210,11 @@ def signs_of_dash(plain: str, found: Found, before: re.Match[str]) -> tuple[int,
     return (1, -1)
 
 
-def text_before(plain: str, place: int) -> str:
-    return plain[max(0, place - WINDOW) : place].rstrip(" \u00a0")
+def text_before(plain: str, position: int) -> str:
+    return plain[max(0, position - WINDOW) : position].rstrip(" \u00a0")
 
 
-def read_neighbors(plain: str, found: Found, before: re.Match[str]) -> None:
+def read_neighbors(plain: str, found: FoundNumber, before: re.Match[str]) -> None:
     start, end = found.start, found.end
     left, right = plain[start - 1 : start], plain[end : end + 1]
     far_left, far_right = plain[start - 2 : start - 1], plain[end + 1 : end + 2]
@@ -230,7 +229,7 @@ def read_neighbors(plain: str, found: Found, before: re.Match[str]) -> None:
     found.is_alone = (is_first and is_last) or named or bool(before["currency"])
 
 
-def read_around(plain: str, found: Found, units: list[int]) -> None:
+def read_around(plain: str, found: FoundNumber, units: list[int]) -> None:
     """Mark a number as ambiguous if its neighbors may be parts of it."""
     start, end = found.start, found.end
     if plain[start - 1 : start] == "%" and not plain[start - 2 : start - 1].isdecimal() and not found.percent:
@@ -253,7 +252,7 @@ def read_around(plain: str, found: Found, units: list[int]) -> None:
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
-def read(found: Found, text: str, convention: Convention, *, language: str, offset: int = 0) -> Iterator[Number]:
+def read(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int = 0) -> Iterator[Number]:
     """Yield the numbers of a token: one, or also its parts if it may be two numbers with a space between them."""
     digits = found.digits
     if digits.soft and not found.is_alone and convention.spaces is not True:
@@ -265,7 +264,7 @@ def read(found: Found, text: str, convention: Convention, *, language: str, offs
     yield number(found, text, convention, language=language, offset=offset)
 
 
-def parts(found: Found, text: str, convention: Convention, *, is_split: bool, offset: int) -> Iterator[Number]:
+def parts(found: FoundNumber, text: str, convention: Convention, *, is_split: bool, offset: int) -> Iterator[Number]:
     low, high = found.core
     for match in re.finditer(r"[^ \u00a0]+", prepared(text[low - offset : high - offset])):
         digits = read_digits(match.group())
@@ -285,7 +284,7 @@ def parts(found: Found, text: str, convention: Convention, *, is_split: bool, of
         )
 
 
-def number(found: Found, text: str, convention: Convention, *, language: str, offset: int) -> Number:
+def number(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int) -> Number:
     values = found.digits.values(convention)
     exact = tuple(value * sign for value in values for sign in found.signs)
     extra, possible = scaled(found, language)
@@ -311,7 +310,7 @@ def number(found: Found, text: str, convention: Convention, *, language: str, of
     )
 
 
-def scaled(found: Found, language: str) -> tuple[tuple[Decimal, ...], tuple[Decimal, ...]]:
+def scaled(found: FoundNumber, language: str) -> tuple[tuple[Decimal, ...], tuple[Decimal, ...]]:
     """Return the factors of a token's unit that are sure, and those that are possible."""
     one = ONE
     if found.percent:

@@ -1,4 +1,4 @@
-"""Page numbers in running heads and feet, which support no value but a number of pages."""
+"""Page numbers in page headers and footers. They are evidence only for page numbers and numbers of pages."""
 
 import re
 from bisect import bisect_right
@@ -15,7 +15,7 @@ NAMED = re.compile(
     r"|第\s{0,3}\d{1,5}\s{0,3}[页頁ペ]",
     re.IGNORECASE,
 )
-# "- 21 -", if the lines of other pages count on.
+# "- 21 -", if it differs from the page's number by as much as on another page.
 BARE = re.compile(rf"[\W_]{{0,10}}(\d{{1,5}})(?:{OF}\d{{1,5}})?[\W_]{{0,10}}")
 LINE = re.compile(r"[^\n]*\S[^\n]*")
 Span = tuple[int, int]
@@ -49,5 +49,5 @@ def edges(text: str) -> Iterator[Span]:
 
 
 def is_within(spans: list[Span], start: int, end: int) -> bool:
-    place = bisect_right(spans, (start, end)) - 1
-    return any(low <= start and end <= high for low, high in spans[max(0, place) : place + 2])
+    position = bisect_right(spans, (start, end)) - 1
+    return any(low <= start and end <= high for low, high in spans[max(0, position) : position + 2])

@@ -1,4 +1,4 @@
-"""Tokens that are parts of numbers: with digits attached to it, or beyond a space, a line break, or a bar."""
+"""Parts of numbers: tokens with other digits attached to them, or beyond a space, a line break, or a bar."""
 
 import re
 
@@ -30,7 +30,7 @@ LEFT = re.compile(
 RIGHT = re.compile(
     rf"(?P<mark>{GAP}{{0,2}}[.,']?){GAP}{{0,2}}\n?{GAP}{{0,2}}(?P<digits>\d{{2,3}}(?:[.,]\d{{1,2}})?)(?![\d.,']\d|[.,'])"
 )
-LIST_GOES_ON = re.compile(rf"[,;]{GAP}\d")
+LIST_CONTINUES = re.compile(rf"[,;]{GAP}\d")
 
 
 def is_part(plain: str, start: int, end: int, core: Span) -> bool:
@@ -47,11 +47,11 @@ def is_part(plain: str, start: int, end: int, core: Span) -> bool:
     return is_raised or is_power or bool(POWER.match(plain, core[1]) or FRACTION.match(plain, core[1]))
 
 
-def glued(plain: str, place: int, step: int) -> int:
+def glued(plain: str, position: int, step: int) -> int:
     """Return the first position from here that has something other than markup and hard spaces beside it."""
-    while plain[place - 1 : place] in GLUE if step < 0 else plain[place : place + 1] in GLUE:
-        place += step
-    return place
+    while plain[position - 1 : position] in GLUE if step < 0 else plain[position : position + 1] in GLUE:
+        position += step
+    return position
 
 
 def is_joint(mark: str, beyond: str) -> bool:
@@ -60,20 +60,20 @@ def is_joint(mark: str, beyond: str) -> bool:
 
 def is_split(plain: str, core: Span) -> bool:
     """Return whether a number and the digits before or after it may be one, with a separator and a space, a line break,
-    or a `|` between them. Not in a list, as `10, 12, 500`, and not after its number, as `2. 500.00`."""
+    or a `|` between them. Not in a list, as `10, 12, 500`, and not after the number of an item, as `2. 500.00`."""
     start, end = core
     low = max(0, start - MAX_LABEL)
     own = plain[start:end]
     before = skip(plain, start, -1)
-    if plain[before - 1 : before] in tuple(",;") and LIST_GOES_ON.match(plain, end):
+    if plain[before - 1 : before] in tuple(",;") and LIST_CONTINUES.match(plain, end):
         return False
-    can_go_on = plain[before - 1 : before] in tuple(".,'\n") or plain[start - 1 : start] in tuple(".,'")
-    left = LEFT.search(plain, low, start) if can_go_on else None
-    if left and begins_number(plain, left) and goes_on(left["digits"], left["mark"], own, plain, end):
+    can_continue = plain[before - 1 : before] in tuple(".,'\n") or plain[start - 1 : start] in tuple(".,'")
+    left = LEFT.search(plain, low, start) if can_continue else None
+    if left and begins_number(plain, left) and makes_number(left["digits"], left["mark"], own, plain, end):
         return True
     right = RIGHT.match(plain, end)
     if right and (has_words_before(plain, start) or "\n" not in right.group()):
-        return goes_on(own, right["mark"], right["digits"], plain, right.end())
+        return makes_number(own, right["mark"], right["digits"], plain, right.end())
     return is_at_lone_bar(plain, start, end)
 
 
@@ -96,9 +96,9 @@ def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
     return sum(line.count("|") for line in plain[first : end + REACH].split("\n", 3)[:3]) == 1
 
 
-def goes_on(left: str, mark: str, right: str, plain: str, end: int) -> bool:
+def makes_number(left: str, mark: str, right: str, plain: str, end: int) -> bool:
     """Return whether two texts with digits make a number: by a group of three, or two decimals where an amount ends."""
-    whole = right[: next((place for place, char in enumerate(right) if not char.isdecimal()), len(right))]
+    whole = right[: next((position for position, char in enumerate(right) if not char.isdecimal()), len(right))]
     mark = mark.strip(SPACES)
     if not mark:
         return len(whole) == 3 and left.isdecimal() and len(left) <= 3 and left[0] != "0"  # noqa: PLR2004 - a group

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from etl.postprocessors.citations.index import MAX_PLACES, Index, Place
+from etl.postprocessors.citations.index import MAX_OCCURRENCES, Index, Place
 from etl.postprocessors.citations.levels import RANK
 from etl.postprocessors.citations.values import Claim
 
@@ -34,7 +34,7 @@ def rows_of(claims: Iterable[Claim], index: Index) -> dict[str, int]:
     found: dict[str, int | None] = {}
     for names in lists.values():
         scores = [scored_rows(items[name], index) for name in names]
-        yield_to_owners(scores)
+        remove_owned_rows(scores)
         chosen = in_order([best_of(each) for each in scores])
         taken = {row for row in chosen if row is not None}
         found |= {
@@ -44,8 +44,8 @@ def rows_of(claims: Iterable[Claim], index: Index) -> dict[str, int]:
     return {item: row for item, row in found.items() if row is not None}
 
 
-def yield_to_owners(scores: list[dict[int, float]]) -> None:
-    """Remove a row from the items that have fewer of its values than another item, which it belongs to."""
+def remove_owned_rows(scores: list[dict[int, float]]) -> None:
+    """Remove each row from the items with a lower score for it than its owner: an item whose only best row it is."""
     owners: dict[int, float] = {}
     for each in scores:
         if len(best := best_of(each)) == 1:
@@ -72,7 +72,7 @@ def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
     counts = {claim.pointer: len(range(*claim.likely_range())) for claim in claims if not claim.is_choice}
     quoted = {claim.pointer: quoted_rows(claim, index) for claim in claims if claim.quotes}
     scores: dict[int, float] = {row: 0.0 for rows in quoted.values() for row in rows}
-    for claim in sorted(claims, key=lambda claim: counts.get(claim.pointer) or MAX_PLACES)[:RAREST]:
+    for claim in sorted(claims, key=lambda claim: counts.get(claim.pointer) or MAX_OCCURRENCES)[:RAREST]:
         if counts.get(claim.pointer):
             first, last = claim.likely_range()
             places = claim.places[first : min(last, first + MAX_CANDIDATES)]
@@ -101,7 +101,7 @@ def in_order(options: list[list[int]]) -> list[int | None]:
     chosen: list[int | None] = [rows[0] if len(rows) == 1 else None for rows in options]
     start = 0
     while start < len(chosen):
-        end = next((place for place in range(start, len(chosen)) if chosen[place] is not None), len(chosen))
+        end = next((index for index in range(start, len(chosen)) if chosen[index] is not None), len(chosen))
         low = chosen[start - 1] if start else None
         high = chosen[end] if end < len(chosen) else None
         run = options[start:end]
@@ -114,8 +114,10 @@ def in_order(options: list[list[int]]) -> list[int | None]:
 def fitting(options: list[list[int]], low: int | None, high: int | None) -> list[int | None]:
     """Return the row of each item, if only one keeps the order."""
     known = [rows for rows in options if rows]
-    earliest = climb(known, low)
-    latest = climb([[-row for row in reversed(rows)] for rows in reversed(known)], None if high is None else -high)
+    earliest = increasing_rows(known, low)
+    latest = increasing_rows(
+        [[-row for row in reversed(rows)] for rows in reversed(known)], None if high is None else -high
+    )
     if earliest is None or latest is None:
         return [None] * len(options)
     pairs = zip(earliest, reversed(latest), strict=True)
@@ -123,14 +125,14 @@ def fitting(options: list[list[int]], low: int | None, high: int | None) -> list
     return [next(rows) if each else None for each in options]
 
 
-def climb(options: list[list[int]], above: int | None) -> list[int] | None:
-    """Return the smallest increasing rows above a row, one of each option; or None."""
+def increasing_rows(options: list[list[int]], above: int | None) -> list[int] | None:
+    """Return the lowest rows in increasing order after a row, one from each of the options, or None."""
     found: list[int] = []
     for rows in options:
-        place = bisect_right(rows, above) if above is not None else 0
-        if place == len(rows):
+        index = bisect_right(rows, above) if above is not None else 0
+        if index == len(rows):
             return None
-        above = rows[place]
+        above = rows[index]
         found.append(above)
     return found
 
@@ -144,7 +146,7 @@ class Rows:
         self.items: dict[int, set[str]] = {}
         for item, row in by_item.items():
             self.items.setdefault(row, set()).add(item)
-        # With those that the items are in: an item may have an owner inside, or around itself.
+        # The items with their ancestors: an item may be in the row of an item that it contains, or that contains it.
         self.around = {row: {each for item in items for each in around(item)} for row, items in self.items.items()}
         self.sorted = sorted(self.items)
         self.used: dict[int, str] = {}  # places that are cited, with their values' paths
@@ -191,6 +193,6 @@ class Rows:
 
 
 def around(pointer: str) -> list[str]:
-    """Return the pointers of a value and of all that it is in."""
+    """Return the pointers of a value and of its ancestors."""
     ends = [end for end, character in enumerate(pointer) if character == "/"]
     return [pointer, *(pointer[:end] for end in ends)]

@@ -88,8 +88,8 @@ def units_in(plain: str) -> list[int]:
 
 def is_near(units: list[int], start: int, end: int) -> bool:
     """Return whether a unit is near enough to a number to be its own."""
-    place = bisect_left(units, start - MAX_LABEL)
-    return place < len(units) and units[place] <= end + MAX_AFTER
+    first = bisect_left(units, start - MAX_LABEL)
+    return first < len(units) and units[first] <= end + MAX_AFTER
 
 
 def beside(plain: str, start: int, digits: int, end: int) -> tuple[Decimal, ...]:
@@ -132,6 +132,7 @@ class Scales:
         return number if is_inside else None
 
     def first_of(self, number: int) -> int:
+        """Return the index of the table whose head a table inherits, or its own."""
         while number and self.tables[number].is_inherited:
             number -= 1
         return number
@@ -141,8 +142,8 @@ class Scales:
         return bisect_left(self.cells, position) - bisect_left(self.cells, self.rows[row] if row >= 0 else 0)
 
     def notes_at(self, position: int) -> tuple[Decimal, ...]:
-        place = bisect_right(self.page_starts, position) - 1
-        return self.pages[place][2] if place >= 0 else ()
+        page = bisect_right(self.page_starts, position) - 1
+        return self.pages[page][2] if page >= 0 else ()
 
 
 def columns_of(content: str, table: Table) -> dict[int, tuple[Decimal, ...]]:

@@ -15,7 +15,7 @@ from etl.postprocessors.citations.cells import wrapped_texts
 from etl.postprocessors.citations.conventions import Convention, read_digits
 from etl.postprocessors.citations.dates import has_time
 from etl.postprocessors.citations.folding import fold
-from etl.postprocessors.citations.index import MAX_PLACES, Index, Place, Span
+from etl.postprocessors.citations.index import MAX_OCCURRENCES, Index, Place, Span
 from etl.postprocessors.citations.levels import AMBIGUOUS, EXACT, NORMALIZED, RANK
 from etl.postprocessors.citations.neighbors import LIKE_CURRENCY
 from etl.postprocessors.responses import Evidence
@@ -33,7 +33,7 @@ FREE_WORDS, FREE_LENGTH = 6, 80
 
 @dataclass(slots=True)
 class Claim:
-    """A value of a result that is to be cited.
+    """A value of a result that needs a citation.
 
     `item`: the pointer of the innermost item of a list that it belongs to, or "". `path`: its pointer with `*` for
     items. `places`: all its places in the text, in order.
@@ -93,8 +93,8 @@ class Claim:
 
 
 @dataclass(slots=True, kw_only=True)
-class Citing:
-    """The decision on one value. `place`: where it is; `quote`: the model's quote, if that is its evidence."""
+class Citation:
+    """The citation of one value. `place`: where it is; `quote`: the model's quote, if that is its evidence."""
 
     claim: Claim
     match: str
@@ -209,9 +209,10 @@ class Finder:
         if not needle:
             return
         content = self.index.content
-        hits = [*islice(self.index.words(needle), MAX_PLACES), *islice(self.index.broken(needle), MAX_PLACES)]
+        searches = self.index.words(needle), self.index.hyphenated(needle)
+        hits = [hit for found in searches for hit in islice(found, MAX_OCCURRENCES)]
         hits += [Place(start=start, end=end, match=NORMALIZED) for start, end in self.wrapped.get(needle, ())]
-        hits = hits or [*islice(identifiers.spaced(self.index, needle), MAX_PLACES)]
+        hits = hits or [*islice(identifiers.spaced(self.index, needle), MAX_OCCURRENCES)]
         for place in identifiers.with_case(hits, text, content):
             is_exact = place.match == NORMALIZED and content[place.start : place.end] == text
             yield Place(start=place.start, end=place.end, match=EXACT if is_exact else place.match)
@@ -236,9 +237,10 @@ class Finder:
             return []
         for pages in ((evidence.page, evidence.page), None):
             bounds = self.index.bounds(pages)
-            hits = islice(self.index.words(needle, within=bounds, is_quote=True), MAX_PLACES)
+            hits = islice(self.index.words(needle, within=bounds, is_quote=True), MAX_OCCURRENCES)
             spans = [(hit.start, hit.end) for hit in hits]
-            spans = spans or [(hit.start, hit.end) for hit in self.index.broken(needle, within=bounds, is_quote=True)]
+            hyphenated = self.index.hyphenated(needle, within=bounds, is_quote=True)
+            spans = spans or [(hit.start, hit.end) for hit in hyphenated]
             if found := [span for each in spans if (span := self.index.widened(each))]:
                 return found
         return self.over_page_break(needle, evidence.page)
@@ -271,7 +273,7 @@ class Finder:
         return (hit.start, hit.end) if hit else None
 
     def last(self, needle: str, within: Span) -> Span | None:
-        hits = list(islice(self.index.words(needle, within=within, is_quote=True), MAX_PLACES))
+        hits = list(islice(self.index.words(needle, within=within, is_quote=True), MAX_OCCURRENCES))
         return (hits[-1].start, hits[-1].end) if hits else None
 
 
