@@ -305,15 +305,16 @@ def test_a_password_change_revokes_tokens_however_it_is_made(carol: User, pages:
     assert with_token.get("/exports/limits").status_code == 401
 
 
+@pytest.mark.parametrize("wrong", ["000000", "000-000", "000.0 00", "OOOOOO"])
 def test_codes_of_an_app_are_limited_for_each_day_and_recovery_codes_are_not(
-    enrolled: list[str], settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+    enrolled: list[str], settings: LazySettings, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     """C10: otherwise they could be guessed within weeks."""
-    monkeypatch.setattr(second_factors, "CODES_PER_DAY", limits.RateLimitItemPerDay(2, namespace="few_codes"))
+    monkeypatch.setattr(second_factors, "CODES_PER_DAY", limits.RateLimitItemPerDay(2, namespace=f"few {wrong}"))
     browser = Client()
     enter_password(browser)
     for _ in range(2):
-        enter_code(browser, "000000")
+        enter_code(browser, wrong)
     enter_code(browser, code_of(SecondFactor.objects.get()))
     assert not is_in(browser)
     enter_code(browser, enrolled[0])

@@ -48,6 +48,7 @@ def test_file_routes_find_only_files_of_their_job(
         assert asking.get(f"{begin}/{belongings['job_id']}/files/{key}/2024-02-28").status_code == 404
 
 
+@pytest.mark.django_db  # the end of a request looks for old connections
 @pytest.mark.parametrize(
     "path", ["../manage.py", "..%2fmanage.py", "%2e%2e/%2e%2e/etc/passwd", "config/../../manage.py"]
 )

@@ -130,10 +130,20 @@ def add_app(user: User, secret: str, code: str, name: str) -> bool:
     return True
 
 
-def use_code(user: User, text: str) -> bool:
+def normalized(code: str) -> str:
+    """Return a code without spaces, hyphens, and other separators."""
+    return "".join(character for character in code.upper() if character.isalnum())
+
+
+def is_app_code(code: str) -> bool:
+    """Return whether `use_code` checks a code against the user's authenticator apps."""
+    return len(normalized(code)) == DIGITS
+
+
+def use_code(user: User, code: str) -> bool:
     """Use a code of an authenticator app, or a recovery code. Each is accepted once."""
-    code = "".join(character for character in text.upper() if character.isalnum())
-    if len(code) == DIGITS:
+    is_of_app, code = is_app_code(code), normalized(code)
+    if is_of_app:
         return any(use_step(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
     deleted, _ = RecoveryCode.objects.filter(user=user, digest=digest_of(code)).delete()
     if deleted:

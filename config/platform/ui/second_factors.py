@@ -92,8 +92,8 @@ class Step(FormView):
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if seconds := limiter().wait(rate("sign_in_rate"), f"second-factor:{self.user.pk}"):
             return self.refuse(request, seconds)
-        code = "".join(request.POST.get("code", "").split())
-        if code.isdecimal() and (seconds := limiter().wait(CODES_PER_DAY, str(self.user.pk))):
+        is_app_code = second_factor.is_app_code(request.POST.get("code", ""))
+        if is_app_code and (seconds := limiter().wait(CODES_PER_DAY, str(self.user.pk))):
             return self.refuse(request, seconds)
         request.session[sign_in.PENDING]["attempts"] += 1
         request.session.modified = True
