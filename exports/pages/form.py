@@ -182,7 +182,7 @@ class ExportForm(forms.Form):
     def chosen(self) -> Dataset | None:
         """Return the dataset that the form shows. A browser selects the first choice."""
         choices: Any = self.fields["dataset"].choices  # type: ignore[attr-defined]
-        name = self["dataset"].value() or choices[0][0]
+        name = self["dataset"].value() or next((value for value, _ in choices), "")
         return next((each for each in self.datasets if each.name == name), None)
 
     def recent_keys(self) -> list[str]:

@@ -178,6 +178,17 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
     assert "Keys look like <code>JABCD</code>. Your groups have access to some keys only." in shown
 
 
+@pytest.mark.parametrize("route", ["new-export", "new-schedule"])
+def test_a_user_without_any_dataset_gets_an_explanation(dataset: Dataset, team: Group, bob: User, route: str) -> None:
+    for each in Dataset.objects.all():
+        grant(each, team)
+    browser = Client()
+    browser.force_login(bob)
+    response = browser.get(reverse(route))
+    assert response.status_code == 200
+    assert "available to you" in text_of(response)
+
+
 # ---- Files of others ------------------------------------------------------------------------------------------------
 
 
