@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -144,7 +145,7 @@ def test_it_survives_a_kill_at_each_statement(dataset: Dataset, alice: User, *, 
         for child in children:
             child.join(60)
         assert [child.exitcode for child in children[1:]] == [0] * competes
-        wait_until(lambda schedule=schedule: has_run(schedule))  # the server may still hold the killed one's locks
+        wait_until(partial(has_run, schedule))  # the server may still hold the killed one's locks
         started = [("01-01 01:00", "started")]
         jobs = Job.objects.filter(schedule_id=schedule.pk).annotate(rows_of_chunks=Count("chunks"))
         assert (history(schedule), [job.rows_of_chunks for job in jobs]) == (started, [1])
