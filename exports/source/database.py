@@ -89,8 +89,7 @@ class SourceSession:
     """A connection to the source for the chunks of one worker, one after the other.
 
     It is opened by the first call, and closed before the worker frees its slot: so there is at most one connection for
-    each used slot. `backend` is its name in pg_stat_activity, by
-    which the reaper ends the query of a lost worker.
+    each used slot. `backend` is its name in pg_stat_activity, by which the reaper ends the query of a lost worker.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,6 @@ SKIP LOCKED, so it waits for neither. Each function is one statement: atomic wit
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -210,11 +209,6 @@ PREPARED_CLAIM = sql.PreparedStatement(CLAIM + DESCRIBE)
 PREPARED_CLAIM_BATCH = sql.PreparedStatement(CLAIM_BATCH + DESCRIBE)
 
 
-def claim(*, backend: str) -> Claim | None:
-    """Claim the next chunk and a slot for its call. Return None if no chunk is ready or no slot is free."""
-    return next(iter(claim_batch(backend=backend, sizes={})), None)
-
-
 MAX_BATCH = 32  # chunks of a batch
 MAX_COUNTED = 1024  # waiting chunks that a claim counts to find its share
 
@@ -229,7 +223,7 @@ def claim_batch(
     datasets. `paused`: datasets without claims. `held`: the token of a slot that the worker has, which it keeps if
     nothing is claimed.
     """
-    more: dict[str, Any] = {"sizes": orjson.dumps(sizes).decode(), "max_chunks": MAX_BATCH, "max_counted": MAX_COUNTED}
+    more = {"sizes": orjson.dumps(sizes).decode(), "max_chunks": MAX_BATCH, "max_counted": MAX_COUNTED} if sizes else {}
     rows = sql.rows(
         PREPARED_CLAIM_BATCH if sizes else PREPARED_CLAIM,
         slots=settings.SLUICE.export_db_slots,
@@ -237,7 +231,7 @@ def claim_batch(
         backend=backend,
         paused=list(paused),
         held=held,
-        **(more if sizes else {}),
+        **more,
     )
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 

@@ -28,11 +28,11 @@ from django.contrib.auth.models import User
 from config.dev.stack.ports import LOOPBACK
 from config.platform.http.sse import MAX_STREAMS_OF_A_USER, POLL_SECONDS
 from exports.models import Dataset, Job
-from exports.worker import leases, transitions
+from exports.worker import transitions
 from tests.bench import site
 from tests.bench.alternation import alternate
 from tests.bench.report import Report
-from tests.integration.factories import pairs, result_of
+from tests.integration.factories import claim_one, pairs, result_of
 from tests.waiting import let_pass
 
 MOST_SECONDS, MOST_KILOBYTES = 2.0, 100.0
@@ -147,7 +147,7 @@ class ListenerProcess:
     def change(self) -> float:
         """End a chunk. Returns the seconds until all listeners have received the event."""
         time.sleep(random.uniform(0, POLL_SECONDS))
-        claim = leases.claim(backend="bench")
+        claim = claim_one(backend="bench")
         assert claim
         began = time.monotonic()
         progress = transitions.finish([(claim, result_of(claim))])

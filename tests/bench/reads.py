@@ -25,12 +25,11 @@ from etl import runstate
 from etl.core.states import Stage, Status
 from etl.models import Task
 from exports.models import Job
-from exports.worker import leases
 from tests.bench import site
 from tests.bench.alternation import alternate, quantile
 from tests.bench.report import Report
 from tests.integration.etl_factories import make_task
-from tests.integration.factories import end_chunk, pairs
+from tests.integration.factories import claim_one, end_chunk, pairs
 from tests.waiting import wait_until
 
 CLIENTS = 50
@@ -123,7 +122,7 @@ def jobs(user: User, chunks: int) -> list[Subject]:
     running = site.submit(dataset, pairs(chunks, key="RUNS"), user)
     for _ in range(chunks // 2):
         end_chunk()
-    claims = [leases.claim(backend="bench") for _ in range(HELD)]
+    claims = [claim_one(backend="bench") for _ in range(HELD)]
     assert {claim.job_id for claim in claims if claim} == {running.pk}
     waiting = site.submit(dataset, pairs(chunks, key="WAITS"), user)
     return [

@@ -32,11 +32,10 @@ from exports.models import (
     Usage,
     Webhook,
 )  # fmt: skip
-from exports.worker import leases
 from rules.library import editing
 from rules.models import Rule
 from tests.browser.scenes import Scene
-from tests.integration.factories import make_job
+from tests.integration.factories import claim_one, make_job
 
 JOBS = """
 INSERT INTO exports_jobs (job_id, user_id, dataset_id, schema_version, format, compression, delivery, dialect, reuse,
@@ -144,7 +143,7 @@ def busy(user: User) -> None:
 def now_running(dataset: Dataset, user: User) -> None:
     job = make_job(dataset, user, 30, key="JFK")
     Job.objects.filter(pk=job.pk).update(created_at=timezone.now() - timedelta(minutes=8))
-    claims = [leases.claim(backend=f"sluice-export-{n}") for n in range(5)]
+    claims = [claim_one(backend=f"sluice-export-{n}") for n in range(5)]
     lost = claims[0]
     assert lost
     Chunk.objects.filter(pk=lost.chunk_id).update(lease_until=timezone.now() - timedelta(minutes=2))

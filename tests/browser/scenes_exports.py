@@ -15,11 +15,10 @@ from exports.jobs import actions, submission
 from exports.models import Chunk, Dataset, Grant, Job, Receipt, Slot
 from exports.models.schedule import Schedule, ScheduleRun
 from exports.schedules import runs
-from exports.worker import leases
 from tests.browser.scenes import Scene
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_rule
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.schedules import make_schedule
 
 MANY = 1_000
@@ -55,7 +54,7 @@ WHERE job_id = %s AND status = 'done' AND seq >= 10
 def running(user: User) -> None:
     """Create a large job with done, running, retrying, and failed chunks."""
     job = make_job(dataset(), user, MANY)
-    claims = [claim for _ in range(8) if (claim := leases.claim(backend="scene"))]
+    claims = [claim for _ in range(8) if (claim := claim_one(backend="scene"))]
     for claim in claims[:3]:
         outcomes.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
     outcomes.fail(claims[3], SourceTimeout(), delay=20)
@@ -130,7 +129,7 @@ def failed(user: User) -> None:
     Dataset.objects.update(show_errors=True)
     kinds = [PermanentSourceError("SQLSTATE 42883", message=MESSAGE), SourceTimeout(), None]
     for n in range(12):
-        claim = leases.claim(backend="scene")
+        claim = claim_one(backend="scene")
         assert claim
         if error := kinds[n % 3]:
             outcomes.fail(claim, error, delay=None)
@@ -142,7 +141,7 @@ def ready(user: User) -> None:
     """Create a receipt, with one snapshot and one reused chunk."""
     job = make_job(dataset("weather"), user, 6)
     for _ in range(6):
-        claim = leases.claim(backend="scene")
+        claim = claim_one(backend="scene")
         assert claim
         outcomes.finish([(claim, result_of(claim, rows=1_000, bytes=98_765))])
     Chunk.objects.filter(job=job, seq=1).update(source="snapshot", data_as_of=timezone.now() - timedelta(days=3))

@@ -21,7 +21,7 @@ from exports.worker import leases
 from exports.worker.leases import Claim
 from tests.e2e.conftest import Workers
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ LARGE, SMALL = 10_000, 5
 
 
 def claim() -> Claim:
-    claimed = leases.claim(backend="test")
+    claimed = claim_one(backend="test")
     assert claimed
     return claimed
 
@@ -105,10 +105,10 @@ def test_checking_files_of_a_small_job_waits_for_one_batch_of_a_large_one(
 ) -> None:
     """A10, A16."""
     make_job(dataset, alice, 600, key="LARGE")
-    for claimed in iter(lambda: leases.claim(backend="test"), None):
+    for claimed in iter(lambda: claim_one(backend="test"), None):
         finish(claimed)
     make_job(dataset, alice, SMALL, key="SMALL", reuse="never")
-    for claimed in iter(lambda: leases.claim(backend="test"), None):
+    for claimed in iter(lambda: claim_one(backend="test"), None):
         finish(claimed)
     assert File.objects.count() == 600 + SMALL
     make_job(dataset, alice, 600, key="LARGE")

@@ -31,7 +31,7 @@ from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cl
 from exports.models import Chunk, Job
 from exports.worker import completion, leases, transitions
 from tests.growth.rows import Rows
-from tests.integration.factories import result_of
+from tests.integration.factories import claim_one, result_of
 from tests.integration.staff import list_of
 
 PAGE_MS, CLAIM_MS, BATCH_MS = 200, 20, 300
@@ -73,7 +73,7 @@ def batch(work: Callable[[], object]) -> Case:
 
 # ---- Exports --------------------------------------------------------------------------------------------------------
 def take() -> leases.Claim:
-    found = leases.claim(backend="test")
+    found = claim_one(backend="test")
     assert found
     return found
 

@@ -56,9 +56,14 @@ def result_of(claim: Claim, **changes: Any) -> ChunkResult:
     )
 
 
+def claim_one(*, backend: str) -> Claim | None:
+    """Claim the next chunk and a slot. Return None if no chunk is ready or no slot is free."""
+    return next(iter(leases.claim_batch(backend=backend, sizes={})), None)
+
+
 def end_chunk() -> None:
     """Claim and finish the next chunk, without its bytes."""
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     outcomes.finish([(claim, result_of(claim))])
 
@@ -74,6 +79,6 @@ def finish(job: Job) -> Job:
 
 def fail_chunk() -> None:
     """Fail the next chunk with a permanent error of the source."""
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     outcomes.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)

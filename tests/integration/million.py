@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 from exports.models import Chunk, Dataset, Job, Slot
 from exports.worker import leases
 from exports.worker.leases import Claim
+from tests.integration.factories import claim_one
 
 LARGE = 10_000
 SMALL = 10
@@ -123,7 +124,7 @@ def without_foreign_keys(*tables: str) -> Iterator[None]:
 
 def some_claims(count: int) -> list[Claim]:
     """Claim chunks, each with a slot: retries and new ones in turns."""
-    claims = [leases.claim(backend=f"worker-{n}") for n in range(count)]
+    claims = [claim_one(backend=f"worker-{n}") for n in range(count)]
     return [claim for claim in claims if claim]
 
 

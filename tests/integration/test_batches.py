@@ -26,7 +26,7 @@ from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
 from tests.broker import lose_messages, queued
 from tests.integration import faulty_s3, outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.waiting import wait_until
 
 
@@ -511,7 +511,7 @@ def test_a_worker_keeps_its_slot_from_one_batch_to_the_next(
 
     def record_and_let_others_claim(ended: list[batches.Ended]) -> None:
         record(ended)
-        others.append(leases.claim(backend="another worker"))
+        others.append(claim_one(backend="another worker"))
 
     def counted(backend: str) -> psycopg.Connection:
         connections.append(backend)
@@ -549,7 +549,7 @@ def test_a_worker_frees_the_slot_above_a_limit_that_was_lowered(dataset: Dataset
     dataset.max_concurrency = 2
     dataset.save()
     make_job(dataset, alice, 9)
-    other = leases.claim(backend="another worker")
+    other = claim_one(backend="another worker")
     assert other
     with database.SourceSession() as session, WorkerSlot(session) as slot:
         (first,) = slot.claim(sizes={}, paused=())
@@ -610,7 +610,7 @@ def test_a_worker_takes_no_slot_again_that_the_reaper_freed(dataset: Dataset, al
         (claim,) = slot.claim(sizes={}, paused=())
         transitions.finish([(claim, result_of(claim))])
         transitions.free_slots([claim.token])
-        theirs = [leases.claim(backend="test") for _ in range(slots)]
+        theirs = [claim_one(backend="test") for _ in range(slots)]
         assert None not in theirs
         assert slot.claim(sizes={}, paused=()) == []
     assert Slot.objects.held().count() == slots

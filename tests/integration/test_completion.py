@@ -41,7 +41,7 @@ from exports.jobs import actions
 from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.source.database import SourceSession
-from exports.worker import adoption, batches, completion, execution, leases, transitions
+from exports.worker import adoption, batches, completion, execution, transitions
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
@@ -49,7 +49,7 @@ from exports.worker.transitions import ChunkResult
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
 from tests.integration import faulty_s3
-from tests.integration.factories import end_chunk, make_job, result_of
+from tests.integration.factories import claim_one, end_chunk, make_job, result_of
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
@@ -1073,7 +1073,7 @@ def test_an_upload_does_not_adopt_the_file_of_another_dataset(
 ) -> None:
     """A38: another dataset stores its file at the path while the first dataset's chunk runs."""
     first = make_job(dataset, alice, 1)
-    claim = leases.claim(backend="slow")
+    claim = claim_one(backend="slow")
     assert claim
     second = make_job(successor(), alice, 1)
     execution.drain()
@@ -1107,7 +1107,7 @@ def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
     change = change_of_data(source_db, dataset)
     finish(make_job(dataset, alice, 1))
     make_job(dataset, alice, 1, reuse="never")
-    slow = leases.claim(backend="slow")
+    slow = claim_one(backend="slow")
     assert slow
     change()
     fresh = make_job(dataset, alice, 1, reuse="never")

@@ -23,7 +23,7 @@ from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, execution, leases
 from tests.conftest import client_of
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, in_threads
@@ -189,7 +189,7 @@ def test_counts_add_up_after_concurrent_cancels_and_finishes(
                     return bool(actions.cancel(job) + 1)
                 except actions.AlreadyEnded:
                     return False
-            while claimed := leases.claim(backend=f"test{n}"):
+            while claimed := claim_one(backend=f"test{n}"):
                 if n % 2:
                     outcomes.fail(claimed, PermanentSourceError(), delay=None)
                 else:

@@ -11,9 +11,9 @@ from exports.core.states import JOB_ENDED
 from exports.jobs import actions
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job
-from exports.worker import completion, execution, leases
+from exports.worker import completion, execution
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, expire_leases, in_threads
 
@@ -163,7 +163,7 @@ def test_event_numbers_are_unique_and_grow_in_commit_order(dataset: Dataset, ali
             while not Job.objects.filter(pk=job.pk, done=60).exists():
                 seen[n].append(list(job.events.order_by("seq").values_list("seq", flat=True)))
             return
-        while claimed := leases.claim(backend=f"test{n}"):
+        while claimed := claim_one(backend=f"test{n}"):
             outcomes.finish([(claimed, result_of(claimed))])
 
     in_threads(8, work)

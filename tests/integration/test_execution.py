@@ -29,7 +29,7 @@ from exports.source import database
 from exports.worker import completion, execution, leases
 from exports.worker.slot import WorkerSlot
 from tests.integration import faulty_s3, outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 CONTENT = b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
@@ -162,7 +162,7 @@ def test_fresh_exports_reuse_no_file(dataset: Dataset, alice: User, source_db: p
 def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> None:
     """A11: it resumes with other data after another worker has finished its chunk."""
     make_job(dataset, alice, 1)
-    stale = leases.claim(backend="stale")
+    stale = claim_one(backend="stale")
     assert stale
     Chunk.objects.update(lease_until="2000-01-01T00:00Z")
     lost_leases.reclaim_batch(batch=1)
@@ -197,7 +197,7 @@ def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
     """)
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
-        claim = leases.claim(backend=session.backend)
+        claim = claim_one(backend=session.backend)
         assert claim
         thief = threading.Timer(0.5, steal)
         thief.start()
@@ -231,7 +231,7 @@ def test_a_silently_lost_source_is_detected_within_a_minute(
 ) -> None:
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
-        claim = leases.claim(backend=session.backend)
+        claim = claim_one(backend=session.backend)
         assert claim
         execution.run_batch([claim], WorkerSlot(session, token=claim.token), time.monotonic())
         assert session._connection
@@ -251,7 +251,7 @@ def test_a_file_created_by_another_job_in_the_meantime_is_reused(
     for _ in range(2):
         make_job(dataset, alice, 1)
     with database.SourceSession() as one, database.SourceSession() as other:
-        claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
+        claims = [claim_one(backend=one.backend), claim_one(backend=other.backend)]
         for claim, session in zip(claims, (one, other), strict=True):
             assert claim
             execution.run_batch([claim], WorkerSlot(session, token=claim.token), time.monotonic())
@@ -506,7 +506,7 @@ def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, a
     """A13: its lease has expired, its slot is free, and it has no call in the source yet that could be ended."""
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
-        claim = leases.claim(backend=session.backend)
+        claim = claim_one(backend=session.backend)
         assert claim
         with session.calling(claim.chunk_id):
             session.cancel(claim.chunk_id)
@@ -518,7 +518,7 @@ def test_the_loss_of_a_chunk_does_not_stop_the_call_of_the_next(dataset: Dataset
     """A12: the lease of a chunk whose file is still being uploaded may be lost meanwhile."""
     make_job(dataset, alice, 2)
     with database.SourceSession() as session:
-        before, claim = (leases.claim(backend=session.backend) for _ in range(2))
+        before, claim = (claim_one(backend=session.backend) for _ in range(2))
         assert before
         assert claim
         with session.calling(claim.chunk_id):
@@ -532,7 +532,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     failing(source_db, "PERFORM pg_sleep(0.5);")
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
-        claim = leases.claim(backend=session.backend)
+        claim = claim_one(backend=session.backend)
         assert claim
         with Leaving(session) as leaving, pytest.raises(SystemExit), WorkerSlot(leaving, token=claim.token) as slot:
             execution.run_batch([claim], slot, time.monotonic())
@@ -555,7 +555,7 @@ class Leaving(database.SourceSession):
 
 def test_lost_leases_raise(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     Chunk.objects.update(token=claim.token + 1)
     with pytest.raises(LeaseLost):

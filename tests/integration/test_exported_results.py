@@ -34,9 +34,10 @@ from exports.jobs import actions
 from exports.maintenance import lost_leases, storage_cleanup
 from exports.models import Dataset, File, Job, Schedule, Slot
 from exports.source.encoding import decompressed
-from exports.worker import completion, execution, leases
+from exports.worker import completion, execution
 from rules.models import Rule
 from tests.integration.etl_factories import make_batch, make_rule
+from tests.integration.factories import claim_one
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -422,7 +423,7 @@ def test_another_worker_replaces_the_file_of_a_lost_worker(api: APIClient, rule:
     """A36: the file of the first attempt, which died before its outcome, is replaced."""
     add(rule, {"a": 1})
     response = post(api, format="jsonl")
-    claim = leases.claim(backend="lost")
+    claim = claim_one(backend="lost")
     assert claim
     storage.put(claim.path, b"half", content_type="application/x-ndjson")
     Job.objects.get().chunks.update(lease_until=datetime(2020, 1, 1, tzinfo=UTC))

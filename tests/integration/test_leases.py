@@ -23,11 +23,11 @@ from exports.source import database
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 
 
 def claim() -> Claim:
-    claimed = leases.claim(backend="test")
+    claimed = claim_one(backend="test")
     assert claimed is not None
     return claimed
 
@@ -69,7 +69,7 @@ def test_a_claim_takes_a_chunk_and_a_slot_under_one_token(dataset: Dataset, alic
 
 
 def test_a_claim_without_ready_chunks_is_empty(dataset: Dataset) -> None:
-    assert leases.claim(backend="test") is None
+    assert claim_one(backend="test") is None
     assert not Slot.objects.held().exists()
 
 
@@ -79,14 +79,14 @@ def test_a_claim_without_free_slots_is_empty(dataset: Dataset, alice: User, slot
     for _ in range(slots):
         claim()
 
-    assert leases.claim(backend="test") is None
+    assert claim_one(backend="test") is None
     assert Chunk.objects.filter(status="pending").count() == 1
 
 
 def test_concurrent_claims_take_different_chunks_within_the_slots(dataset: Dataset, alice: User, slots: int) -> None:
     """A10, A13."""
     make_job(dataset, alice, 40)
-    claims = [claimed for claimed in in_threads(16, lambda _: leases.claim(backend="test")) if claimed]
+    claims = [claimed for claimed in in_threads(16, lambda _: claim_one(backend="test")) if claimed]
 
     assert len(claims) == slots
     assert len({claimed.chunk_id for claimed in claims}) == slots
@@ -122,7 +122,7 @@ def test_the_cap_of_a_dataset_does_not_affect_other_datasets(dataset: Dataset, a
     first, *rest = [claim() for _ in range(3)]
     assert first.dataset == "things"
     assert [each.dataset for each in rest] == ["other", "other"]
-    assert leases.claim(backend="test") is None
+    assert claim_one(backend="test") is None
 
     outcomes.finish([(first, result_of(first))])
     assert claim().dataset == "things"
@@ -294,7 +294,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
         if delay is not None:
             assert job.status == JobStatus.RETRYING
             assert job.retrying == 1
-            assert leases.claim(backend="test") is None  # it is not due yet
+            assert claim_one(backend="test") is None  # it is not due yet
             delays.append(delay)
             Chunk.objects.update(available_at=Now())
 
@@ -337,7 +337,7 @@ def test_a_chunk_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> 
         assert lost_leases.reclaim_batch(batch=10)
         transitions.free_slots([token])
 
-    assert leases.claim(backend="test") is None
+    assert claim_one(backend="test") is None
     assert Chunk.objects.get().error_code == "EXPORT_WORKER_LOST"
     job.refresh_from_db()
     assert job.status == JobStatus.FAILED
@@ -400,7 +400,7 @@ def test_the_slot_of_a_withdrawn_chunk_is_freed_after_its_lease(dataset: Dataset
 
 def finished_job(dataset: Dataset, alice: User, chunks: int) -> Job:
     job = make_job(dataset, alice, chunks)
-    while claimed := leases.claim(backend="test"):
+    while claimed := claim_one(backend="test"):
         outcomes.finish([(claimed, result_of(claimed))])
     return job
 

@@ -45,7 +45,7 @@ from exports.worker.leases import Claim
 from tests.broker import lose_messages
 from tests.integration import outcomes
 from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 
 SLOTS, CAP = 3, 1
 HOUR = 3600  # no lease or pause ends by itself on a slow machine
@@ -145,7 +145,7 @@ class Exports(RuleBasedStateMachine):
     @rule(target=holds, actor=st.integers(1, 6))
     def claim(self, actor: int) -> Any:
         free = self.model.claimable()
-        claim = leases.claim(backend=f"actor-{actor}")
+        claim = claim_one(backend=f"actor-{actor}")
         if claim is None:
             assert not free
             return multiple()

@@ -33,7 +33,7 @@ from exports.worker import completion, leases
 from tests.broker import valkey
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_leases import nodes
 from tests.waiting import expect_within
 
@@ -143,7 +143,7 @@ def depth() -> dict[str, float]:
 
 
 def claim() -> leases.Claim:
-    claimed = leases.claim(backend="test")
+    claimed = claim_one(backend="test")
     assert claimed
     return claimed
 

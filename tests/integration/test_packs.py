@@ -22,7 +22,7 @@ from exports.maintenance import after_restore, storage_cleanup
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution, leases
 from tests.integration import faulty_s3, outcomes
-from tests.integration.factories import make_job
+from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import claim_batch, run, time_enough  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
@@ -277,7 +277,7 @@ def test_a_retry_keeps_the_packs_of_finished_chunks(alone: Dataset, alice: User)
     (claim,) = claim_batch(1)
     outcomes.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)
     actions.retry(job)
-    assert leases.claim(backend="test") is not None
+    assert claim_one(backend="test") is not None
     assert packs_of(job) == [1, 1, 1, None]
 
 

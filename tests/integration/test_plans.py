@@ -36,7 +36,7 @@ from exports.worker import adoption, completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
 from tests.integration import million
-from tests.integration.factories import result_of
+from tests.integration.factories import claim_one, result_of
 from tests.integration.million import LARGE, Million
 from tests.integration.plans import Plan, blocks_of, drawn, nodes, plans_of, rows_of
 from tests.integration.staff import list_of
@@ -113,7 +113,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
 
 
 def claim(_: object = None) -> Claim | None:
-    return leases.claim(backend="test")
+    return claim_one(backend="test")
 
 
 def fail(ours: Claim, *, delay: float | None) -> object:

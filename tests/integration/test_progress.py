@@ -19,7 +19,7 @@ from exports.jobs import actions, representation
 from exports.models import Chunk, Dataset, Job
 from exports.worker import leases
 from tests.integration import outcomes
-from tests.integration.factories import end_chunk, make_job, result_of
+from tests.integration.factories import claim_one, end_chunk, make_job, result_of
 from tests.integration.test_exports_pages import as_user
 
 STEPS = st.lists(st.sampled_from(["claim", "batch", "finish", "fail", "release", "retry"]), min_size=1, max_size=25)
@@ -47,7 +47,7 @@ def test_counters_equal_the_counts_of_chunks(dataset: Dataset, alice: User, step
 
 
 def take(step: str, job: Job, held: list[leases.Claim]) -> None:
-    if step == "claim" and (claim := leases.claim(backend="test")):
+    if step == "claim" and (claim := claim_one(backend="test")):
         held.append(claim)
     elif step == "batch":
         held += leases.claim_batch(backend="test", sizes={job.dataset.name: 3})
@@ -66,7 +66,7 @@ def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: 
     """A35: a job that failed an hour ago and was retried is not estimated by that hour."""
     job = make_job(dataset, alice, 4)
     for _ in range(4):
-        claim = leases.claim(backend="test")
+        claim = claim_one(backend="test")
         assert claim
         outcomes.fail(claim, PermanentSourceError("22012"), delay=None)
     Job.objects.update(started_at=Now() - timedelta(hours=1))

@@ -17,10 +17,10 @@ from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, quotas
 from exports.maintenance import periodic
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
-from exports.worker import completion, execution, leases
+from exports.worker import completion, execution
 from tests.conftest import client_of
 from tests.integration import outcomes
-from tests.integration.factories import make_job
+from tests.integration.factories import claim_one, make_job
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import calls, count_calls, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -170,7 +170,7 @@ def test_failed_chunks_are_refunded_and_charged_again_by_a_retry(dataset: Datase
     """A2, A19."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
-        claim = leases.claim(backend="test")
+        claim = claim_one(backend="test")
         assert claim
         outcomes.fail(claim, PermanentSourceError(), delay=None)
     assert used(alice) == (1, 0)
@@ -183,7 +183,7 @@ def test_failed_chunks_are_refunded_and_charged_again_by_a_retry(dataset: Datase
 def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
     """A2, A19."""
     job = make_job(dataset, alice, 1)
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     outcomes.fail(claim, PermanentSourceError(), delay=None)
     Usage.objects.update(chunks=10)
@@ -197,7 +197,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
 def test_cancelled_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
     """A2, A19: done chunks stay charged."""
     job = make_job(dataset, alice, 3)
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     execution.drain()
     actions.cancel(job)
@@ -207,7 +207,7 @@ def test_cancelled_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
 def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
     """A2: a stale worker writes the same end once more."""
     make_job(dataset, alice, 2)
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     for _ in range(2):
         outcomes.fail(claim, PermanentSourceError(), delay=None)

@@ -33,7 +33,7 @@ from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from exports.worker import leases, transitions
 from tests.integration import outcomes
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_leases_model import clean
 
 JOBS_A_DAY, CHUNKS_A_DAY = 4, 8
@@ -95,7 +95,7 @@ class Quotas(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["live", "live", "refused", "failed", "released"]), late=st.booleans())
     def work(self, how: str, *, late: bool) -> None:
         """Run one call. `late`: its end is reported once more."""
-        claim = leases.claim(backend="test")
+        claim = claim_one(backend="test")
         assert (claim is None) == (not self.model.claimable())
         if claim is None:
             return

@@ -26,7 +26,7 @@ from exports.models import Chunk, Dataset, File, Job, Link, Receipt, Slot
 from exports.worker import completion, execution, leases
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_rehearsal import Change, age, run
-from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.factories import claim_one, end_chunk, fail_chunk, make_job
 
 
 def reconcile(*arguments: str) -> str:
@@ -59,7 +59,7 @@ def test_no_number_is_reused(alice: User) -> None:
 
 def test_earlier_workers_are_fenced_off_without_counting_attempts(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
-    stale = leases.claim(backend="gone")
+    stale = claim_one(backend="gone")
     assert stale
 
     reconcile()
@@ -69,7 +69,7 @@ def test_earlier_workers_are_fenced_off_without_counting_attempts(dataset: Datas
     chunk = Chunk.objects.get(pk=stale.chunk_id)
     assert (chunk.status, chunk.attempts) == ("pending", 0)
     assert Slot.objects.held().exists(), "its call may still run: the reaper ends it first"
-    fresh = leases.claim(backend="new")
+    fresh = claim_one(backend="new")
     assert fresh
     assert fresh.token > stale.token + 1_000
     assert Job.objects.get(pk=job.pk).event_seq > 1_000_000
@@ -180,7 +180,7 @@ def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset,
     """It runs while the service runs."""
     receipt = done(make_job(dataset, alice, 1, key="DONE"))
     make_job(dataset, alice, 1)
-    held = leases.claim(backend="test")
+    held = claim_one(backend="test")
     assert held
     reconcile("--delete-unknown")
     leases.renew(held)

@@ -17,7 +17,7 @@ from exports.jobs import representation
 from exports.models import Dataset
 from exports.worker import leases, transitions
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 
 FIND = sql.PreparedStatement("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
 PREPARED = "SELECT count(*) FROM pg_prepared_statements"
@@ -139,10 +139,10 @@ def test_claims_and_finishes_are_two_statements_that_are_planned_once(
 ) -> None:
     make_job(dataset, alice, 5)
     with django_assert_num_queries(2):
-        claimed = leases.claim(backend="test")
+        claimed = claim_one(backend="test")
         assert claimed
         transitions.finish([(claimed, result_of(claimed))])
     before = sql.scalar(PREPARED)
-    while claimed := leases.claim(backend="test"):
+    while claimed := claim_one(backend="test"):
         outcomes.finish([(claimed, result_of(claimed))])
     assert sql.scalar(PREPARED) == before

@@ -15,11 +15,11 @@ from config.platform import storage
 from exports.core.errors import SourceError
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Usage
-from exports.worker import completion, execution, leases
+from exports.worker import completion, execution
 from tests.broker import broker_at
 from tests.conftest import client_of
 from tests.integration import outcomes
-from tests.integration.factories import fail_chunk, make_job
+from tests.integration.factories import claim_one, fail_chunk, make_job
 from tests.waiting import expect_within
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
@@ -337,11 +337,11 @@ def test_a_job_is_shown_as_in_the_list_with_two_statements(api: APIClient, datas
     cancelled = make_job(dataset, alice, 1, reuse="never")
     actions.cancel(cancelled)
     retrying = make_job(dataset, alice, 1, reuse="never")
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     outcomes.fail(claim, SourceError(), delay=60)
     running = make_job(dataset, alice, 2, reuse="never")
-    assert leases.claim(backend="test")
+    assert claim_one(backend="test")
     pending = [make_job(dataset, alice, 1, reuse="never") for _ in range(2)]
     states = {
         "success": done, "failed": failed, "cancelled": cancelled, "running": running, "retrying": retrying,

@@ -28,11 +28,11 @@ from exports.jobs import actions, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, retention, storage_cleanup
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
 from exports.source import database
-from exports.worker import completion, execution, leases
+from exports.worker import completion, execution
 from exports.worker.leases import Claim
 from tests.broker import broker_at, lose_messages, queued, valkey
 from tests.integration import faulty_s3, outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_completion import delivered, finish
 from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import expire_leases, in_threads
@@ -58,7 +58,7 @@ def expire(receipt: Receipt, *, seconds: int = 31) -> None:
 def test_the_chunk_of_a_lost_worker_is_queued_again_and_its_slot_freed(dataset: Dataset, alice: User) -> None:
     """A12."""
     make_job(dataset, alice, 1)
-    leases.claim(backend="lost")
+    claim_one(backend="lost")
     expire_leases()
     periodic.reap()
 
@@ -70,7 +70,7 @@ def test_the_log_names_the_holder_of_the_lease(dataset: Dataset, alice: User) ->
     """So that the worker's host, process, and log can be found from the chunk."""
     job = make_job(dataset, alice, 1)
     name = database.SourceSession().backend
-    leases.claim(backend=name)
+    claim_one(backend=name)
     expire_leases()
 
     with capture_logs() as lines:
@@ -86,7 +86,7 @@ def test_the_log_names_the_holder_of_the_lease(dataset: Dataset, alice: User) ->
 
 def test_the_chunk_of_a_live_worker_is_left_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    claim = leases.claim(backend="alive")
+    claim = claim_one(backend="alive")
     periodic.reap()
 
     assert claim
@@ -100,7 +100,7 @@ def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
     """A13."""
     make_job(dataset, alice, 1)
     with psycopg.connect(source_db.info.dsn, password=source_db.info.password, application_name="lost-one") as call:
-        leases.claim(backend="lost-one")
+        claim_one(backend="lost-one")
         expire_leases()
         periodic.reap()
         with pytest.raises(psycopg.OperationalError):
@@ -111,7 +111,7 @@ def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
 def test_slots_stay_taken_while_the_source_is_unavailable(dataset: Dataset, alice: User, settings: Any) -> None:
     """A13: the call may still run. The chunk itself is not delayed."""
     make_job(dataset, alice, 1)
-    leases.claim(backend="lost")
+    claim_one(backend="lost")
     expire_leases()
     nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere})
@@ -127,7 +127,7 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
 ) -> None:
     """A26."""
     make_job(dataset, alice, 1)
-    alive = leases.claim(backend="alive")
+    alive = claim_one(backend="alive")
     assert alive
     for key in (alive.path, "things/2024/lost.csv"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
@@ -140,7 +140,7 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
 
 def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, alice: User, settings: Any) -> None:
     make_job(dataset, alice, 1)
-    leases.claim(backend="lost")
+    claim_one(backend="lost")
     expire_leases()
     lose_messages()
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
@@ -157,7 +157,7 @@ def test_lost_wake_ups_are_sent_again(dataset: Dataset, alice: User) -> None:
     periodic.reap()
     assert queued("exports") == 3
 
-    while leases.claim(backend="x"):
+    while claim_one(backend="x"):
         pass
     lose_messages()
     periodic.reap()
@@ -334,7 +334,7 @@ def put_file(claim: Claim, content: bytes = b"x") -> str:
 
 def claimed(dataset: Dataset, user: User, **changes: Any) -> Claim:
     make_job(dataset, user, 1, **changes)
-    claim = leases.claim(backend="x")
+    claim = claim_one(backend="x")
     assert claim
     return claim
 
@@ -394,8 +394,8 @@ def test_an_unreferenced_file_that_replaced_a_referenced_one_is_deleted(dataset:
 def test_referenced_files_are_kept(dataset: Dataset, alice: User) -> None:
     """Also those of chunks that were done when their job was cancelled, and those of other jobs."""
     job = make_job(dataset, alice, 3)
-    leases.claim(backend="lost")
-    done = leases.claim(backend="x")
+    claim_one(backend="lost")
+    done = claim_one(backend="x")
     assert done
     outcomes.finish([(done, result_of(done, etag=put_file(done)))])
     actions.cancel(job)
@@ -477,7 +477,7 @@ def test_the_sweep_takes_one_query_per_batch(
 ) -> None:
     make_job(dataset, alice, 7)
     claims = []
-    while claim := leases.claim(backend="x"):
+    while claim := claim_one(backend="x"):
         fail(claim)
         claims.append(claim)
     # Built-in datasets, and both kinds of chunks; then running ones, and files.

@@ -13,11 +13,10 @@ from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, turns
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Job, Slot
-from exports.worker import leases
 from exports.worker.leases import Claim
 from tests.conftest import client_of
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_leases import expire_leases, in_threads
 
 
@@ -27,7 +26,7 @@ def carol(transactional_db: None) -> User:
 
 
 def claim() -> Claim:
-    claimed = leases.claim(backend="test")
+    claimed = claim_one(backend="test")
     assert claimed
     return claimed
 

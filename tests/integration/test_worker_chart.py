@@ -9,9 +9,9 @@ from django.test import Client
 from exports.models import Dataset
 from exports.pages import workers
 from exports.source import database
-from exports.worker import execution, leases
+from exports.worker import execution
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.plans import nodes, plans_of, rows_of
 
 START = datetime(2024, 2, 29, tzinfo=UTC)
@@ -43,10 +43,10 @@ def test_the_page_shows_calls_by_worker(dataset: Dataset, alice: User) -> None:
     path = f"/app/exports/{job.pk}"
     assert '<h2 id="workers-title"' not in client.get(path).content.decode()
     for worker in ("web1-7", "web2-8", "web1-7"):
-        claim = leases.claim(backend=backend(worker))
+        claim = claim_one(backend=backend(worker))
         assert claim
         outcomes.finish([(claim, result_of(claim))])
-    claim = leases.claim(backend=backend("web3-9"))
+    claim = claim_one(backend=backend("web3-9"))
     assert claim
     page = client.get(path).content.decode()
     assert 'aria-label="web1-7: 2 chunks, ' in page

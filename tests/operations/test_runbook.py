@@ -35,14 +35,14 @@ from exports.delivery import links
 from exports.jobs import actions, webhook_events
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
 from exports.source import database
-from exports.worker import completion, execution, leases
+from exports.worker import completion, execution
 from tests import servers
 from tests.broker import lose_messages, queued
 from tests.docs.blocks import Block, blocks_of
 from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
-from tests.integration.factories import finish, make_job
+from tests.integration.factories import claim_one, finish, make_job
 from tests.integration.receiver import receiver
 from tests.serving import serving, variables
 from tests.waiting import wait_until
@@ -136,7 +136,7 @@ def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
 
 
 def fail_with(error: Any) -> Job:
-    claim = leases.claim(backend="test")
+    claim = claim_one(backend="test")
     assert claim
     outcomes.fail(claim, error, delay=None)
     return Job.objects.get(pk=claim.job_id)
@@ -176,7 +176,7 @@ def test_a_worker_that_was_killed(operator: Operator, slow: Dataset, alice: User
 
 def test_a_worker_that_hangs(operator: Operator, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    claim = leases.claim(backend="sluice-export-nobody")
+    claim = claim_one(backend="sluice-export-nobody")
     assert claim
     (slot,) = operator.query("jobs-are-stuck", "FROM exports_slot")
     assert (slot["chunk"], slot["overdue"]) == (str(claim.chunk_id), "f")
@@ -402,7 +402,7 @@ def test_a_failing_function_is_found_fixed_and_retried(
 def test_a_chunk_that_kills_its_workers(operator: Operator, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     for _ in range(settings.SLUICE.export_max_attempts):
-        assert leases.claim(backend="sluice-export-nobody")
+        assert claim_one(backend="sluice-export-nobody")
         past = Now() - timedelta(seconds=1)
         Chunk.objects.update(lease_until=past)
         Slot.objects.held().update(lease_until=past)

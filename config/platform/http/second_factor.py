@@ -140,10 +140,10 @@ def is_app_code(code: str) -> bool:
     return len(normalized(code)) == DIGITS
 
 
-def use_code(user: User, code: str) -> bool:
+def use_code(user: User, text: str) -> bool:
     """Use a code of an authenticator app, or a recovery code. Each is accepted once."""
-    is_of_app, code = is_app_code(code), normalized(code)
-    if is_of_app:
+    code = normalized(text)
+    if is_app_code(code):
         return any(use_step(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
     deleted, _ = RecoveryCode.objects.filter(user=user, digest=digest_of(code)).delete()
     if deleted:
