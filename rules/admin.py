@@ -73,7 +73,9 @@ class RuleAdmin(ReadOnly):
     @admin.display(description="editing")
     def editing(self, rule: Rule) -> SafeString:
         """Return the person who can change the rule, and the place."""
-        if catalog.is_system(rule):
+        if catalog.is_system(rule) and not rule.is_system:
+            return format_html("Read-only while <code>{}</code> makes it the default rule.", "ETL_GLOBAL_RULE_ID")
+        if rule.is_system:
             return format_html("In its file, {}.yaml. Then run <code>manage.py load_rules</code>.", rule.slug)
         return format_html("Its owner can edit it: {}", link(reverse("rule", args=[rule.pk]), "page of the rule"))
 

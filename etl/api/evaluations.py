@@ -155,7 +155,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         rule_id = kwargs["rule_id"]
         own_rules(request, rule_id)
-        rows = Sample.objects.filter(rule=rule_id).select_related("task").defer("task__result", "task__last_result")
+        rows = Sample.objects.filter(rule=rule_id).with_task()
         sized = rows.annotate(text_bytes=Length(Cast("expected", TextField())))
         return self.get_paginated_response([sample_body(row) for row in self.paginate_queryset(sized) or []])
 

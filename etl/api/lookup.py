@@ -61,13 +61,15 @@ def merged(row: Task | None, state: RunState | None) -> RunState | None:
     """
     if row is None:
         return state and as_shown(state)
-    if state is None or state.uuid != row.uuid or is_outdated(state, row):
-        return RunState.of_row(row)
-    return as_shown(state)
+    current = usable(state, row)
+    return RunState.of_row(row) if current is None else as_shown(current)
 
 
-def is_outdated(state: RunState, row: Task) -> bool:
-    return row.generation > state.generation or (row.has_ended and row.generation == state.generation)
+def usable(state: RunState | None, row: Task) -> RunState | None:
+    """Return a run-state if it is that of the row and not older than it."""
+    if state is None or state.uuid != row.uuid or row.generation > state.generation:
+        return None
+    return None if row.has_ended and row.generation == state.generation else state
 
 
 def as_shown(state: RunState) -> RunState:
@@ -121,18 +123,14 @@ def with_status(tasks: TaskQuerySet, status: str) -> TaskQuerySet:
 
     The status of open tasks is in their run-states only. There are at most ETL_QUEUE_SIZE open tasks.
     """
-    generations = dict(tasks.open().order_by().values_list("task_id", "generation"))
-    states = {
-        task_id: as_shown(state)
-        for task_id, state in run_states(generations).items()
-        if state.generation >= generations[task_id]
-    }
-    fitting = [task_id for task_id in generations if status_of(states.get(task_id)) == status]
+    rows = tasks.open().order_by().select_related(None).only("uuid", "generation", "status").in_bulk()
+    states = run_states(rows)
+    fitting = [task_id for task_id, row in rows.items() if status_of(usable(states.get(task_id), row)) == status]
     return tasks.filter(Q(status=status) | Q(task_id__in=fitting) if status in ENDED else Q(task_id__in=fitting))
 
 
 def status_of(state: RunState | None) -> str:
-    return Status.PENDING if state is None else state.status
+    return Status.PENDING if state is None else as_shown(state).status
 
 
 def shown(rows: Collection[Task]) -> list[RunState]:

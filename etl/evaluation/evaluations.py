@@ -202,15 +202,12 @@ def compare(rule_id: int, a: int, b: int) -> Comparison:
 
 
 def sample_pairs(one: Evaluation, other: Evaluation) -> Iterator[SamplePair]:
-    mine, theirs = (
-        {run.sample_id: run for run in each.runs.select_related("sample__task").defer("sample__expected")}
-        for each in (one, other)
-    )
-    for sample_id in sorted({*mine, *theirs}):
+    mine, theirs = ({run.sample_id: run for run in each.runs.all()} for each in (one, other))
+    samples = Sample.objects.with_task().defer("expected").in_bulk({*mine, *theirs})
+    for sample_id, sample in sorted(samples.items()):
         runs = mine.get(sample_id), theirs.get(sample_id)
         a, b = (accuracy_of(run) for run in runs)
         misses_a, misses_b = ((run.misses or []) if run else [] for run in runs)
-        sample = next(run.sample for run in runs if run)
         yield SamplePair(sample=sample, a=a, b=b, misses_a=misses_a, misses_b=misses_b)
 
 

@@ -1,6 +1,6 @@
 """Samples of rules, and evaluations of versions of rules on them."""
 
-from typing import Any
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
@@ -8,9 +8,15 @@ from django.db.models import Q
 
 from config.platform.db import clock
 from etl.models.exact_fields import ExactJSON
-from etl.models.task import Task
+from etl.models.task import RESULTS, Task
 
 MAX_EXPECTED_BYTES = 256 * 1024
+
+
+class SampleQuerySet(models.QuerySet["Sample"]):
+    def with_task(self) -> Self:
+        """Load the tasks too, without their results."""
+        return self.select_related("task").defer(*(f"task__{name}" for name in RESULTS))
 
 
 class Sample(models.Model):
@@ -20,6 +26,8 @@ class Sample(models.Model):
     task = models.ForeignKey(Task, models.CASCADE, related_name="samples", verbose_name="document")
     expected = ExactJSON()
     created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    objects = SampleQuerySet.as_manager()
 
     class Meta:
         db_table = "etl_sample"

@@ -35,6 +35,9 @@ CASE WHEN etl_task.status = 'completed' THEN coalesce(
 """
 
 
+RESULTS = ("result", "last_result", "corrected_result")  # columns with values that may be large
+
+
 def new_uuid() -> str:
     return str(uuid4())
 
@@ -46,7 +49,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def without_results(self) -> Self:
         """Return the tasks without their results, which may be large."""
-        return self.defer("result", "last_result", "corrected_result")
+        return self.defer(*RESULTS)
 
     def with_data(self) -> Self:
         """Annotate `data`: that of `current_result`, without its citations, which may be larger. None without one."""

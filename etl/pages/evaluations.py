@@ -61,10 +61,8 @@ class EvaluationsPage(OwnRulePage):
         )
 
     def around(self, rule: Rule) -> dict[str, Any]:
-        rows = Sample.objects.filter(rule=rule).select_related("task")
-        short = rows.defer("expected", "task__result", "task__last_result").annotate(
-            shown=Left(Cast("expected", TextField()), MAX_EXPECTED)
-        )
+        rows = Sample.objects.filter(rule=rule).with_task()
+        short = rows.defer("expected").annotate(shown=Left(Cast("expected", TextField()), MAX_EXPECTED))
         newest = list(Evaluation.objects.filter(rule=rule).order_by("-id").values_list("number", flat=True)[:2])
         a, b = (whole_number(self.request.GET.get(name, "")) for name in ("a", "b"))
         if not (a and b):

@@ -22,6 +22,8 @@ from etl.postprocessors.tables import html_rows
 from etl.providers.base import PAGE_MARKER, page_marker
 
 WORD = re.compile(r"[^\W_]+(?:[.,'’][^\W_]+)*")
+SEPARATOR = re.compile(r"[.,'’]")
+THOUSANDS = 3  # digits
 MARKER = re.compile(PAGE_MARKER)
 HTML_ROW = re.compile(r"\s*<tr\b", re.IGNORECASE)
 HEAD_LINES = 2  # of a table in Markdown; one in HTML has its groups in these or in further lines
@@ -178,8 +180,16 @@ def words(text: str) -> Iterator[str]:
     """Yield the normalized words of a text, independent of its notation."""
     for match in WORD.finditer(text):
         word = match.group().casefold()
-        digits = re.sub(r"[.,'’]", "", word)
-        yield (digits.rstrip("0") or "0") if digits.isdecimal() else word
+        yield plain_number(word) if SEPARATOR.sub("", word).isdecimal() else word
+
+
+def plain_number(word: str) -> str:
+    """Return a number without separators of thousands and trailing decimal zeros. Three digits after the last
+    separator count as thousands, because most amounts have two decimals."""
+    *groups, last = SEPARATOR.split(word)
+    if not groups or len(last) == THOUSANDS:
+        return "".join((*groups, last))
+    return ".".join(filter(None, ("".join(groups), last.rstrip("0"))))
 
 
 def is_text(value: Any) -> bool:

@@ -135,7 +135,7 @@ def range_error(value: Decimal) -> str:
         return f"The number has more than {MAX_DIGITS} digits."
     if -int(exponent) > MAX_PLACES:
         return f"The number has more than {MAX_PLACES} decimal places."
-    if math.isinf(float(value)) or int(exponent) > MAX_PLACES:
+    if math.isinf(float(value)) or (value and int(exponent) > MAX_PLACES):
         return "The number is larger than 1.8e308, which other programs read as infinity."
     return ""
 

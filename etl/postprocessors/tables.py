@@ -102,15 +102,16 @@ def cells(row: str) -> list[str]:
 
 def html_tables(content: str) -> Iterator[Table]:
     """Yield the tables in HTML. The head is the first row, as most writers mark no other, and rows of `th` after it."""
+    folded = ascii_lower(content)
     begins = [match.start() for match in HTML_TABLE.finditer(content)]
     for start, following in pairwise([*begins, len(content)]):
-        close = content.find("</table>", start, following)
+        close = folded.find("</table>", start, following)
         end = close + len("</table>") if close >= 0 else following
-        row = content.find("<tr", start, end)
-        row_end = content.find("</tr>", row, end) if row >= 0 else -1
+        row = folded.find("<tr", start, end)
+        row_end = folded.find("</tr>", row, end) if row >= 0 else -1
         if row_end >= 0:
             own = row_end + len("</tr>")
-            columns = len(re.findall(r"<t[dh]\b", content[row:own])) if own - row <= MAX_HEAD else 0
+            columns = len(re.findall(r"<t[dh]\b", folded[row:own])) if own - row <= MAX_HEAD else 0
             if columns and (more := HEAD_ROWS.match(content, own, min(end, row + MAX_HEAD))):
                 own = more.end()
             head = content[row:own] if columns else ""
@@ -118,7 +119,7 @@ def html_tables(content: str) -> Iterator[Table]:
 
 
 def html_rows(content: str) -> Iterator[tuple[int, int]]:
-    folded = content.lower() if content.isascii() else ascii_lower(content)
+    folded = ascii_lower(content)
     end = 0
     while (start := folded.find("<tr", end)) >= 0 and (close := folded.find("</tr>", start)) >= 0:
         end = close + len("</tr>")
@@ -127,7 +128,7 @@ def html_rows(content: str) -> Iterator[tuple[int, int]]:
 
 def ascii_lower(content: str) -> str:
     """Lower-case without changing positions: `str.lower` turns `İ` into two characters."""
-    return content.translate(LOWER)
+    return content.lower() if content.isascii() else content.translate(LOWER)
 
 
 LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}

@@ -128,6 +128,7 @@ PERMANENT_DETAILS = (
     *(f"SQLSTATE {code}" for code in PERMANENT),
     "a row has ",
     "an escaped column name is longer ",
+    "two columns have ",
     "column ",
     "The results have more than ",
 )

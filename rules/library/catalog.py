@@ -50,6 +50,11 @@ def is_system(rule: Rule) -> bool:
     return rule.is_system or rule.pk == named_default()
 
 
+def is_shared() -> Q:
+    """Return the filter of the rules for which `is_system` holds."""
+    return Q(owner=None) if named_default() is None else Q(owner=None) | is_default()
+
+
 def named_default() -> int | None:
     """Return ETL_GLOBAL_RULE_ID, or None if default rules are disabled."""
     named: int | None = settings.SLUICE.etl_global_rule_id

@@ -42,7 +42,7 @@ def rules_of(user: User, whose: str) -> RuleQuerySet:
     rules = catalog.visible_to(user)
     if whose == "mine":
         return rules.filter(owner=user)
-    return rules.filter(owner=None) if whose == "system" else rules
+    return rules.filter(catalog.is_shared()) if whose == "system" else rules
 
 
 def uses_by(user: User) -> Counter[int]:

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime
 import psycopg
 import pytest
 
-from exports.core.errors import PermanentSourceError, SourceError
+from exports.core.errors import PermanentSourceError, SourceError, explain
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from exports.source.encoding import decompressed
@@ -227,8 +227,9 @@ def test_escaped_names_that_are_equal_are_refused(source_db: psycopg.Connection)
         CREATE FUNCTION data.alike(key text, effective_date date) RETURNS TABLE ("=a" text, "'=a" text)
         LANGUAGE sql AS $$ SELECT 'x', 'y' $$
     """)
-    with pytest.raises(PermanentSourceError, match="two columns have the same escaped name"):
+    with pytest.raises(PermanentSourceError, match="two columns have the same escaped name") as refused:
         encoded(Shape(dialect=Dialect(formula_policy="escape")), ("data", "alike"))
+    assert explain(refused.value.code, str(refused.value))["retryable"] is False
 
 
 def test_bytes_in_arrays_that_are_not_hex_are_an_error(source_db: psycopg.Connection) -> None:

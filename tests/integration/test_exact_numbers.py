@@ -11,10 +11,12 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from config.platform import exact_json, storage
+from config.platform.exact_json import Number
 from etl.api import event_stream, lookup
 from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
+from etl.postprocessors import responses
 from etl.postprocessors.schemas import with_floats
 from rules.models import Rule
 from tests.broker import valkey
@@ -248,6 +250,11 @@ def test_an_unrepresentable_number_is_requested_as_a_string(
     assert row.last_result["data"] == {"total": number}
     [warning] = [each for each in row.metadata["warnings"] if each["code"] == "number_unrepresentable"]
     assert reason in warning["detail"]
+
+
+@pytest.mark.parametrize("literal", ["0e501", "0.0e900"])
+def test_zero_has_no_size_limit(literal: str) -> None:
+    assert responses.number(literal) == Number(literal)
 
 
 def test_the_reason_is_reported_if_the_schema_allows_no_string(models: ModelServer, alice: User) -> None:

@@ -16,7 +16,7 @@ from config.platform import storage
 from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, quotas
 from exports.maintenance import periodic
-from exports.models import Allowance, Chunk, Dataset, Job, Usage
+from exports.models import Allowance, Chunk, Dataset, File, Job, Usage
 from exports.worker import completion, execution
 from tests.conftest import client_of
 from tests.integration import outcomes
@@ -270,6 +270,15 @@ def test_a_preview_describes_a_request_and_changes_nothing(
     assert api.post("/exports/preview", {**body, "reuse": "never"}).json()["quotaCost"] == 6
     assert rows() == before
     assert calls(source_db) == 2, "those of the job"
+
+
+def test_a_preview_counts_no_file_of_another_dataset(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """The path belonged to that dataset before its base path was changed."""
+    make_job(dataset, alice, 2)
+    execution.drain()
+    File.objects.update(dataset=Dataset.objects.create(name="other", function="data.other", base_path="elsewhere"))
+    body = {"dataset": "things", "filters": FILTERS}
+    assert api.post("/exports/preview", body).json()["reusable"] == 0
 
 
 def test_a_preview_refuses_the_same_requests_as_a_submission(api: APIClient, dataset: Dataset) -> None:

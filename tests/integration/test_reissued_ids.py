@@ -8,7 +8,8 @@ from django.db import connection
 
 from config.platform import storage
 from etl import runstate
-from etl.core.states import Stage
+from etl.api import lookup
+from etl.core.states import Stage, Status
 from etl.maintenance import after_restore, recovery
 from etl.models import Task
 from etl.models.task import new_uuid
@@ -172,3 +173,15 @@ def test_a_delivery_is_not_taken_over_from_a_lost_attempt(dataset: Dataset, alic
     assert receipt.object_key != lost
     assert b"".join(storage.read(receipt.object_key)) == b"".join(storage.read(chunk.path))
     assert storage.head(lost) is None
+
+
+def test_a_list_does_not_show_the_status_of_a_lost_document(alice: User) -> None:
+    lost = make_task(alice, LOST, **numbered())
+    run(lost, Stage.OCR)  # its run-state waits for post-processing
+    again = lose(lost)
+
+    fitting = {
+        each: list(lookup.with_status(Task.objects.all(), each)) for each in (Status.PENDING, Status.LLM_PROCESSING)
+    }
+
+    assert fitting == {Status.PENDING: [again], Status.LLM_PROCESSING: []}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
+from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -20,9 +21,11 @@ from rest_framework.test import APIClient
 
 from config.celery import app
 from config.platform.http.problems import BadInput
+from rules.admin import RuleAdmin
 from rules.library import catalog, checks
 from rules.loading import system_rules
 from rules.models import Rule, RuleUsage, RuleVersion
+from rules.pages import listing
 from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule
@@ -344,6 +347,8 @@ def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User,
 
     assert catalog.resolve(user=bob, rule_id=None).rule_id == number
     assert client_of(bob).get(rule).json()["is_system"] is True
+    assert listing.rules_of(bob, "system").filter(pk=number).exists()
+    assert "None.yaml" not in RuleAdmin(Rule, site).editing(Rule.objects.get(pk=number))
     assert api.patch(rule, {"name": "x"}).json()["code"] == "system_rule"
     assert api.delete(rule).status_code == 403
 

@@ -1,6 +1,8 @@
 """Excerpts of a text for corrections."""
 
-from etl.postprocessors.excerpts import Excerpts, Shown
+import pytest
+
+from etl.postprocessors.excerpts import Excerpts, Shown, words
 
 TABLE = """\
 <!-- page: 1 -->
@@ -81,3 +83,20 @@ def test_a_row_that_the_document_repeats_is_found_by_all_of_its_words() -> None:
 
 def test_a_value_that_is_not_in_the_text_has_no_excerpt() -> None:
     assert Excerpts(TABLE, first_page=1).find({"number": "Z9"}, []) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("12,50", "12.5"), ("1,000.00", "1000"), ("1.000,00", "1000"), ("1'000", "1000"), ("100", "100"), ("0.00", "0")],
+)
+def test_numbers_are_compared_without_separators_and_trailing_decimal_zeros(text: str, word: str) -> None:
+    assert list(words(text)) == [word]
+
+
+def test_integers_that_differ_by_zeros_are_different() -> None:
+    """The price that all rows share matches none of them; the count does."""
+    excerpts = Excerpts("| Count | Price |\n| --- | --- |\n| 100 | 2.50 |\n| 10 | 2.50 |\n| 1 | 2.50 |\n", first_page=1)
+    [found] = [excerpts.find({"count": 10, "price": 2.5}, [])]
+    assert found is not None
+    start, end = excerpts.span(found)
+    assert excerpts.content[start:end].strip() == "| 10 | 2.50 |"

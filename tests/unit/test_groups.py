@@ -4,6 +4,7 @@ import pytest
 
 from etl.postprocessors.excerpts import Excerpts, Shown
 from etl.postprocessors.groups import TextAbove
+from etl.postprocessors.tables import TableHeads
 
 HEAD = "| region | account | amount |\n|---|---|---|\n"
 TABLES = {
@@ -87,3 +88,11 @@ def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
     assert "## Account 7" in shown.text
     assert "| North | |" in shown.text
     assert "x7" not in shown.text
+
+
+def test_tags_of_a_table_may_be_in_upper_case() -> None:
+    """Processors that were added may write them so."""
+    head = "<TR><TH>Item</TH><TH>Price</TH></TR>"
+    content = f"<TABLE>{head}<TR><TD>Lamp</TD><TD>4.00</TD></TR></TABLE>\nEnd"
+    [table] = TableHeads(content).tables
+    assert (table.head, table.columns, content[table.end :]) == (head, 2, "\nEnd")

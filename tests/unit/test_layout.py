@@ -163,6 +163,17 @@ def test_right_to_left_lines_are_in_logical_order() -> None:
     assert to_markdown(boxes, width=500) == "שלום עולם 12 345\nשורה שנייה"
 
 
+def test_the_analysis_of_a_right_to_left_page_does_not_move_its_words() -> None:
+    """The lines of the page, whose positions citations use, have the same boxes."""
+    boxes = row(50, (300, "שלום"), (100, "עולם"))
+    before = [(box.x0, box.x1) for box in boxes]
+
+    blocks = analyze(boxes, Sheet(width=500))
+
+    assert [(box.x0, box.x1) for box in boxes] == before
+    assert {block.x1 for block in blocks} == {max(box.x1 for box in boxes)}
+
+
 def test_words_in_another_script_stay_in_their_order() -> None:
     boxes = row(50, (300, "שלוםשלום"), (240, "Hello world"), (192, "עולםעולם"))
     assert to_markdown(boxes, width=500) == "שלוםשלום Hello world עולםעולם"

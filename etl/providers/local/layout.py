@@ -5,7 +5,7 @@ nothing shows a structure, lines of text are kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import median
 
@@ -81,11 +81,10 @@ def analyze(boxes: list[Box], sheet: Sheet) -> list[Block]:
     if not is_right_to_left(boxes):
         return find_blocks(boxes, sheet)
     width = sheet.width or max(box.x1 for box in boxes)
+    boxes = [replace(box, mirrored=True) for box in boxes]  # the lines of the page have the same boxes
     rulings = sheet.rulings
     for areas in (boxes, sheet.regions, rulings.horizontal, rulings.vertical, rulings.edges):
         mirror(areas, width)
-    for box in boxes:
-        box.mirrored = True
     blocks = find_blocks(boxes, sheet)
     mirror(blocks, width)
     return blocks
