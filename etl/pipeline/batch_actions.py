@@ -88,7 +88,8 @@ def retry(batch: DocumentBatch) -> int:
     if not failed:
         raise NothingToRetry
     queue_limit.check(user_id=batch.user_id, size=0, count=len(failed))
-    budgets.require(batch.user_id, catalog.content(rule_id=batch.rule_id, version=batch.rule_version))
+    for rule_id, version in {(task.rule_id, task.rule_version) for task in failed}:
+        budgets.require(batch.user_id, catalog.content(rule_id=rule_id, version=version))
     stored = find_stored(failed)
     with transaction.atomic():
         retried = restart(failed, stored)

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from etl.core.errors import TokenBudgetExceeded
 from etl.core.stage_context import Usage as Spent
 from etl.core.states import Stage
-from etl.models import Allowance, ModelUsage, RuleAllowance, RuleTokens, Usage
+from etl.models import Allowance, ModelUsage, RuleAllowance, RuleTokens, Task, Usage
 from etl.pipeline import actions, budgets, quotas
 from etl.pipeline.budgets import DailyBudget
 from rules.models import Rule
@@ -116,6 +116,20 @@ def test_a_rule_has_a_budget_of_its_own(models: ModelServer, alice: User, rehear
 
     rehearsed(etl_rule_daily_tokens=0)
     assert send(client_of(alice), other).status_code == 429
+
+
+def test_a_retry_of_a_batch_checks_the_rule_of_each_document(models: ModelServer, alice: User, rule: Rule) -> None:
+    """A document that was retried alone may have another rule than its batch."""
+    RuleAllowance.objects.create(rule=rule, daily_tokens=18)
+    run(make_task(alice, "Invoice 1", rule=rule))
+    batch, tasks = make_batch(alice, 2)
+    Task.objects.filter(pk=tasks[1].pk).update(rule=rule)
+    for task in tasks:
+        fail(task)
+
+    response = client_of(alice).post(f"/api/v1/etl/batches/{batch.pk}/retry")
+
+    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
 
 
 @pytest.mark.slow
