@@ -1,4 +1,4 @@
-"""API views of a document's pages: their blocks with boxes, and their images."""
+"""API views of a document's pages: their blocks with bounding boxes, and their images."""
 
 import time
 
@@ -34,17 +34,17 @@ class ImageNotReady(Problem):
     status = 409
     code = "image_not_ready"
     retry_after = 2
-    detail = "The image of this page is being made. Try again in a few seconds."
+    detail = "The image of this page is being created. Try again in a few seconds."
 
 
 class ImageUnavailable(Problem):
     status = 409
     code = "image_unavailable"
-    detail = "No image can be made of this page."
+    detail = "No image can be created of this page."
 
 
 class NoSuchPage(NotFound):
-    detail = "The document has no such page, or its format has no pages to show."
+    detail = "The document does not have this page, or its format has no page images."
 
 
 class LayoutView(TaskAPIView):
@@ -104,7 +104,7 @@ class PageImageView(TaskAPIView):
 
 
 def check_page(state: RunState, page: int) -> None:
-    """Raise NoSuchPage or NotReady unless the document has been read and has this page."""
+    """Raise NotReady if OCR has not ended, and NoSuchPage if the document does not have this page."""
     if DocumentFormat(state.kind) not in page_images.FORMATS:
         raise NoSuchPage
     pages = state.metadata["ocr"].get("pages")
@@ -115,7 +115,7 @@ def check_page(state: RunState, page: int) -> None:
 
 
 def redirect_to_image(request: Request, state: RunState, page: int, width: int) -> HttpResponseBase:
-    """Return a redirect to the stored image. Waits some seconds for a worker that makes it."""
+    """Return a redirect to the stored image, after waiting up to WAIT_SECONDS for a worker to create it."""
     with acceptance.storing():
         found = page_images.find(state, page, width) or wait_for_image(state, page, width, user_id=user_of(request).pk)
     if found is None:
@@ -132,9 +132,9 @@ def redirect_to_image(request: Request, state: RunState, page: int, width: int) 
 
 
 def wait_for_image(state: RunState, page: int, width: int, *, user_id: int) -> storage.Head | None:
-    """Ask a worker for an image, and return it if it is stored within some seconds. Raises StorageError."""
+    """Request an image from a worker, and return it if it is stored within WAIT_SECONDS. Raises StorageError."""
     page_images.request(state, page, width, user_id=user_id)
-    if not lookup.waiting.enter(user_id):
+    if not lookup.waiting_requests.enter(user_id):
         return None
     try:
         connection.close()
@@ -144,5 +144,5 @@ def wait_for_image(state: RunState, page: int, width: int, *, user_id: int) -> s
                 return found
             page_images.request(state, page, width, user_id=user_id)
     finally:
-        lookup.waiting.leave(user_id)
+        lookup.waiting_requests.leave(user_id)
     return None

@@ -27,7 +27,7 @@ from etl.pipeline.artifacts import MARKDOWN
 class NotReady(Problem):
     status = 409
     code = "not_ready"
-    detail = "The document has not been read yet. OCR has not ended, or it failed."
+    detail = "The document has no Markdown yet: OCR has not ended, or it failed."
 
 
 class MarkdownView(TaskAPIView):
@@ -57,7 +57,7 @@ class MarkdownView(TaskAPIView):
 
 
 def unless_unchanged(key: str, request: Request, *, content_type: str) -> HttpResponseBase:
-    """Return a response with an artifact that is named by the hash of its content, or 304.
+    """Return a response with an artifact, or 304 if the client has it. Its key contains the hash of its content.
 
     Raises OcrResultMissing and StorageUnavailable.
     """
@@ -83,7 +83,10 @@ def streamed(key: str, request: Request, *, content_type: str = MARKDOWN) -> Htt
 
 
 class InThreads:
-    """Async iterator over blocks. Threads wait for the object storage, so that the event loop does not."""
+    """Async iterator over blocks of an object.
+
+    Threads wait for the object storage, so the event loop is not blocked.
+    """
 
     def __init__(self, blocks: storage.Blocks) -> None:
         self.blocks = blocks

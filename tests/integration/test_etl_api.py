@@ -232,7 +232,7 @@ def test_a_long_poll_ends_soon_after_its_access_is_revoked(
                 connections.close_all()
 
         future = pool.submit(waiting)
-        wait_until(lambda: lookup.waiting.by_user)
+        wait_until(lambda: lookup.waiting_requests.by_user)
         revoke(alice)
         assert future.result(timeout=20).status_code == 401
 
@@ -250,7 +250,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
                 connections.close_all()
 
         future = pool.submit(waiting)
-        wait_until(lambda: lookup.waiting.by_user)
+        wait_until(lambda: lookup.waiting_requests.by_user)
         state = begin(task)
         # A request that got a place reads the task next, and may see this change already. More changes follow.
         for percent in range(1, 50):
@@ -262,7 +262,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
     assert response.json()["status"] == "mineru_parsing"
     assert response["Retry-After"]
     assert time.monotonic() - began < 5
-    assert not lookup.waiting.by_user
+    assert not lookup.waiting_requests.by_user
 
 
 def test_a_long_poll_without_a_change_times_out(api: APIClient, alice: User) -> None:
