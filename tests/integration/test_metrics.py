@@ -83,7 +83,7 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"sluice_test_events_total 5.0" in exposition.exposition()
 
 
-# ---- Names ------------------------------------------------------------------------------------------------------
+# ---- Names ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "kind", "sample"),
     [
@@ -124,7 +124,7 @@ def test_the_documentation_lists_exactly_the_metrics() -> None:
     assert documented == exposed_metrics()
 
 
-# ---- Gauges from the database ------------------------------------------------------------------------------------
+# ---- Gauges from the database ---------------------------------------------------------------------------------------
 def gauge(name: str, **labels: str) -> float:
     """Return the current value of an exposed gauge."""
     text = prometheus_client.generate_latest(exposition.at_scrape).decode()
