@@ -65,7 +65,7 @@ class NotRunning(Problem):
 
 # ---- Start and end --------------------------------------------------------------------------------------------------
 def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: User) -> Evaluation:
-    """Start an evaluation of a version of one of `rules` on all of the rule's samples. Default: the current version.
+    """Start an evaluation of a version of one of `rules` on all its samples. Default: the current version.
 
     Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
     """

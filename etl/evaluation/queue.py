@@ -76,7 +76,7 @@ def put_back(run: SampleRun, usage: dict[str, int], *, delay: float = 0, counts:
 
 
 def end(run: SampleRun, status: SampleStatus, **values: Any) -> Evaluation:
-    """End a sample, and also its evaluation if no other sample is left. Raises Fenced."""
+    """End a sample and, if it was the last open one, its evaluation. Raises Fenced."""
     with locked_evaluation(run.evaluation_id) as evaluation:
         if evaluation.status != EvaluationStatus.RUNNING or not held(run).update(status=status, **NO_LEASE, **values):
             raise Fenced

@@ -31,8 +31,8 @@ ANY = "*"
 # Maximum number of pairs for an optimal assignment of list items. With more, each expected item gets the best remaining
 # item.
 MAX_OPTIMAL = 10_000
-# Maximum number of JSON characters that are compared to assign items, which takes a few seconds. Lists that would
-# exceed it are sorted and paired in order. 300 items of 70 characters against 300 others take 13 million.
+# Maximum number of JSON characters to compare for the assignment of items, which takes a few seconds. Longer lists are
+# sorted and paired in order. 300 items of 70 characters against 300 others take 13 million.
 MAX_COMPARED = 20_000_000
 STEP = 3  # cost of a step of the assignment, in compared characters
 DIGITS = re.compile(r"\d+")

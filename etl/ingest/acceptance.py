@@ -27,8 +27,7 @@ OTHER_NAMES = {
     "application/xhtml+xml": DocumentFormat.HTML,
     "text/xml": DocumentFormat.XML,
 }
-# The linearization parameters in the first object of a PDF, such as `/Linearized 1 … /N 600`. `/N` is the number of
-# pages.
+# The parameters in the first object of a linearized PDF, such as `/Linearized 1 … /N 600`. `/N` is the number of pages.
 LINEARIZED = re.compile(
     rb"obj\s*<<[^>]*/Linearized\b[^>]*/N\s+(\d{1,9})\b|obj\s*<<[^>]*/N\s+(\d{1,9})\b[^>]*/Linearized\b"
 )

@@ -131,7 +131,7 @@ def test_every_migration_is_repeatable() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Databases) -> None:
+def test_a_migration_interrupted_at_any_statement_can_be_repeated(databases: Databases) -> None:
     """Interrupt each migration at its last statement, then at the one before, and so on. Stop when an interruption
     leaves no change, because all earlier statements are in the same transaction.
     """

@@ -818,7 +818,7 @@ def test_keeps_text_with_inconsistent_page_numbers(start: Any, document: Documen
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "![](images/a.jpg)", "![](data:image/png;base64,AAAA)"])
-def test_an_empty_result_has_no_text(server: Scripted, document: Document, text: str) -> None:
+def test_fails_for_a_result_without_text(server: Scripted, document: Document, text: str) -> None:
     """B18: a document with only pictures fails."""
     server.pages = [[text], []]
     error = failure(document)
@@ -881,7 +881,7 @@ def test_treats_json_without_a_result_as_invalid(start: Any, document: Document,
     assert type(failure(document)) is client.InvalidOcrResponse
 
 
-def test_has_no_more_pages_than_allowed(server: Scripted, configure: Any, document: Document) -> None:
+def test_refuses_results_with_too_many_pages(server: Scripted, configure: Any, document: Document) -> None:
     """B12: the limit is checked in the result, because only the server can count the pages of an Office file."""
     configure(server, etl_max_pages=1)
     assert failure(document).code == "too_many_pages"

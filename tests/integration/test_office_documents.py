@@ -84,7 +84,7 @@ def test_headings_tables_and_lists_keep_their_structure(provider: LocalProvider,
     assert "PO-7788" in text
 
 
-def test_word_pages_are_those_that_word_recorded(provider: LocalProvider) -> None:
+def test_pages_of_word_documents_follow_the_recorded_page_breaks(provider: LocalProvider) -> None:
     pages, warnings = read(provider, "contract.docx")
     assert len(pages) == 3
     assert pages[0].startswith("Example Trading Ltd, 12 Sample Street\n\n# Contract\n\n## Parties")
@@ -95,7 +95,7 @@ def test_word_pages_are_those_that_word_recorded(provider: LocalProvider) -> Non
     assert warnings == [("hidden_text", 2)]
 
 
-def test_a_sheet_is_a_page_with_displayed_values_and_names_what_is_hidden(provider: LocalProvider) -> None:
+def test_a_sheet_is_a_page_with_displayed_values_and_a_note_about_hidden_cells(provider: LocalProvider) -> None:
     pages, warnings = read(provider, "ledger.xlsx")
     assert pages[0].startswith("## Ledger\n\nHidden rows: 3. Hidden columns: D.\n\n| Date | Account | Amount |")
     assert "| 29.02.2024 | Sales | 1,234.50 € | 19.0% | 9:05 AM |" in pages[0]
@@ -313,7 +313,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("content", "kind"), RUNS, ids=[f"{kind} {at}" for at, (_, kind) in enumerate(RUNS)])
-def test_words_in_which_the_formatting_changes_stay_whole(
+def test_words_with_mixed_formatting_are_not_split(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat
 ) -> None:
     assert "INV-2024-17" in convert(provider, made(content, kind))[0].markdown
@@ -350,7 +350,7 @@ def test_a_large_picture_has_a_warning_and_a_logo_has_none(provider: LocalProvid
         assert convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))[1] == expected
 
 
-def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider, made: Maker) -> None:
+def test_a_table_across_pages_has_its_header_on_each_page(provider: LocalProvider, made: Maker) -> None:
     table = b"<w:tbl>" + hostile_office.row(b"Item", b"Price") + hostile_office.row(b"Bolt", b"12.00")
     table += hostile_office.row(b"Nut", b"13.00", before=b"<w:lastRenderedPageBreak/>") + b"</w:tbl>"
     result, _ = convert(provider, made(hostile_office.docx(table), DocumentFormat.DOCX))
@@ -360,7 +360,7 @@ def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider,
 
 
 @pytest.mark.parametrize("order", ["thead tbody tfoot", "thead tfoot tbody", "tfoot thead tbody tfoot"])
-def test_the_foot_of_a_table_is_its_end(provider: LocalProvider, made: Maker, order: str) -> None:
+def test_the_footer_of_a_table_becomes_its_last_row(provider: LocalProvider, made: Maker, order: str) -> None:
     """Before, all rows of `<tfoot>` were lost, such as the total of an invoice."""
     rows = {"thead": "<tr><th>Item<th>EUR", "tbody": "<tr><td>Lamp<td>10.00", "tfoot": "<tr><td>Total<td>11.90"}
     table = f"<table>{''.join(f'<{part}>{rows[part]}</{part}>' for part in order.split())}</table>"
@@ -427,7 +427,9 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize(("body", "expected"), WRAPPED.values(), ids=WRAPPED)
-def test_wrapped_text_of_word_is_read(provider: LocalProvider, made: Maker, body: str, expected: str) -> None:
+def test_text_in_nested_elements_of_word_is_read(
+    provider: LocalProvider, made: Maker, body: str, expected: str
+) -> None:
     """Before, docling omitted this text without a warning."""
     content = hostile_office.docx(body.encode())
     assert convert(provider, made(content, DocumentFormat.DOCX))[0].markdown == f"<!-- page: 1 -->\n\n{expected}\n\n"
@@ -525,7 +527,7 @@ def test_items_of_html_lists_have_their_numbers(provider: LocalProvider, made: M
 
 
 @pytest.mark.parametrize("line", ["sep=;\r\n", "\ufeffsep=;\n", '"SEP=;"\n'])
-def test_the_delimiter_that_a_table_names_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
+def test_the_declared_delimiter_of_a_table_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
     """Excel reads and writes this line. Before, it became the header of the table."""
     text = f"{line}a,b;1,50\nc,d;2,50\n"
     result, _ = convert(provider, made(text.encode(), DocumentFormat.CSV))

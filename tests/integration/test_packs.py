@@ -136,7 +136,7 @@ def refused(settings: LazySettings) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_pack_that_is_not_stored_costs_no_chunk(alone: Dataset, alice: User) -> None:
+def test_a_failure_to_store_a_pack_fails_no_chunk(alone: Dataset, alice: User) -> None:
     """The completion packs the files instead."""
     job = make_job(alone, alice, 3, delivery="manifest")
     run(claim_batch(3))
@@ -147,7 +147,7 @@ def test_a_pack_that_is_not_stored_costs_no_chunk(alone: Dataset, alice: User) -
     check_files(job)
 
 
-def test_a_storage_that_hangs_costs_no_lease(
+def test_a_hanging_storage_loses_no_lease(
     alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A16: a worker waits for a pack only for a few seconds, and the next batch does not try to store one."""

@@ -274,7 +274,7 @@ def plpgsql(source_db: psycopg.Connection, returns: str, body: str) -> None:
     ("setting", "works"),
     [(("TimeZone", "Asia/Kolkata"), True), (("DateStyle", "German"), False), (("IntervalStyle", "iso_8601"), True)],
 )
-def test_settings_of_the_function_change_no_value(
+def test_settings_of_the_function_do_not_change_values(
     dataset: Dataset,
     alice: User,
     source_db: psycopg.Connection,
@@ -297,7 +297,7 @@ def test_settings_of_the_function_change_no_value(
         assert Chunk.objects.get().error_detail.startswith('column "at" has a value that ')
 
 
-def test_a_call_that_takes_too_long_ends(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+def test_a_call_is_cancelled_after_its_timeout(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
     """A30: the timeout of other formats applies, also if some rows have arrived."""
     function(source_db, "slow", "n int, t text", "SELECT n, pg_sleep(0.01)::text FROM generate_series(1, 1000) n")
     dataset.function, dataset.statement_timeout = "data.slow", 1

@@ -77,7 +77,7 @@ def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: 
     assert api.get(f"/exports/{job.pk}").json()["progress"]["etaSeconds"] == pytest.approx(12, abs=2)
 
 
-def test_a_page_shows_one_point_in_time(dataset: Dataset, alice: User) -> None:
+def test_a_page_shows_a_consistent_snapshot(dataset: Dataset, alice: User) -> None:
     """A35: if a chunk ends between two queries of a page, all parts of the page show it with the same status."""
     job = make_job(dataset, alice, 3)
     end_chunk()
@@ -124,7 +124,7 @@ def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: Us
     assert as_user(alice).get(url).content.decode().count('id="chunk-tabs"') == 1
 
 
-def test_a_stale_statement_costs_one_page_only(dataset: Dataset, alice: User) -> None:
+def test_a_stale_prepared_statement_fails_only_one_request(dataset: Dataset, alice: User) -> None:
     """The connection is discarded. Otherwise, each page that uses it would fail until it is closed."""
     page, visitor = f"/app/exports/{make_job(dataset, alice, 1).pk}", as_user(alice)
     assert visitor.get(page).status_code == 200

@@ -96,7 +96,7 @@ def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
     assert second[before_marker + len(marker) :].startswith("<user>")
 
 
-def test_servers_without_a_system_role_can_cache_the_prefix_too(models: ModelServer) -> None:
+def test_servers_without_a_system_role_can_cache_the_prefix(models: ModelServer) -> None:
     models.always(
         lambda request: (
             problem(400, "System role not supported")

@@ -66,7 +66,7 @@ def test_it_shows_limits_and_remaining_quota(api: APIClient, dataset: Dataset, s
     }
 
 
-def test_over_the_quota_of_chunks_is_429_and_changes_nothing(
+def test_a_request_over_the_chunk_quota_is_refused_and_changes_nothing(
     api: APIClient, dataset: Dataset, alice: User, small_quota: None
 ) -> None:
     """A2."""
@@ -86,7 +86,9 @@ def test_messages_use_the_singular_for_one_chunk() -> None:
     assert quotas.exceeded(full, jobs=1, chunks=1).detail.startswith("This needs 1 chunk, and 0 of today's 9 are left.")
 
 
-def test_over_the_quota_of_jobs_is_429(api: APIClient, dataset: Dataset, alice: User, small_quota: None) -> None:
+def test_a_request_over_the_job_quota_is_refused(
+    api: APIClient, dataset: Dataset, alice: User, small_quota: None
+) -> None:
     """A2."""
     one = {"filters": {**FILTERS, "keys": ["JFK"], "dateTo": "2024-02-28"}}
     assert [submit(api, **one).status_code for _ in range(4)] == [202, 202, 202, 429]
@@ -111,7 +113,7 @@ def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User
     assert Job.objects.count() == 3
 
 
-def test_quota_taken_in_the_meantime_is_unavailable(dataset: Dataset, alice: User, small_quota: None) -> None:
+def test_quota_that_another_request_has_used_is_unavailable(dataset: Dataset, alice: User, small_quota: None) -> None:
     """A2: another request debits the quota after this one has started."""
     assert submit(client_of(alice)).status_code == 202
 

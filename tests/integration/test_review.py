@@ -121,7 +121,7 @@ def test_the_history_has_the_user_time_and_values_of_each_change(task: Task, api
     assert newest["at"] > first[0]["at"]
 
 
-def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, api: APIClient) -> None:
+def test_citations_of_corrected_values_are_marked_as_corrected(task: Task, api: APIClient) -> None:
     """B37: other values keep their citations, also after a removed row."""
     lines = exact_json.loads(DATA)["lines"]
     patch = {"number": "INV-71", "paid": None, "lines": [lines[0], lines[2] | {"quantity": 2}, {"item": "Cable"}]}
@@ -201,7 +201,7 @@ def test_data_that_does_not_fit_is_refused_with_pointers(
     assert not row_of(task).corrections
 
 
-def test_the_schema_is_that_of_the_version_that_the_task_was_run_with(task: Task, api: APIClient) -> None:
+def test_corrections_are_checked_with_the_schema_of_the_rule_version_of_the_task(task: Task, api: APIClient) -> None:
     """B37."""
     rule = api.get(f"/api/v1/etl/rules/{task.rule_id}").json()
     body = {name: rule[name] for name in ("name", "postprocess_mode")} | {"json_schema": {"type": "array"}}
@@ -210,7 +210,7 @@ def test_the_schema_is_that_of_the_version_that_the_task_was_run_with(task: Task
 
 
 @pytest.mark.parametrize("body", ["{}", '{"data": {}, "more": 1}', "[]", "{"])
-def test_a_body_of_another_shape_is_refused(task: Task, api: APIClient, body: str) -> None:
+def test_a_malformed_body_is_refused(task: Task, api: APIClient, body: str) -> None:
     answer = api.patch(path(task), body, content_type="application/json", headers={"If-Match": "*"})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
 
@@ -254,7 +254,7 @@ def test_a_result_is_not_sent_again_if_it_has_not_changed(task: Task, api: APICl
 
 
 # ---- Approval -------------------------------------------------------------------------------------------------------
-def test_an_approval_is_a_mark_with_its_person_and_time(task: Task, api: APIClient) -> None:
+def test_an_approval_has_a_user_and_a_time(task: Task, api: APIClient) -> None:
     """B37: a second approval changes nothing, and DELETE removes the approval."""
     approved = api.post(path(task, "/approve"))
     assert (approved.status_code, approved.json()["approved_by"]) == (200, "alice")
@@ -283,7 +283,7 @@ def test_a_correction_removes_the_approval(task: Task, api: APIClient) -> None:
     assert {each["kind"] for each in history(api, task)} == {"approved", "corrected", "approval_removed"}
 
 
-def test_an_approval_may_name_the_result_that_was_read(task: Task, api: APIClient) -> None:
+def test_an_approval_with_an_old_tag_is_refused(task: Task, api: APIClient) -> None:
     """B37: so that users do not approve changes of other users that they have not seen."""
     tag = api.get(path(task))["ETag"]
     correct(api, task, {"number": "INV-71"})
@@ -353,7 +353,7 @@ def test_a_redis_outage_changes_nothing(task: Task, api: APIClient, monkeypatch:
 
 
 # ---- Access ---------------------------------------------------------------------------------------------------------
-def test_staff_correct_for_the_owner_with_a_record_without_contents(
+def test_corrections_by_staff_are_recorded_without_content(
     task: Task, staff: User, bob: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B37: other users get 404."""

@@ -124,7 +124,7 @@ def test_a_value_does_not_take_the_citation_of_a_row_that_the_form_removed(task:
     assert (found["/lines/0/item"], found["/lines/0/price"]) == ("corrected", "corrected")
 
 
-def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Client) -> None:
+def test_adding_a_row_keeps_the_entered_values(task: Task, client: Client) -> None:
     """B37: nothing is saved until the form is sent."""
     shown = send(client, task, **{"v/number": "INV-71", "drop/lines/0": "1", "add": "/lines"})
     page = shown.content.decode()
@@ -212,7 +212,7 @@ def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> Non
 
 
 @pytest.mark.parametrize("pointer", ["/nothing", "/lines/-1", "/lines/01", "/lines/9", "/number/0", "x"])
-def test_a_place_that_does_not_exist_is_404(task: Task, client: Client, pointer: str) -> None:
+def test_an_unknown_pointer_is_404(task: Task, client: Client, pointer: str) -> None:
     """B37: a negative index would address a different row."""
     assert client.get(f"{path(task)}?at={pointer}").status_code == 404
 
@@ -254,7 +254,7 @@ def test_a_correction_is_saved_and_approved_at_once(task: Task, client: Client) 
     assert (data(task)["number"], row_of(task).approved_at is not None) == ("INV-71", True)
 
 
-def test_documents_without_data_can_be_approved_only(alice: User, client: Client) -> None:
+def test_documents_without_data_can_only_be_approved(alice: User, client: Client) -> None:
     task = make_task(alice)
     complete(task)
     page = client.get(path(task, "")).content.decode()

@@ -55,7 +55,7 @@ def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
     return api.post(f"{rule}/test", {"markdown": markdown})
 
 
-def test_skip_wraps_the_markdown_without_a_model(api: APIClient, models: ModelServer) -> None:
+def test_skip_returns_the_markdown_without_calling_a_model(api: APIClient, models: ModelServer) -> None:
     """B27: such as the default rule, which all users share."""
     default = Rule.objects.get(slug="default")
     response = try_out(api, f"{URL}/{default.pk}")
@@ -205,7 +205,7 @@ def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer
     assert int(busy["Retry-After"]) > 0
 
 
-def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
+def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
     api: APIClient, bob: User, alice: User, models: ModelServer, rule: str
 ) -> None:
     """B27: before, one user with eight slow trials blocked the trials of all other users."""

@@ -462,7 +462,7 @@ def test_a_large_result_is_not_kept_in_redis() -> None:
     assert (valkey().memory_usage(runstate.key_of(17)) or 0) < 20_000
 
 
-def test_an_ended_row_is_shown_unchanged() -> None:
+def test_a_run_state_created_from_an_ended_row_matches_the_row() -> None:
     ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, generation=4)
     runstate.create(ended, stage=Stage.POSTPROCESS)
     expected = replace(RunState.of_row(ended), phase=Stage.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
