@@ -12,7 +12,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import NotFound, StorageUnavailable
 from etl.api import lookup, openapi
-from etl.api.markdown import streamed
+from etl.api.markdown import stream_artifact
 from etl.api.views import TaskAPIView, visible
 from etl.ingest import acceptance
 from etl.pipeline import artifacts
@@ -28,7 +28,7 @@ class NoAnswer(NotFound):
 def find(owner: ArtifactOwner) -> str:
     """Return the key of the stored response of a failed run, or "". Raises StorageUnavailable."""
     key = artifacts.answer_key(owner)
-    with acceptance.storing():
+    with acceptance.translate_storage_errors():
         return key if storage.head(key) else ""
 
 
@@ -54,4 +54,4 @@ class AnswerView(TaskAPIView):
         if not key:
             raise NoAnswer
         lookup.record_reading(state, user=user_of(request), message="Over the API: opened the model's response.")
-        return streamed(key, request, content_type=artifacts.TEXT)
+        return stream_artifact(key, request, content_type=artifacts.TEXT)

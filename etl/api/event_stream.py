@@ -142,7 +142,7 @@ class TaskEventHub(sse.EventHub[int]):
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
         """Read the states with one round trip to Redis, and one query for tasks without a run-state."""
         try:
-            states = lookup.known(after)
+            states = lookup.states_of(after)
         finally:
             connection.close()
         updates = {task_id: TaskUpdate(state) for task_id, state in states.items()}

@@ -16,7 +16,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, NotFound, Problem, StorageUnavailable
 from etl.api import lookup, openapi
-from etl.api.markdown import NotReady, unless_unchanged
+from etl.api.markdown import NotReady, conditional_response
 from etl.api.serializers import read_number
 from etl.api.views import TaskAPIView, visible
 from etl.core.formats import DocumentFormat
@@ -67,14 +67,14 @@ class LayoutView(TaskAPIView):
         if not state.markdown_key:
             raise NotReady
         lookup.record_reading(state, user=user_of(request), message="Over the API: opened the layout.")
-        with acceptance.storing():
+        with acceptance.translate_storage_errors():
             stored = artifacts.find_ocr(state)
         if stored is None:
             raise actions.OcrResultMissing
         key = stored.facts.get("layout_key")
         if key is None:
             return HttpResponse(EMPTY, content_type=artifacts.JSON, headers={"ETag": '"empty"'})
-        return unless_unchanged(key, request, content_type=artifacts.JSON)
+        return conditional_response(key, request, content_type=artifacts.JSON)
 
 
 class PageImageView(TaskAPIView):
@@ -116,7 +116,7 @@ def check_page(state: RunState, page: int) -> None:
 
 def redirect_to_image(request: Request, state: RunState, page: int, width: int) -> HttpResponseBase:
     """Return a redirect to the stored image, after waiting up to WAIT_SECONDS for a worker to create it."""
-    with acceptance.storing():
+    with acceptance.translate_storage_errors():
         found = page_images.find(state, page, width) or wait_for_image(state, page, width, user_id=user_of(request).pk)
     if found is None:
         raise ImageNotReady

@@ -40,11 +40,11 @@ MAX_WAITING_PER_USER = 16
 # ---- One task -------------------------------------------------------------------------------------------------------
 def find(task_id: int, *, user: User) -> RunState | None:
     """Return the state of a task that the user may view, or None. Uses the database only if Redis has no run-state."""
-    state = known([task_id]).get(task_id)
+    state = states_of([task_id]).get(task_id)
     return state if state and (state.user_id == user.pk or staff.may(user, Task)) else None
 
 
-def known(task_ids: Iterable[int]) -> dict[int, RunState]:
+def states_of(task_ids: Iterable[int]) -> dict[int, RunState]:
     """Return the states of tasks, with one round trip to Redis, and one query for tasks without a usable run-state."""
     ids = list(task_ids)
     states = run_states(ids)
@@ -135,7 +135,7 @@ def status_of(state: RunState | None) -> str:
     return Status.PENDING if state is None else state.status
 
 
-def shown(rows: Collection[Task]) -> list[RunState]:
+def states_of_rows(rows: Collection[Task]) -> list[RunState]:
     """Return the states of rows without results. The run-states of open tasks are read in one round trip."""
     for row in rows:
         row.result = row.last_result = row.corrected_result = None  # prevents loading the deferred results
@@ -210,20 +210,20 @@ def wait_for_change(state: RunState, *, user: User, credential: Credential, seco
     try:
         metrics.WAITS_BEGUN.inc()
         connection.close()
-        now = changed(state, credential, until=time.monotonic() + seconds)
+        now = poll_for_change(state, credential, until=time.monotonic() + seconds)
     finally:
         waiting_requests.leave(user.pk)
         metrics.WAITS_ENDED.labels("unchanged" if now is state else "changed").inc()
     return now
 
 
-def changed(state: RunState, credential: Credential, *, until: float) -> RunState:
+def poll_for_change(state: RunState, credential: Credential, *, until: float) -> RunState:
     check_at = time.monotonic() + CHECK_SECONDS
     while (left := until - time.monotonic()) > 0 and not graceful_shutdown.has_begun.wait(min(POLL_SECONDS, left)):
         if breaker().is_open:
             break
         try:
-            now = known([state.task_id]).get(state.task_id)
+            now = states_of([state.task_id]).get(state.task_id)
             if time.monotonic() > check_at:
                 require_valid(credential)
                 check_at = time.monotonic() + CHECK_SECONDS

@@ -171,7 +171,7 @@ class UploadView(TaskAPIView):
         },
     )
     def post(self, request: Request) -> Response:
-        target = uploads.offer(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
+        target = uploads.create(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
         return Response(uploads.body_of(target), status=201, headers=SECRET)
 
 
@@ -235,7 +235,7 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
         wanted = TaskFilter.read(request.query_params)
         conditions = {name: read_choice(request, name) for name in ("approved", "corrected")}
         tasks = self.get_queryset().reviewed(**conditions)
-        states = lookup.shown(self.paginate_queryset(wanted.apply(tasks)) or [])
+        states = lookup.states_of_rows(self.paginate_queryset(wanted.apply(tasks)) or [])
         # Omit tasks whose status has changed since the query.
         matching = [state for state in states if wanted.status in ("", state.status)]
         return self.get_paginated_response([representation.summary(state) for state in matching])

@@ -111,7 +111,7 @@ def advice(kind: DocumentFormat | None) -> str:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
+def translate_storage_errors() -> Iterator[None]:
     """Translate storage errors into StorageUnavailable."""
     try:
         yield
@@ -120,7 +120,7 @@ def storing() -> Iterator[None]:
         raise StorageUnavailable from None
 
 
-def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
+def accepted_format(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
     """Return the format of an acceptable document, by its first bytes. Raises the problems above."""
     check_size(size, pointer=pointer)
     kind = sniff(head, name)

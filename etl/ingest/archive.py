@@ -19,7 +19,7 @@ from django.core.files.uploadedfile import UploadedFile
 
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
-from etl.ingest.acceptance import checked
+from etl.ingest.acceptance import accepted_format
 from etl.ingest.uploads import StoredDocument, display_name, store_blocks
 
 BLOCK = 65_536
@@ -103,7 +103,7 @@ class ArchivedDocument:
         head = b""
         if 0 < self.size <= settings.SLUICE.etl_max_file_bytes:
             head = next(self.blocks(HEAD_BYTES), b"")
-        return checked(head, size=self.size, name=basename(self.name), pointer="/file")
+        return accepted_format(head, size=self.size, name=basename(self.name), pointer="/file")
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from config.platform import storage
 from config.platform.http.problems import BadInput, InputError
-from etl.ingest.acceptance import storing
+from etl.ingest.acceptance import translate_storage_errors
 from etl.ingest.uploads import StoredFile
 from etl.pipeline.artifacts import inbox_of
 
@@ -43,7 +43,7 @@ def documents_below(prefix: str, *, user_id: int) -> list[InboxFile]:
     if OUTSIDE.search(prefix.removesuffix("/")) and prefix:
         raise refusal("invalid", "Must be a path below your inbox, without empty parts, `.`, or `..`.")
     folder, limit = inbox_of(user_id), settings.SLUICE.etl_max_batch
-    with storing():
+    with translate_storage_errors():
         listed = (each for each in storage.list_objects(folder + prefix) if not each.key.endswith("/"))
         found = list(islice(listed, limit + 1))
     if not found:

@@ -26,7 +26,7 @@ from config.platform.db import clock
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
-from etl.ingest.acceptance import check_size, check_type, checked, storing
+from etl.ingest.acceptance import accepted_format, check_size, check_type, translate_storage_errors
 from etl.pipeline import queue_limit, quotas, schemas
 from etl.pipeline.artifacts import DOCUMENTS, UPLOADS, UUID
 
@@ -96,7 +96,7 @@ class SentFile:
     @cached_property
     def kind(self) -> DocumentFormat:
         self.file.seek(0)
-        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.name, pointer="/file")
+        return accepted_format(self.file.read(HEAD_BYTES), size=self.size, name=self.name, pointer="/file")
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
@@ -118,7 +118,7 @@ def store_blocks(
     """
     key = new_key(kind)
     with (
-        storing(),
+        translate_storage_errors(),
         storage.Upload(
             key, content_type=kind.media_type, metadata=mark, if_match=None, checkpoint=lambda: None
         ) as upload,
@@ -157,7 +157,7 @@ class StoredFile(ABC):
         check_size(self.size, pointer=self.pointer)
         with refuse_changes(self.pointer):
             first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
-        return checked(first, size=self.head.size, name=self.name, pointer=self.pointer)
+        return accepted_format(first, size=self.head.size, name=self.name, pointer=self.pointer)
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
@@ -193,7 +193,7 @@ class EarlierUpload(StoredFile):
     def head(self) -> storage.Head:
         if not re.fullmatch(f"{re.escape(UPLOADS)}{self.user_id}/{UUID}", self.key):
             raise unknown_file()
-        with storing():
+        with translate_storage_errors():
             found = storage.head(self.key)
         if found is None:
             raise unknown_file()
@@ -211,7 +211,7 @@ def unknown_file() -> BadInput:
 @contextmanager
 def refuse_changes(pointer: str) -> Iterator[None]:
     """Raise BadInput if the file changes while it is read, and StorageUnavailable for other storage errors."""
-    with storing():
+    with translate_storage_errors():
         try:
             yield
         except (storage.Missing, storage.Changed):
@@ -229,7 +229,7 @@ class UploadTarget:
     expires_at: datetime
 
 
-def offer(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
+def create(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
     """Presign an upload, and count it towards the user's quota until it expires.
 
     Raises QuotaExceeded, and a problem if the declared type or size is not accepted.

@@ -20,11 +20,11 @@ from etl.models.review import NO_REVIEW, Review
 
 TRIGRAM = 3
 STORED = sorted({Status.PENDING, *ENDED})
-# Conditions on the review of the current result. OF_RESULT includes the condition of the index `etl_task_reviewed`.
-OF_RESULT = Q(reviewed_run__isnull=False, reviewed_run=models.F("run"), status=Status.COMPLETED)
+# Conditions on the review of the current result. IS_REVIEWED includes the condition of the index `etl_task_reviewed`.
+IS_REVIEWED = Q(reviewed_run__isnull=False, reviewed_run=models.F("run"), status=Status.COMPLETED)
 REVIEWED = {
-    "approved": OF_RESULT & Q(approved_at__isnull=False),
-    "corrected": OF_RESULT & Q(corrections__gt=0),
+    "approved": IS_REVIEWED & Q(approved_at__isnull=False),
+    "corrected": IS_REVIEWED & Q(corrections__gt=0),
 }
 
 

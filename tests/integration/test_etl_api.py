@@ -305,14 +305,14 @@ def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -
     """More may wait than the pool has connections."""
     task = make_task(alice)
     held = []
-    looks = lookup.changed
+    looks = lookup.poll_for_change
 
     def look(*arguments: Any, **named: Any) -> Any:
         held.append(connection.connection)
         return looks(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "changed", look)
+        patch.setattr(lookup, "poll_for_change", look)
         assert api.get(f"{path(task)}?wait=1").status_code == 200
     assert held == [None]
 
