@@ -141,7 +141,7 @@ def kind_of_text(text: str, name: str) -> DocumentFormat:
 
 
 def is_mail(text: str) -> bool:
-    """Return whether a text begins with mail headers: `From`, and at least one other."""
+    """Return whether a text begins with mail headers: `From`, and at least one of MAIL_HEADERS."""
     names = set()
     for line in text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]:
         if not line.startswith((" ", "\t")):

@@ -122,8 +122,8 @@ def pairs(
 
 def items(before: list[Any], after: list[Any]) -> Iterator[tuple[int, int, Any, Any, bool]]:
     """Yield pairs of items of two lists: both indexes, both items, and whether the pair is certain."""
-    olds, news = ([exact_json.dumps(item, is_sorted=True) for item in each] for each in (before, after))
-    for tag, start, end, new_start, new_end in sections(olds, news):
+    old_items, new_items = ([exact_json.dumps(item, is_sorted=True) for item in each] for each in (before, after))
+    for tag, start, end, new_start, new_end in sections(old_items, new_items):
         shared = end - start if tag == "equal" else min(end - start, new_end - new_start)
         certain = same_items(before[start:end], after[new_start:new_end]) if tag == "replace" else [True] * shared
         for at in range(shared):
@@ -134,23 +134,23 @@ def items(before: list[Any], after: list[Any]) -> Iterator[tuple[int, int, Any, 
             yield start + shared, at, ABSENT, after[at], True
 
 
-def same_items(olds: list[Any], news: list[Any]) -> list[bool]:
+def same_items(old_items: list[Any], new_items: list[Any]) -> list[bool]:
     """Return for each position of a differing section whether the old and the new item there are certainly the same.
 
     The only item of a section is the same. Another new item is the same as the old item at its position if it shares
     more unique values with it than with any other old item. If the section's length changed, no pair is certain.
     """
-    if len(olds) != len(news) or len(olds) == 1:
-        return [len(olds) == len(news)] * min(len(olds), len(news))
+    if len(old_items) != len(new_items) or len(old_items) == 1:
+        return [len(old_items) == len(new_items)] * min(len(old_items), len(new_items))
     owners: defaultdict[tuple[Any, bytes], list[int]] = defaultdict(list)
-    for place, item in enumerate(olds):
+    for place, item in enumerate(old_items):
         for value in values_of(item):
             owners[value].append(place)
     found = []
-    for place, item in enumerate(news):
+    for place, item in enumerate(new_items):
         common = Counter(owners[value][0] for value in values_of(item) if len(owners.get(value, ())) == 1)
         most = max((count for other, count in common.items() if other != place), default=0)
-        found.append(same(olds[place], item) or common[place] > most)
+        found.append(same(old_items[place], item) or common[place] > most)
     return found
 
 
@@ -160,17 +160,17 @@ def values_of(item: Any) -> list[tuple[Any, bytes]]:
     return [(name, exact_json.dumps(value, is_sorted=True)) for name, value in members]
 
 
-def sections(olds: list[bytes], news: list[bytes]) -> Iterator[tuple[str, int, int, int, int]]:
+def sections(old_items: list[bytes], new_items: list[bytes]) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield the equal and the differing sections of two lists, as `SequenceMatcher.get_opcodes` does."""
-    length = min(len(olds), len(news))
-    head = next((at for at in range(length) if olds[at] != news[at]), length)
-    tail = next((at for at in range(length - head) if olds[-1 - at] != news[-1 - at]), length - head)
-    old_end, new_end = len(olds) - tail, len(news) - tail
+    length = min(len(old_items), len(new_items))
+    head = next((at for at in range(length) if old_items[at] != new_items[at]), length)
+    tail = next((at for at in range(length - head) if old_items[-1 - at] != new_items[-1 - at]), length - head)
+    old_end, new_end = len(old_items) - tail, len(new_items) - tail
     yield "equal", 0, head, 0, head
     if max(old_end, new_end) - head > MAX_ALIGNED:
         yield "replace", head, old_end, head, new_end
     else:
-        matcher = SequenceMatcher(None, olds[head:old_end], news[head:new_end], autojunk=False)
+        matcher = SequenceMatcher(None, old_items[head:old_end], new_items[head:new_end], autojunk=False)
         for tag, start, end, new_start, new_stop in matcher.get_opcodes():
             yield tag, head + start, head + end, head + new_start, head + new_stop
-    yield "equal", old_end, len(olds), new_end, len(news)
+    yield "equal", old_end, len(old_items), new_end, len(new_items)

@@ -30,7 +30,7 @@ from tests.integration.test_leases import in_threads
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
-OURS = {"default", "einvoice", "invoice", "receipt", "contract-summary"}
+SHIPPED = {"default", "einvoice", "invoice", "receipt", "contract-summary"}
 
 
 def post(api: APIClient, **body: Any) -> Any:
@@ -538,7 +538,7 @@ def test_the_shipped_rules_are_valid(alice: User) -> None:
     B41: the schema of e-invoices requires only lists, because the sender can omit terms.
     """
     rules = {str(rule.slug): rule for rule in Rule.objects.filter(owner=None, deleted_at=None)}
-    assert rules.keys() == OURS
+    assert rules.keys() == SHIPPED
     for rule in rules.values():
         assert rule.description
         for part in objects_in(rule.json_schema):
