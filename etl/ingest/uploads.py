@@ -1,7 +1,7 @@
 """Storage of submitted documents.
 
 A document is sent with the request, or was uploaded earlier by a presigned PUT. Either way, the task gets a separate
-copy under `etl/documents/`, which nobody can overwrite with an upload URL that is still valid.
+copy under `etl/documents/`, which clients cannot overwrite with an upload URL that is still valid.
 """
 
 import hashlib

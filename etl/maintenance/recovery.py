@@ -74,9 +74,9 @@ def settle_batches() -> None:
 def review() -> None:
     """Correct open run-states of tasks whose row has ended, and report open run-states without a row.
 
-    The former exist after Redis was restored from an older copy, the latter after a database failover that lost the
-    last commits. Nothing else would detect them, because they cause no wake-up messages. Raises Unavailable and
-    Django's database errors.
+    After Redis was restored from an older copy, run-states of ended rows can be open. After a database failover that
+    lost the last commits, rows are missing. Nothing else would detect these run-states, because they cause no wake-up
+    messages. Raises Unavailable and Django's database errors.
     """
     for task_ids in runstate.scan_open(size=BATCH, max_batches=REVIEW_BATCHES):
         statuses = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "status"))

@@ -284,6 +284,6 @@ class Task(models.Model):
 
     @property
     def previous_run(self) -> int:
-        """The run of the last result if a later run has not completed it yet, otherwise 0."""
+        """The run of the last result while a later run has not completed, otherwise 0."""
         number = self.last_result_run or 0
         return number if self.status != Status.COMPLETED else 0
