@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.OCR, bind=True)
 def ocr(self: Any, /, *, task_id: int, **_later: object) -> None:
-    """Run the stage. The chain continues if this returns, and ends if it raises."""
+    """Run OCR. Post-processing, the next task of the chain, starts only if this one returns without an exception."""
     if not execution.run_next(Stage.OCR, task_id=task_id, job_id=self.request.id or ""):
         raise Ignore
 
@@ -70,10 +70,10 @@ def prepare_workspace(*, instance: Any, **_later: object) -> None:
 
 @task_failure.connect
 def log_lost_task(*, sender: Any, task_id: str, exception: object, kwargs: Any, **_later: object) -> None:
-    """Log the task that the worker ran, because Celery only logs the message's id.
+    """Log the document task that a lost worker was running. Celery logs only the ID of the message.
 
-    The task is sent again when its lease expires. If Redis is unavailable, log the task ID from the Celery message's
-    arguments.
+    Recovery sends the task again when its lease expires. If Redis is unavailable, the ID comes from the arguments of
+    the Celery message.
     """
     if not (isinstance(exception, WorkerLostError) and sender.name in {dispatch.OCR, dispatch.POSTPROCESS}):
         return

@@ -1,4 +1,4 @@
-"""Admin of documents. Their text and results are visible to their owners only."""
+"""Admin of documents. Only owners can view the text and the results."""
 
 from etl.admin import batches, evaluations, overview, quotas, tasks
 

@@ -1,4 +1,4 @@
-"""Admin of batches. Their documents and results are visible to their owners only."""
+"""Admin of batches. Only owners can view the documents and results."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ ACTIONS = (
         past="Cancelled",
         icon="cancel",
         permission="etl.change_documentbatch",
-        explanation="Only documents that have not started, or that wait for post-processing, are cancelled. The others "
+        explanation="Cancels only documents that have not started or that wait for post-processing. The others "
         "continue.",
         refusal=only_if_status({BatchStatus.RUNNING}, batch_actions.NothingToCancel.detail),
         do=change(batch_actions.cancel, "The waiting documents will not be processed."),
@@ -127,6 +127,6 @@ class DocumentBatchAdmin(StaffActionAdmin):
 
     @admin.display(description="not accepted")
     def not_accepted(self, batch: Any) -> SafeString:
-        """Return codes with their numbers only: names of files may be confidential."""
+        """Return only the codes and how often each occurs, because file names can be confidential."""
         codes = [each["code"] for each in batch.refused]
         return below_each_other([(code, number(codes.count(code))) for code in sorted(set(codes))])

@@ -1,4 +1,4 @@
-"""Read-only admin of samples and evaluations of rules: numbers and statuses, never contents of documents."""
+"""Read-only admin of samples and evaluations of rules. It shows numbers and statuses, never content of documents."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ from etl.models.task import STORED
 
 
 class ByStatus(KnownValues):
-    """Filter by status. The others are in Redis: rows stay pending until the end."""
+    """Filter by the status in the row. The other statuses are only in Redis: a row is pending until its task ends."""
 
     title = "status"
     parameter_name = "status__exact"

@@ -1,4 +1,4 @@
-"""Figures and charts of documents on the start page: one statement on open tasks, one on recent tasks."""
+"""Figures and charts of documents on the admin's start page, from one query of open tasks and one of recent tasks."""
 
 from datetime import datetime
 from typing import Any
@@ -24,7 +24,7 @@ OPEN = """
 SELECT count(*) AS open, min(updated_at) AS oldest
 FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(limit)s) t
 """
-# Times: of OCR, if the provider reports it; and from submission to completion, of tasks with one run.
+# `ocr`: duration of OCR, if the provider reports it. `whole`: from submission to completion, of tasks with one run.
 RECENT = """
 WITH recent AS MATERIALIZED (
     SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code, updated_at,
@@ -76,7 +76,7 @@ def draw() -> Drawn:
 
 
 def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
-    """Return the figure of open tasks. `ended`: the end of the last task, as rows do not show whether workers run."""
+    """Return the figure of open tasks. `ended`: time of the last end of a task, to detect that no workers run."""
     now = clock.now()
     waited = now - row["oldest"] if row["oldest"] else None
     is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
@@ -120,7 +120,7 @@ def times_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
             series_of(label, color, hours, [value(hour, name, place) for hour in hours])
             for label, name, place, color in TIMES
         ],
-        note="Total: from submission to completion, including waiting, for documents that were run once.",
+        note="Total: from submission to completion, including waiting time, for documents that were not retried.",
     )
 
 

@@ -24,7 +24,7 @@ class DocumentAllowanceAdmin(AllowanceAdmin):
 
 @admin.register(RuleAllowance)
 class RuleAllowanceAdmin(OwnFilters, ModelAdmin):
-    """Budgets of rules instead of ETL_RULE_DAILY_TOKENS. Past usage stays counted."""
+    """Token budgets of rules, which override ETL_RULE_DAILY_TOKENS. Earlier usage of the day stays counted."""
 
     list_display = ("rule", "daily_tokens", "used")
     list_select_related = ("rule",)

@@ -20,7 +20,7 @@ from etl.pipeline import actions, deletion
 from etl.runstate import RunState
 
 DELETE = "delete_with_objects"
-MODEL_MAY_COST = "Language model calls are paid again, except for responses stored by a failed run."
+MODEL_MAY_COST = "Language model calls cost tokens again, except for stored responses of a failed run."
 
 
 def generation_of(task: Any) -> str:
@@ -48,7 +48,7 @@ def delete(tasks: Sequence[Any], by: Confirmation) -> Iterator[RowResult]:
     for task in tasks:
         try:
             deletion.delete(task, user=by.user, message="In the admin: deleted.", is_forced=True)
-            yield RowResult(task, done="The document, its text, and its result are gone.", is_logged=True)
+            yield RowResult(task, done="The document, its text, and its result were deleted.", is_logged=True)
         except Problem as refusal:
             yield RowResult(task, refusal=refusal.detail)
 
@@ -64,7 +64,7 @@ TASKS = (
         past="Cancelled",
         icon="cancel",
         permission="etl.change_task",
-        explanation="Only documents that have not started, or that wait for post-processing, are cancelled. The others "
+        explanation="Cancels only documents that have not started or that wait for post-processing. The others "
         "continue.",
         refusal=cancel_refusal,
         do=change(lambda task: actions.cancel(task=task), "The document will not be processed further."),
@@ -77,8 +77,8 @@ TASKS = (
         past="Stopped",
         icon="stop_circle",
         permission="etl.change_task",
-        explanation="Also cancels documents that are being processed: their workers stop within five seconds, and what "
-        "has been done of the stage is lost.",
+        explanation="Also cancels documents that are being processed. Their workers stop within five seconds, and the "
+        "progress of the stage is lost.",
         refusal=lambda task: "" if not current_state(task).has_ended else actions.NotCancellable.detail,
         do=change(
             lambda task: actions.cancel(task=task, is_forced=True), "The document will not be processed further."
@@ -119,7 +119,7 @@ TASKS = (
         past="Requeued",
         icon="notifications_active",
         permission="etl.change_task",
-        explanation="For documents that stay pending although workers are free: sends the wake-up message again and "
+        explanation="For documents that stay pending although workers are idle. Sends the wake-up message again, and "
         "restores a lost run-state. Periodic recovery does the same in its next runs. Documents in progress are not "
         "affected.",
         refusal=wake_refusal,
@@ -132,8 +132,8 @@ TASKS = (
         past="Deleted",
         icon="delete",
         permission="etl.delete_task",
-        explanation="Deletes the documents with their texts, images, and results. Those that wait or are processed are "
-        "cancelled first. This cannot be undone. The audit log and the usage of quotas stay.",
+        explanation="Deletes the documents with their texts, images, and results. Waiting and running documents are "
+        "cancelled first. This cannot be undone. The audit log and the quota usage are kept.",
         refusal=lambda _task: "",
         do=delete,
         revision=generation_of,

@@ -1,4 +1,4 @@
-"""Admin of documents: status, result, duration. Never the content of a document, neither its text nor its JSON."""
+"""Admin of documents. It never shows the content of a document: neither its text nor its JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,18 +40,18 @@ from etl.models import ReviewEvent, Task
 from etl.runstate import whole_metadata
 
 PERCENT = 100
-MAX_EVENTS = 50  # of the history of a result's review
+MAX_EVENTS = 50  # shown entries of the review history
 BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"), "answer")})
 
 
 def attach_run_states(tasks: Sequence[Any]) -> None:
-    """Attach the run-states of open tasks from Redis, in one round trip. Rows stay `pending` until the end."""
+    """Attach the run-states of open tasks from Redis in one round trip, because open rows have only `pending`."""
     states = lookup.run_states(task.pk for task in tasks if not task.has_ended)
     for task in tasks:
         state = states.get(task.pk)
-        is_own = state is not None and state.uuid == task.uuid and state.generation >= task.generation
-        task.live = state if is_own else None
+        is_current = state is not None and state.uuid == task.uuid and state.generation >= task.generation
+        task.live = state if is_current else None
 
 
 class TaskList(ChangeList):
@@ -129,15 +129,15 @@ class TaskAdmin(StaffActionAdmin):
         return [fieldsets[0], EXPLAINED, *fieldsets[1:]] if obj and obj.error else fieldsets
 
     def return_url(self, request: HttpRequest) -> str:
-        """Return to the list from a document that was deleted."""
+        """Return the URL of the list if the document of the page was deleted."""
         back = super().return_url(request)
-        is_gone = request.path.endswith(f"/{staff_actions.DELETE}/") and back.endswith("/change/")
-        return self.url_of("changelist") if is_gone else back
+        is_deleted = request.path.endswith(f"/{staff_actions.DELETE}/") and back.endswith("/change/")
+        return self.url_of("changelist") if is_deleted else back
 
     def equal_to(self, term: str) -> Q:
         if (task_id := whole_number(term)) is not None:
             return Q(pk=task_id)
-        # A user or a file name: an OR of both could use neither index.
+        # Search for a user first, then for a file name: an OR of both conditions could use neither index.
         users = list(User.objects.filter(username=term).values_list("pk", flat=True))
         return Q(user__in=users) if users else Task.name_matches(term)
 
@@ -203,16 +203,16 @@ class TaskAdmin(StaffActionAdmin):
 
     @admin.display(description="details and advice")
     def advice(self, task: Any) -> str:
-        again = (
+        outlook = (
             "A retry may succeed."
             if task.error.get("retryable")
             else "A retry will fail again until the cause is fixed."
         )
-        return f"{task.error.get('detail', '')} {again}".strip()
+        return f"{task.error.get('detail', '')} {outlook}".strip()
 
     @admin.display(description="model's response")
     def answer(self, task: Any) -> SafeString:
-        """Return a link to the response, if there is one; opening it is recorded."""
+        """Return a link to the response, if it is stored. Opening it is recorded in the audit log."""
         try:
             is_stored = bool(answer.find(task))
         except StorageUnavailable:
@@ -236,7 +236,7 @@ class TaskAdmin(StaffActionAdmin):
 
     @admin.display(description="e-invoice")
     def einvoice(self, task: Any) -> SafeString:
-        """Return only the codes of errors, because details may quote the document."""
+        """Return only the codes of errors, because details can quote the document."""
         found = metadata_of(task)["ocr"].get("einvoice")
         if not found:
             return SafeString(NOTHING)
@@ -263,7 +263,7 @@ class TaskAdmin(StaffActionAdmin):
 
     @admin.display(description="warnings")
     def warnings(self, task: Any) -> SafeString:
-        """Return only the codes, because details may quote the document."""
+        """Return only the codes, because details can quote the document."""
         codes = sorted({str(warning.get("code", "")) for warning in metadata_of(task)["warnings"]})
         return SafeString(NOTHING) if not codes else below_each_other([(code, "") for code in codes])
 
@@ -274,7 +274,7 @@ class TaskAdmin(StaffActionAdmin):
 
     @admin.display(description="history")
     def history(self, task: Task) -> SafeString:
-        """Return the changes and their users, without values, which are contents of the document."""
+        """Return the changes and their users, without the values, which are content of the document."""
         events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MAX_EVENTS]
         return below_each_other(
             [

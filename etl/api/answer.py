@@ -1,4 +1,4 @@
-"""API view of the model's response that made a task fail."""
+"""API view of the unusable model response of a failed task."""
 
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -12,7 +12,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import NotFound, StorageUnavailable
 from etl.api import lookup, openapi
-from etl.api.markdown import streamed
+from etl.api.markdown import stream_artifact
 from etl.api.views import TaskAPIView, visible
 from etl.ingest import acceptance
 from etl.pipeline import artifacts
@@ -22,13 +22,13 @@ from etl.pipeline.artifacts import ArtifactOwner
 
 class NoAnswer(NotFound):
     code = "no_answer"
-    detail = "The task did not fail by a response of a language model, or the response is no longer stored."
+    detail = "The task did not fail because of a language model's response, or the response is no longer stored."
 
 
 def find(owner: ArtifactOwner) -> str:
-    """Return the key of the stored response of a run that failed, or "". Raises StorageUnavailable."""
+    """Return the key of the stored response of a failed run, or "". Raises StorageUnavailable."""
     key = artifacts.answer_key(owner)
-    with acceptance.storing():
+    with acceptance.translate_storage_errors():
         return key if storage.head(key) else ""
 
 
@@ -43,7 +43,7 @@ class AnswerView(TaskAPIView):
         **openapi.ANSWER,
         responses={
             (200, "text/plain"): OpenApiResponse(
-                OpenApiTypes.STR, "The data of the response as JSON, or its text if it was not JSON. Untrusted."
+                OpenApiTypes.STR, "The response as JSON, or as text if it is not JSON. The content is untrusted."
             ),
             **problems(NoSuchTask, NoAnswer, StorageUnavailable),
         },
@@ -54,4 +54,4 @@ class AnswerView(TaskAPIView):
         if not key:
             raise NoAnswer
         lookup.record_reading(state, user=user_of(request), message="Over the API: opened the model's response.")
-        return streamed(key, request, content_type=artifacts.TEXT)
+        return stream_artifact(key, request, content_type=artifacts.TEXT)

@@ -1,4 +1,4 @@
-"""API view of the results of a batch, in one file."""
+"""API view of the results of a batch in one file."""
 
 import os
 import threading
@@ -34,7 +34,7 @@ from etl.pipeline import result_files
 from etl.pipeline.result_files import FORMATS, ResultLayout
 
 BLOCK = 256 * 1024
-AT_ONCE = 2  # files that a process builds: each takes a processor
+AT_ONCE = 2  # files that a process builds at the same time, because each needs a CPU
 MAX_POINTER = 500
 building = threading.BoundedSemaphore(AT_ONCE)
 FILE = OpenApiResponse(OpenApiTypes.BINARY, "The results.")
@@ -44,7 +44,7 @@ class TooManyDownloads(Problem):
     status = 503
     code = "too_many_downloads"
     detail = (
-        f"This server process is preparing {AT_ONCE} files of results, which is its limit. Try again in a few seconds."
+        f"This server process is already preparing {AT_ONCE} downloads, which is its limit. Try again in a few seconds."
     )
 
 
@@ -68,7 +68,7 @@ class BatchResultsView(TaskAPIView):
 
 
 def layout_of(request: Request) -> ResultLayout:
-    """Read the query. Raises ValidationError at the parameter."""
+    """Read the query parameters. Raises ValidationError at the parameter."""
     return ResultLayout(
         format=chosen(request, "format", among=FORMATS) or "jsonl",
         rows=pointer_of(request.query_params.get("rows")),
@@ -91,9 +91,9 @@ def results(
 ) -> HttpResponseBase:
     """Return a response with the file. Raises TooManyColumns, TooManyDownloads and DiskFull."""
     staff.record_reading(user, batch, message)
-    with turn():
+    with limited():
         file = result_files.build(Task.objects.filter(batch_id=batch.pk).order_by("pk"), layout).content
-    connection.close()  # a slow client must not hold it
+    connection.close()  # a slow client must not occupy a database connection
     size = os.fstat(file.fileno()).st_size
     headers = {
         "Content-Length": str(size),
@@ -109,7 +109,8 @@ def results(
 
 
 @contextmanager
-def turn() -> Iterator[None]:
+def limited() -> Iterator[None]:
+    """Raise TooManyDownloads if AT_ONCE files are being built."""
     if not building.acquire(blocking=False):
         raise TooManyDownloads
     try:
@@ -119,7 +120,7 @@ def turn() -> Iterator[None]:
 
 
 class OpenFile:
-    """A file that is closed with the response."""
+    """A file that Django closes with the response."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -135,7 +136,7 @@ class FileBlocks(OpenFile):
 
 
 class AsyncFileBlocks(OpenFile):
-    """The blocks for ASGI, read by threads: Django would collect all blocks of a synchronous iterator first."""
+    """The blocks for ASGI, read in threads. Django would read a synchronous iterator completely before sending it."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while block := await sync_to_async(self.file.read)(BLOCK):

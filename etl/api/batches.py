@@ -44,22 +44,22 @@ SUBMIT_PROBLEMS = (
 
 
 class NoSuchBatch(NotFound):
-    detail = "Batch not found"
+    detail = "Batch not found."
 
 
 def visible_with_counts(request: Request, batch_id: int) -> Any:
-    """Return a batch with its counts. Raises NoSuchBatch, also for one that the user may not see."""
+    """Return a batch with its counts. Raises NoSuchBatch, also if the user may not view it."""
     rows = DocumentBatch.objects.visible_to(request.user).with_counts()
     return require_first(rows.filter(pk=batch_id), NoSuchBatch)
 
 
 def visible(request: Request, batch_id: int) -> DocumentBatch:
-    """Return a batch without its counts. Raises NoSuchBatch, also for one that the user may not see."""
+    """Return a batch without its counts. Raises NoSuchBatch, also if the user may not view it."""
     return require_first(DocumentBatch.objects.visible_to(request.user).filter(pk=batch_id), NoSuchBatch)
 
 
 def changeable(request: Request, batch_id: int) -> DocumentBatch:
-    """Return a batch to change. Raises NoSuchBatch, and NotPermitted for one that the user may only see."""
+    """Return a batch to change. Raises NoSuchBatch, and NotPermitted if the user may only view it."""
     batch = visible(request, batch_id)
     staff.require_change(request.user, batch)
     return batch
@@ -69,7 +69,7 @@ def changeable(request: Request, batch_id: int) -> DocumentBatch:
 
 
 def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
-    """Return the documents of a request. Raises BadInput for too many, and for a damaged archive."""
+    """Return the documents of a request. Raises BadInput if there are too many, or if the archive is damaged."""
     if wanted.prefix is not None:
         found = inbox.documents_below(wanted.prefix, user_id=user_id)
         return [Candidate(document, "/prefix", label=document.path) for document in found]
@@ -81,7 +81,7 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         ]
     if len(wanted.files) == 1:
         (file,) = wanted.files
-        file.seek(0)  # the digest of an idempotent request has read it
+        file.seek(0)  # the fingerprint for the idempotency key has read the file
         head = file.read(HEAD_BYTES)
         file.seek(0)
         if archive.is_archive(head) and not acceptance.is_document(head, name=file.name or ""):
@@ -96,7 +96,7 @@ def check_number(count: int, pointer: str) -> None:
 
 
 def identity_of(wanted: BatchInput) -> dict[str, Any]:
-    """Return the values that a repeated request must share with the first one."""
+    """Return the values that must be the same when a request is repeated with its idempotency key."""
     files = [{"name": file.name, **uploads.SentFile(file).identity()} for file in wanted.files]
     part = {} if wanted.prefix is None else {"prefix": wanted.prefix}
     return {**wanted.options, "files": files, "file_keys": wanted.file_keys, **part}
@@ -110,14 +110,14 @@ def identity_of(wanted: BatchInput) -> dict[str, Any]:
     )
 )
 class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
-    """`GET /batches`: the user's batches, newest first. `POST`: creates one, of files or of earlier uploads."""
+    """`GET /batches`: the user's batches, newest first. `POST`: creates a batch of files or of earlier uploads."""
 
     audited = CHANGES
     parser_classes = (JSONParser, MultiPartParser)
     ordering = ("-created_at", "-batch_id")
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Set the handler of files before the body is read, which the CSRF check does."""
+        """Set the upload handler before the CSRF check reads the body."""
         if request.method == "POST":
             request.upload_handlers = [multipart.FilesInOne(request)]
         return super().initialize_request(request, *args, **kwargs)

@@ -55,7 +55,7 @@ STARTED = LinkedResponse(
     "The evaluation is stored, and survives process crashes.",
     evaluation=link_to(
         "getEvaluation",
-        "Its progress and, at the end, its accuracy.",
+        "The progress of the evaluation and, at the end, its accuracy.",
         rule_id="$request.path.rule_id",
         number="$response.body#/number",
     ),
@@ -67,14 +67,16 @@ LIST_SAMPLES: dict[str, Any] = {
 }
 ADD_SAMPLE: dict[str, Any] = {
     "summary": "Add a sample to a rule",
-    "description": """Adds a `file` with the data that the rule should extract from it. It is submitted with the rule
-like any document and becomes a task of yours. `expected` is JSON as text, and must fit the schema of the rule's current
-version; errors have pointers such as `/expected/total`.
+    "description": """Adds a `file` with the data that the rule should extract from it. The file is submitted with the
+rule like any other document, and becomes a task of yours. `expected` is JSON as text, and must match the schema of the
+rule's current version. Errors have pointers such as `/expected/total`.
 
-A task is a sample of a rule once: if it is one already, `expected` is replaced, and the response is 200. A sample is
-deleted with its task. A rule can have up to 200 samples.""",
+If the task is already a sample of the rule, `expected` is replaced, and the response is 200. A sample is deleted with
+its task. A rule can have up to 200 samples.""",
     "parameters": [
-        idempotency_key("valid for as long as the task of the `file` exists. A repetition creates no second task."),
+        idempotency_key(
+            "valid for as long as the task of the `file` exists. A repeated request does not create another task."
+        ),
         location(201, "The samples."),
     ],
     "examples": [
@@ -95,7 +97,8 @@ ADD_TASK_SAMPLE: dict[str, Any] = {
 }
 DELETE_SAMPLE: dict[str, Any] = {
     "summary": "Delete a sample",
-    "description": "Deletes the sample and its results in evaluations. Its task, and accuracies of evaluations, stay.",
+    "description": "Deletes the sample and its results in evaluations. The task and the accuracies of evaluations are "
+    "kept.",
 }
 LIST: dict[str, Any] = {
     "summary": "List the evaluations of a rule",
@@ -105,8 +108,8 @@ LIST: dict[str, Any] = {
 START: dict[str, Any] = {
     "summary": "Evaluate a version of a rule",
     "description": """Runs a version of the rule, by default the current one, on all samples, and compares the results
-with the expected data. Documents are not read again: their stored Markdown is used. Workers process at most two samples
-of a user at a time. Each sample counts as a rule test (see `GET /api/v1/etl/limits`) if the rule calls a model.
+with the expected data. OCR does not run again: the stored Markdown is used. Workers process at most two samples of a
+user at a time. If the rule calls a model, each sample counts as a rule test (see `GET /api/v1/etl/limits`).
 
 Poll the URL in `Location` until the `status` is not `running`. If the model was unavailable for a sample, the
 evaluation ends as `failed`, without an accuracy.""",
@@ -132,8 +135,9 @@ evaluation ends as `failed`, without an accuracy.""",
 GET: dict[str, Any] = {
     "summary": "Get an evaluation",
     "description": """Returns the progress and, at the end, the accuracy: the share of expected and extracted values
-that agree. Numbers must be equal (1.0 is 1.00). Text is compared without regard to case and white space; similar text
-counts in part, unless a digit differs. The order of lists does not count. A missing or superfluous value is wrong.""",
+that agree. Numbers must be equal (1.0 equals 1.00). Text is compared without regard to case and white space. Similar
+text counts in part, unless a digit differs. The order of lists does not matter. Missing and additional values are
+wrong.""",
     "parameters": [retry_after(200, "evaluation")],
     "examples": [response_example("Completed", EVALUATION)],
 }

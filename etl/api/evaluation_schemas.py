@@ -37,15 +37,15 @@ class EvaluationFailure(TypedDict):
 class Evaluation(TypedDict):
     """A run of a version of a rule on the rule's samples."""
 
-    number: Annotated[int, "Counts the evaluations of the rule."]
+    number: Annotated[int, "Number of the evaluation, from 1 for each rule."]
     status: Annotated[str, choices(EvaluationStatus)]
     version: Annotated[int, "Version of the rule."]
     samples: Annotated[int, "Number of samples at the start."]
     ended: Annotated[int, "Number of samples that were evaluated and still exist."]
-    failed: Annotated[int, "Those of them from which nothing was extracted. All of their values count as wrong."]
+    failed: Annotated[int, "Number of ended samples that failed. All of their values count as wrong."]
     accuracy: Annotated[float | None, f"{ACCURACY} Null unless `status` is `completed`."]
     fields: Annotated[dict[str, float], "Accuracy by field: JSON Pointers with `*` for the positions of lists."]
-    usage: Annotated[TrialUsage, "What the model calls of all samples cost."]
+    usage: Annotated[TrialUsage, "Usage of the model calls of all samples."]
     duration_ms: Annotated[int, "Sum of the processing times of the samples."]
     error: Annotated[EvaluationFailure | None, "Set if `status` is `failed`."]
     created_at: datetime
@@ -73,6 +73,8 @@ class EvaluationComparison(TypedDict):
     a: Evaluation
     b: Evaluation
     change: Annotated[float | None, "Accuracy of b minus accuracy of a."]
-    same_samples: Annotated[bool, "False if one has samples that the other has not, or that were deleted since."]
+    same_samples: Annotated[
+        bool, "False if an evaluation has samples that the other one does not have, or that were deleted since."
+    ]
     fields: list[FieldComparison]
     samples: list[SampleComparison]

@@ -1,6 +1,6 @@
-"""API views of samples and evaluations of rules. They are here because `rules` must not import documents.
+"""API views of samples and evaluations of rules. They are in this app because `rules` must not import `etl`.
 
-Only the owner of a rule can use them: the expected data is content of documents.
+Only the owner of a rule can use them, because the expected data is content of documents.
 """
 
 from operator import attrgetter
@@ -42,7 +42,7 @@ from rules.library import access
 from rules.library.access import NoSuchRule, NotYourRule, ReadOnlyRule
 from rules.models import Rule
 
-NOT_THEIRS = (NoSuchRule, ReadOnlyRule, NotYourRule)
+NOT_OWNED = (NoSuchRule, ReadOnlyRule, NotYourRule)
 
 
 def path_of(rule_id: int, rest: str) -> str:
@@ -50,20 +50,23 @@ def path_of(rule_id: int, rest: str) -> str:
 
 
 def own_rules(request: Request, rule_id: int) -> QuerySet[Rule]:
-    """Return the user's rules, which include this one. Raises NoSuchRule, ReadOnlyRule and NotYourRule."""
+    """Return the rules that the user can change, after checking that this one is included.
+
+    Raises NoSuchRule, ReadOnlyRule and NotYourRule.
+    """
     return access.changeable(user_of(request), rule_id)
 
 
 # ---- Input ----------------------------------------------------------------------------------------------------------
 class SampleOfTaskSerializer(StrictSerializer):
-    """A sample of a document that was submitted before."""
+    """A sample of a document that was submitted earlier."""
 
     task_id = WholeNumber(min_value=1, max_value=MAX_ID)
     expected = AnyJSON(help_text="The data that the rule should extract.")
 
 
 class SampleOfFileSerializer(SubmitFileSerializer):
-    """A sample with its document as part of the request."""
+    """A sample whose document is part of the request."""
 
     rule_id = keep_days = None  # type: ignore[assignment]
     expected = Text(max_length=MAX_EXPECTED_BYTES, help_text="The data that the rule should extract, as JSON.")
@@ -87,7 +90,7 @@ def sample_body(sample: Sample) -> schemas.Sample:
 
 
 def evaluation_body(evaluation: Any) -> schemas.Evaluation:
-    """Return an evaluation with the totals of `evaluations.with_totals`."""
+    """Return the response body of an evaluation that has the totals of `evaluations.with_totals`."""
     error = evaluation.error
     return {
         "number": evaluation.number,
@@ -135,7 +138,7 @@ def comparison_body(found: Comparison) -> schemas.EvaluationComparison:
     get=operation(
         operation_id="listSamples",
         **openapi.LIST_SAMPLES,
-        responses={200: list[schemas.Sample], **problems(BadInput, *NOT_THEIRS)},
+        responses={200: list[schemas.Sample], **problems(BadInput, *NOT_OWNED)},
     )
 )
 class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
@@ -148,7 +151,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     row_bytes = staticmethod(attrgetter("text_bytes"))
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Limit the file's size before the body is read, which the CSRF check does."""
+        """Limit the file's size before the CSRF check reads the body."""
         request.upload_handlers = [multipart.BoundedFile(request)]
         return super().initialize_request(request, *args, **kwargs)
 
@@ -169,7 +172,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
             **problems(
                 BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, acceptance.TooManyPages, BodyTooLarge,
                 acceptance.FormatNotAccepted, InFlight, KeyReused, quotas.QuotaExceeded, queue_limit.QueueFull,
-                StorageUnavailable, samples.TooManySamples, *NOT_THEIRS,
+                StorageUnavailable, samples.TooManySamples, *NOT_OWNED,
             ),
         },
     )  # fmt: skip
@@ -179,8 +182,8 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
             fields = SampleOfFileSerializer.read(request.data)
             expected = samples.parse(fields["expected"])
             samples.check(access.visible(user, rule_id), expected)  # before the document is submitted
-            task = submitted(request, fields["file"], user=user, rule_id=rule_id)
-            return added(*samples.add(rules, rule_id, task, expected))
+            task = submit(request, fields["file"], user=user, rule_id=rule_id)
+            return sample_response(*samples.add(rules, rule_id, task, expected))
         return add_task(request, rule_id)
 
 
@@ -188,16 +191,16 @@ def add_task(request: Request, rule_id: int) -> Response:
     user, rules = user_of(request), own_rules(request, rule_id)
     fields = SampleOfTaskSerializer.read(request.data)
     task = samples.owned_task(fields["task_id"], user=user)
-    return added(*samples.add(rules, rule_id, task, fields["expected"]))
+    return sample_response(*samples.add(rules, rule_id, task, fields["expected"]))
 
 
-def added(sample: Sample, is_new: bool) -> Response:  # noqa: FBT001 - the pair that `add` returns
+def sample_response(sample: Sample, is_new: bool) -> Response:  # noqa: FBT001 - the pair that `add` returns
     headers = {"Location": path_of(sample.rule_id, "samples")} if is_new else {}
     return Response(sample_body(sample), status=201 if is_new else 200, headers=headers)
 
 
 class TaskSampleView(TaskAPIView):
-    """`POST /rules/{rule_id}/samples/task`: adds a task."""
+    """`POST /rules/{rule_id}/samples/task`: adds a task as a sample."""
 
     scopes = RULES
     parser_classes = (ExactJSONParser,)
@@ -209,15 +212,15 @@ class TaskSampleView(TaskAPIView):
         responses={
             200: schemas.Sample,
             201: schemas.Sample,
-            **problems(BadInput, samples.TooManySamples, *NOT_THEIRS),
+            **problems(BadInput, samples.TooManySamples, *NOT_OWNED),
         },
     )
     def post(self, request: Request, rule_id: int) -> Response:
         return add_task(request, rule_id)
 
 
-def submitted(request: Request, file: Any, *, user: User, rule_id: int) -> Task:
-    """Submit the document of a sample. If the process dies before the sample is added, the document is submitted."""
+def submit(request: Request, file: Any, *, user: User, rule_id: int) -> Task:
+    """Submit the document of a sample. It stays submitted if the process dies before the sample is added."""
     document = uploads.SentFile(file)
     idempotency = Idempotency.of(request, body=lambda: {**document.identity(), "sample_of": rule_id})
     task, _ = submission.submit(
@@ -236,7 +239,7 @@ class SampleView(TaskAPIView):
         **openapi.DELETE_SAMPLE,
         responses={
             204: OpenApiResponse(description="Deleted"),
-            **problems(samples.NoSuchSample, *NOT_THEIRS),
+            **problems(samples.NoSuchSample, *NOT_OWNED),
         },
     )
     def delete(self, request: Request, rule_id: int, sample_id: int) -> Response:
@@ -250,7 +253,7 @@ class SampleView(TaskAPIView):
     get=operation(
         operation_id="listEvaluations",
         **openapi.LIST,
-        responses={200: list[schemas.Evaluation], **problems(BadInput, *NOT_THEIRS)},
+        responses={200: list[schemas.Evaluation], **problems(BadInput, *NOT_OWNED)},
     )
 )
 class EvaluationsView(TaskAPIView, generics.ListAPIView[Any]):
@@ -273,7 +276,7 @@ class EvaluationsView(TaskAPIView, generics.ListAPIView[Any]):
             202: openapi.STARTED,
             **problems(
                 BadInput, evaluations.NoSamples, evaluations.NothingToEvaluate, evaluations.AlreadyRunning,
-                evaluations.TooManyEvaluations, quotas.QuotaExceeded, *NOT_THEIRS,
+                evaluations.TooManyEvaluations, quotas.QuotaExceeded, *NOT_OWNED,
             ),
         },
     )  # fmt: skip
@@ -298,7 +301,7 @@ class EvaluationView(TaskAPIView):
     @operation(
         operation_id="getEvaluation",
         **openapi.GET,
-        responses={200: schemas.Evaluation, **problems(evaluations.NoSuchEvaluation, *NOT_THEIRS)},
+        responses={200: schemas.Evaluation, **problems(evaluations.NoSuchEvaluation, *NOT_OWNED)},
     )
     def get(self, request: Request, rule_id: int, number: int) -> Response:
         own_rules(request, rule_id)
@@ -318,7 +321,7 @@ class CancelEvaluationView(TaskAPIView):
         request=EmptyBody,
         responses={
             200: schemas.Evaluation,
-            **problems(BadInput, evaluations.NoSuchEvaluation, evaluations.NotRunning, *NOT_THEIRS),
+            **problems(BadInput, evaluations.NoSuchEvaluation, evaluations.NotRunning, *NOT_OWNED),
         },
     )
     def post(self, request: Request, rule_id: int, number: int) -> Response:
@@ -339,7 +342,7 @@ class CompareEvaluationsView(TaskAPIView):
         **openapi.COMPARE,
         responses={
             200: schemas.EvaluationComparison,
-            **problems(BadInput, evaluations.NoSuchEvaluation, *NOT_THEIRS),
+            **problems(BadInput, evaluations.NoSuchEvaluation, *NOT_OWNED),
         },
     )
     def get(self, request: Request, rule_id: int) -> Response:
@@ -349,7 +352,7 @@ class CompareEvaluationsView(TaskAPIView):
 
 
 def number_of(request: Request, name: str) -> int:
-    """Return the number of an evaluation in the query. Raises ValidationError at `/name`."""
+    """Return the number of an evaluation from a query parameter. Raises ValidationError at `/name`."""
     number = whole_number(request.query_params.get(name, ""), maximum=2**31 - 1)
     if not number:
         raise ValidationError({name: [ErrorDetail("Must be the number of an evaluation.")]})

@@ -1,7 +1,7 @@
 """`GET /tasks/{id}/events`: the changes of a task as server-sent events.
 
-Run-states have no history, so a listener receives the current state whenever it differs from the last one.
-Event numbers are the revisions of run-states; the end has the last number of its generation.
+Run-states have no history, so a listener receives the current state whenever it differs from the last one that was
+sent. Event numbers are the revisions of run-states. The end of a task has the highest number of its generation.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from etl.runstate import RunState
 
 
 class TaskEventsView(TaskAPIView):
-    """`GET /tasks/{id}/events`: a response that lasts until the task has ended."""
+    """`GET /tasks/{id}/events`: a response that stays open until the task has ended."""
 
     audited = CHANGES
     http_method_names = ("get",)  # without this, Django would add HEAD
@@ -64,7 +64,7 @@ class TaskEventsView(TaskAPIView):
 
 @dataclass(frozen=True)
 class TaskUpdate:
-    """The current state of a task, and its events, whose bytes listeners share."""
+    """The current state of a task, and its encoded events, which all listeners share."""
 
     state: RunState
 
@@ -82,7 +82,7 @@ class TaskUpdate:
 
     @cached_property
     def snapshot(self) -> bytes:
-        """The snapshot. At the end its number is one less, so that `status` can follow."""
+        """The snapshot. If the task has ended, its number is one less, because the event `status` follows it."""
         number = self.number - 1 if self.is_final else self.number
         task = representation.task(self.state, previous_result=lookup.previous_result(self.state))
         return sse.frame("snapshot", task, number=number)
@@ -98,31 +98,31 @@ class TaskUpdate:
 
 class TaskStreamStart(NamedTuple):
     opening: bytes
-    listens_from: TaskUpdate | None  # None if the opening contains the end
+    listens_from: TaskUpdate | None  # None if the opening contains the last event
 
 
 def begin(state: RunState, last_event_id: str) -> TaskStreamStart | None:
     """Return the start of the stream, or None if the client has received all events.
 
-    A client that reconnects gets the status immediately, because the last status that it received is unknown.
+    A client that reconnects immediately receives the status, because the server does not know which one it has.
     """
-    news, position = TaskUpdate(state), whole_number(last_event_id)
-    if position is None or position > news.number:
-        opening = news.snapshot + (news.status if news.is_final else b"")
-    elif position < news.number:
-        opening = news.status
-    elif news.is_final:
+    update, position = TaskUpdate(state), whole_number(last_event_id)
+    if position is None or position > update.number:
+        opening = update.snapshot + (update.status if update.is_final else b"")
+    elif position < update.number:
+        opening = update.status
+    elif update.is_final:
         return None
     else:
         opening = b""
-    return TaskStreamStart(opening, listens_from=None if news.is_final else news)
+    return TaskStreamStart(opening, listens_from=None if update.is_final else update)
 
 
 # ---- Listeners ------------------------------------------------------------------------------------------------------
 
 
 class TaskListener(sse.Listener[int]):
-    """One open stream of a task, and the last status that was sent."""
+    """One open stream of a task. `status`: the last status that was sent."""
 
     __slots__ = ("status",)
     status: str
@@ -135,15 +135,15 @@ class TaskListener(sse.Listener[int]):
 
 
 class TaskEventHub(sse.EventHub[int]):
-    """The listeners of this process, by task."""
+    """The open streams of this process, by task."""
 
     opened, closed = metrics.STREAMS_OPENED, metrics.STREAMS_CLOSED
 
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
-        """Read the states, in one round trip to Redis, and one query for the tasks that it does not have."""
+        """Read the states with one round trip to Redis, and one query for tasks without a run-state."""
         try:
-            states = lookup.known(after)
+            states = lookup.states_of(after)
         finally:
             connection.close()
-        news = {task_id: TaskUpdate(state) for task_id, state in states.items()}
-        return {task_id: each for task_id, each in news.items() if each.number > after[task_id]}, False
+        updates = {task_id: TaskUpdate(state) for task_id, state in states.items()}
+        return {task_id: each for task_id, each in updates.items() if each.number > after[task_id]}, False

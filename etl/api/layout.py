@@ -1,4 +1,4 @@
-"""API views of a document's pages: their blocks with boxes, and their images."""
+"""API views of a document's pages: their blocks with bounding boxes, and their images."""
 
 import time
 
@@ -16,7 +16,7 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, NotFound, Problem, StorageUnavailable
 from etl.api import lookup, openapi
-from etl.api.markdown import NotReady, unless_unchanged
+from etl.api.markdown import NotReady, conditional_response
 from etl.api.serializers import read_number
 from etl.api.views import TaskAPIView, visible
 from etl.core.formats import DocumentFormat
@@ -34,17 +34,17 @@ class ImageNotReady(Problem):
     status = 409
     code = "image_not_ready"
     retry_after = 2
-    detail = "The image of this page is being made. Try again in a few seconds."
+    detail = "The image of this page is being created. Try again in a few seconds."
 
 
 class ImageUnavailable(Problem):
     status = 409
     code = "image_unavailable"
-    detail = "No image can be made of this page."
+    detail = "No image can be created of this page."
 
 
 class NoSuchPage(NotFound):
-    detail = "The document has no such page, or its format has no pages to show."
+    detail = "The document does not have this page, or its format has no page images."
 
 
 class LayoutView(TaskAPIView):
@@ -67,14 +67,14 @@ class LayoutView(TaskAPIView):
         if not state.markdown_key:
             raise NotReady
         lookup.record_reading(state, user=user_of(request), message="Over the API: opened the layout.")
-        with acceptance.storing():
+        with acceptance.translate_storage_errors():
             stored = artifacts.find_ocr(state)
         if stored is None:
             raise actions.OcrResultMissing
         key = stored.facts.get("layout_key")
         if key is None:
             return HttpResponse(EMPTY, content_type=artifacts.JSON, headers={"ETag": '"empty"'})
-        return unless_unchanged(key, request, content_type=artifacts.JSON)
+        return conditional_response(key, request, content_type=artifacts.JSON)
 
 
 class PageImageView(TaskAPIView):
@@ -104,7 +104,7 @@ class PageImageView(TaskAPIView):
 
 
 def check_page(state: RunState, page: int) -> None:
-    """Raise NoSuchPage or NotReady unless the document has been read and has this page."""
+    """Raise NotReady if OCR has not ended, and NoSuchPage if the document does not have this page."""
     if DocumentFormat(state.kind) not in page_images.FORMATS:
         raise NoSuchPage
     pages = state.metadata["ocr"].get("pages")
@@ -115,8 +115,8 @@ def check_page(state: RunState, page: int) -> None:
 
 
 def redirect_to_image(request: Request, state: RunState, page: int, width: int) -> HttpResponseBase:
-    """Return a redirect to the stored image. Waits some seconds for a worker that makes it."""
-    with acceptance.storing():
+    """Return a redirect to the stored image, after waiting up to WAIT_SECONDS for a worker to create it."""
+    with acceptance.translate_storage_errors():
         found = page_images.find(state, page, width) or wait_for_image(state, page, width, user_id=user_of(request).pk)
     if found is None:
         raise ImageNotReady
@@ -132,9 +132,9 @@ def redirect_to_image(request: Request, state: RunState, page: int, width: int) 
 
 
 def wait_for_image(state: RunState, page: int, width: int, *, user_id: int) -> storage.Head | None:
-    """Ask a worker for an image, and return it if it is stored within some seconds. Raises StorageError."""
+    """Request an image from a worker, and return it if it is stored within WAIT_SECONDS. Raises StorageError."""
     page_images.request(state, page, width, user_id=user_id)
-    if not lookup.waiting.enter(user_id):
+    if not lookup.waiting_requests.enter(user_id):
         return None
     try:
         connection.close()
@@ -144,5 +144,5 @@ def wait_for_image(state: RunState, page: int, width: int, *, user_id: int) -> s
                 return found
             page_images.request(state, page, width, user_id=user_id)
     finally:
-        lookup.waiting.leave(user_id)
+        lookup.waiting_requests.leave(user_id)
     return None

@@ -1,6 +1,6 @@
-"""States of tasks: from the run-state, or from the row if Redis has none or is unavailable.
+"""Lookup of the state of tasks: from the run-state, or from the row if Redis has no run-state or is unavailable.
 
-Both are returned as a RunState. A row is `pending` until its task has ended, so it is less precise.
+Either is returned as a RunState. A state from a row is less exact, because a row is `pending` until its task has ended.
 """
 
 import os
@@ -31,7 +31,7 @@ from etl.pipeline import representation
 from etl.runstate import RunState
 
 POLL_SECONDS = 0.25
-CHECK_SECONDS = 5  # between checks that a waiting user still has access
+CHECK_SECONDS = 5  # interval of checks that a waiting user still has access
 # A waiting request occupies a thread of this process. Requests above these limits do not wait.
 MAX_WAITING = 64
 MAX_WAITING_PER_USER = 16
@@ -39,25 +39,25 @@ MAX_WAITING_PER_USER = 16
 
 # ---- One task -------------------------------------------------------------------------------------------------------
 def find(task_id: int, *, user: User) -> RunState | None:
-    """Return a task that the user may see, or None. Query the database only if Redis has no run-state."""
-    state = known([task_id]).get(task_id)
+    """Return the state of a task that the user may view, or None. Uses the database only if Redis has no run-state."""
+    state = states_of([task_id]).get(task_id)
     return state if state and (state.user_id == user.pk or staff.may(user, Task)) else None
 
 
-def known(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the states of tasks: one round trip, and one query for those without a usable run-state."""
+def states_of(task_ids: Iterable[int]) -> dict[int, RunState]:
+    """Return the states of tasks, with one round trip to Redis, and one query for tasks without a usable run-state."""
     ids = list(task_ids)
     states = run_states(ids)
     missing = [task_id for task_id in ids if task_id not in states or states[task_id].result_is_elsewhere]
     rows = Task.objects.in_bulk(missing) if missing else {}
-    return {task_id: seen for task_id in ids if (seen := merged(rows.get(task_id), states.get(task_id))) is not None}
+    return {task_id: found for task_id in ids if (found := newer(rows.get(task_id), states.get(task_id))) is not None}
 
 
-def merged(row: Task | None, state: RunState | None) -> RunState | None:
-    """Return the newer of the two.
+def newer(row: Task | None, state: RunState | None) -> RunState | None:
+    """Return the newer of a row and a run-state, as a RunState.
 
-    A task ends in Redis first and then in its row, and a retry starts in the row. So the row is newer if it has ended
-    or has a greater generation. A run-state may also be that of another document, whose row was lost.
+    A task ends in Redis first and then in its row. A retry starts in the row. So the row is newer if it has ended or
+    has a higher generation. The run-state can also belong to a different document, whose row was lost.
     """
     if row is None:
         return state and as_shown(state)
@@ -73,7 +73,7 @@ def usable(state: RunState | None, row: Task) -> RunState | None:
 
 
 def as_shown(state: RunState) -> RunState:
-    """Return the state, as not ended if its result is not in the row yet."""
+    """Return the state as the API shows it: still processing if the result is not in the row yet."""
     return replace(state, status=Status.LLM_PROCESSING) if state.result_is_elsewhere else state
 
 
@@ -87,13 +87,15 @@ def previous_result(state: RunState) -> dict[str, Any] | None:
 
 
 def record_reading(state: RunState, *, user: User, message: str) -> None:
-    """Record that staff open the content of another user's document, before it is sent."""
+    """Record that staff open the content of another user's document. Call this before the content is sent."""
     staff.record_reading(user, Task(pk=state.task_id, user_id=state.user_id), message)
 
 
 def open_result(state: RunState, *, user: User) -> RunState:
-    """Return a state whose result may be sent to the user, and record it; for staff who may not open data, the state
-    without content of the document."""
+    """Return the state with its result, and record that the user opens it.
+
+    For staff without permission to open data, return the state without content of the document.
+    """
     if not staff.may_open(user, state.user_id):
         return without_data(state)
     if has_result(state):
@@ -108,41 +110,41 @@ def without_data(state: RunState) -> RunState:
     metadata = state.metadata | {"ocr": ocr, "warnings": warnings}
     error = state.error
     if error and error["code"] == SchemaInvalid.code:
-        error = error | {"detail": SchemaInvalid.detail}  # names of the result's members may be words of the document
+        # The detail contains names of members of the result, which can be words of the document.
+        error = error | {"detail": SchemaInvalid.detail}
     return replace(state, result=None, previous_run=0, markdown_key="", metadata=metadata, error=error)
 
 
 def has_result(state: RunState) -> bool:
-    """Return whether the task as the API shows it contains a result."""
+    """Return whether the API response of the task contains a result."""
     return state.status == Status.COMPLETED or bool(state.previous_run)
 
 
 # ---- Lists ----------------------------------------------------------------------------------------------------------
 def with_status(tasks: TaskQuerySet, status: str) -> TaskQuerySet:
-    """Filter tasks by status.
-
-    The status of open tasks is in their run-states only. There are at most ETL_QUEUE_SIZE open tasks.
-    """
+    """Filter tasks by status. The exact status of open tasks, at most ETL_QUEUE_SIZE, is read from Redis."""
     rows = tasks.open().order_by().select_related(None).only("uuid", "generation", "status").in_bulk()
     states = run_states(rows)
-    fitting = [task_id for task_id, row in rows.items() if status_of(usable(states.get(task_id), row)) == status]
-    return tasks.filter(Q(status=status) | Q(task_id__in=fitting) if status in ENDED else Q(task_id__in=fitting))
+    matching = [task_id for task_id, row in rows.items() if status_of(usable(states.get(task_id), row)) == status]
+    return tasks.filter(Q(status=status) | Q(task_id__in=matching) if status in ENDED else Q(task_id__in=matching))
 
 
 def status_of(state: RunState | None) -> str:
     return Status.PENDING if state is None else as_shown(state).status
 
 
-def shown(rows: Collection[Task]) -> list[RunState]:
-    """Return the states of rows that were just read, without results. One round trip for the open ones."""
+def states_of_rows(rows: Collection[Task]) -> list[RunState]:
+    """Return the states of rows without results. The run-states of open tasks are read in one round trip."""
     for row in rows:
-        row.result = row.last_result = row.corrected_result = None  # deferred: the results of a page may be too large
+        row.result = row.last_result = row.corrected_result = None  # prevents loading the deferred results
     states = run_states(row.pk for row in rows if not row.has_ended)
-    return [seen for row in rows if (seen := merged(row, states.get(row.pk))) is not None]
+    return [found for row in rows if (found := newer(row, states.get(row.pk))) is not None]
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------
 class RunStates(CircuitBreaker):
+    """Reads of run-states, with a circuit breaker for Redis."""
+
     opened, closed = "run_states_not_read", "run_states_read_again"
 
     def read(self, ids: list[int]) -> dict[int, RunState]:
@@ -167,19 +169,20 @@ def breaker() -> RunStates:
 
 
 def run_states(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the existing run-states; none while the circuit breaker for Redis is open."""
+    """Return the existing run-states by task ID. Empty while the circuit breaker for Redis is open."""
     return breaker().read(list(task_ids))
 
 
 # ---- Waiting --------------------------------------------------------------------------------------------------------
 class WaitingRequests:
-    """Counter of waiting requests in this process, in total and per user."""
+    """Limit of waiting requests in this process, in total and for each user."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.by_user: Counter[int] = Counter()
 
     def enter(self, user_id: int) -> bool:
+        """Count a request. Return False, without counting it, if a limit is reached."""
         with self.lock:
             has_room = self.by_user.total() < MAX_WAITING and self.by_user[user_id] < MAX_WAITING_PER_USER
             self.by_user[user_id] += has_room
@@ -190,35 +193,35 @@ class WaitingRequests:
             self.by_user -= Counter({user_id: 1})
 
 
-waiting = WaitingRequests()
+waiting_requests = WaitingRequests()
 
 
 def wait_for_change(state: RunState, *, user: User, credential: Credential, seconds: float) -> RunState:
-    """Wait until the task has changed, and return its state. Hold no database connection meanwhile.
+    """Wait until the task has changed, without holding a database connection. Return its state.
 
-    Raises NotAuthenticated when the credential is no longer valid. Return earlier, with the state unchanged, if too
-    many requests wait, Redis is unavailable, or the process shuts down.
+    Returns early with the unchanged state if too many requests are waiting, Redis is unavailable, or the process shuts
+    down. Raises NotAuthenticated when the credential is no longer valid.
     """
-    if state.has_ended or not seconds or not waiting.enter(user.pk):
+    if state.has_ended or not seconds or not waiting_requests.enter(user.pk):
         return state
     now = state
     try:
         metrics.WAITS_BEGUN.inc()
         connection.close()
-        now = changed(state, credential, until=time.monotonic() + seconds)
+        now = poll_for_change(state, credential, until=time.monotonic() + seconds)
     finally:
-        waiting.leave(user.pk)
+        waiting_requests.leave(user.pk)
         metrics.WAITS_ENDED.labels("unchanged" if now is state else "changed").inc()
     return now
 
 
-def changed(state: RunState, credential: Credential, *, until: float) -> RunState:
+def poll_for_change(state: RunState, credential: Credential, *, until: float) -> RunState:
     check_at = time.monotonic() + CHECK_SECONDS
     while (left := until - time.monotonic()) > 0 and not graceful_shutdown.has_begun.wait(min(POLL_SECONDS, left)):
         if breaker().is_open:
             break
         try:
-            now = known([state.task_id]).get(state.task_id)
+            now = states_of([state.task_id]).get(state.task_id)
             if time.monotonic() > check_at:
                 require_valid(credential)
                 check_at = time.monotonic() + CHECK_SECONDS

@@ -1,4 +1,4 @@
-"""API view of a task's Markdown, streamed from object storage."""
+"""API view of a task's Markdown, stream_artifact from object storage."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -27,7 +27,7 @@ from etl.pipeline.artifacts import MARKDOWN
 class NotReady(Problem):
     status = 409
     code = "not_ready"
-    detail = "The document has not been read yet. OCR has not ended, or it failed."
+    detail = "The document has no Markdown yet: OCR has not ended, or it failed."
 
 
 class MarkdownView(TaskAPIView):
@@ -53,24 +53,24 @@ class MarkdownView(TaskAPIView):
         if not key:
             raise NotReady
         lookup.record_reading(state, user=user_of(request), message="Over the API: opened the Markdown.")
-        return unless_unchanged(key, request, content_type=MARKDOWN)
+        return conditional_response(key, request, content_type=MARKDOWN)
 
 
-def unless_unchanged(key: str, request: Request, *, content_type: str) -> HttpResponseBase:
-    """Return a response with an artifact that is named by the hash of its content, or 304.
+def conditional_response(key: str, request: Request, *, content_type: str) -> HttpResponseBase:
+    """Return a response with an artifact, or 304 if the client has it. Its key contains the hash of its content.
 
     Raises OcrResultMissing and StorageUnavailable.
     """
     etag = f'"{key.rpartition("/")[2].partition(".")[0]}"'
     unchanged = get_conditional_response(request._request, etag=etag)
-    response = unchanged or streamed(key, request, content_type=content_type)
+    response = unchanged or stream_artifact(key, request, content_type=content_type)
     response["ETag"] = etag
     return response
 
 
-def streamed(key: str, request: Request, *, content_type: str = MARKDOWN) -> HttpResponseBase:
+def stream_artifact(key: str, request: Request, *, content_type: str = MARKDOWN) -> HttpResponseBase:
     """Return a response with a stored artifact. Raises OcrResultMissing and StorageUnavailable."""
-    with acceptance.storing():
+    with acceptance.translate_storage_errors():
         found = storage.head(key)
         if found is None:
             raise actions.OcrResultMissing
@@ -78,23 +78,26 @@ def streamed(key: str, request: Request, *, content_type: str = MARKDOWN) -> Htt
         if request.method == "HEAD":
             return HttpResponse(content_type=content_type, headers=headers)
         blocks = storage.read(key, if_match=found.etag)  # Django calls its `close`
-    parts = InThreads(blocks) if isinstance(request._request, ASGIRequest) else blocks
+    parts = ThreadedBlocks(blocks) if isinstance(request._request, ASGIRequest) else blocks
     return StreamingHttpResponse(parts, content_type=content_type, headers=headers)
 
 
-class InThreads:
-    """Async iterator over blocks. Threads wait for the object storage, so that the event loop does not."""
+class ThreadedBlocks:
+    """Async iterator over blocks of an object.
+
+    Threads wait for the object storage, so the event loop is not blocked.
+    """
 
     def __init__(self, blocks: storage.Blocks) -> None:
         self.blocks = blocks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while block := await sync_to_async(next_of)(self.blocks):
+        while block := await sync_to_async(next_block)(self.blocks):
             yield block
 
     def close(self) -> None:
         self.blocks.close()
 
 
-def next_of(blocks: Iterator[bytes]) -> bytes:
+def next_block(blocks: Iterator[bytes]) -> bytes:
     return next(blocks, b"")

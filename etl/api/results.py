@@ -1,4 +1,4 @@
-"""API views of results: reading, correction, approval, and the history of these."""
+"""API views of results: reading, correction, approval, and history."""
 
 from functools import partial
 from typing import Any

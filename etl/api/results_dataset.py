@@ -1,4 +1,4 @@
-"""The dataset `documents` of exports: the results of a user's documents, one row per document."""
+"""The export dataset `documents`: the results of a user's documents, one row per document."""
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,7 @@ class DocumentFiltersSerializer(StrictSerializer):
         yield from super().refused(data)
 
     def validate_ruleId(self, rule_id: int) -> int:  # noqa: N802 - named by the field
-        """Accept a visible rule, or a deleted one that the user has documents of."""
+        """Accept a visible rule, or a deleted rule if the user has documents with it."""
         user = User.objects.get(pk=self.context["user_id"])
         is_visible = catalog.visible_to(user).filter(pk=rule_id).exists()
         if not is_visible and not Task.objects.filter(user=user, rule_id=rule_id).exists():
@@ -69,8 +69,8 @@ class ResultsDataset(BuiltInDataset):
 
     def key(self, filters: Mapping[str, Any]) -> str:
         parts = {"ruleId": "rule-{}", "batchId": "batch-{}", "status": "{}"}
-        named = [text.format(filters[name]) for name, text in parts.items() if name in filters]
-        return "-".join([self.name, *named])
+        words = [text.format(filters[name]) for name, text in parts.items() if name in filters]
+        return "-".join([self.name, *words])
 
     def build(
         self, filters: Mapping[str, Any], *, user_id: int, layout: FileLayout, checkpoint: Callable[[], None]
@@ -86,7 +86,7 @@ class ResultsDataset(BuiltInDataset):
 
 
 def selected(filters: Mapping[str, Any], user_id: int) -> TaskQuerySet:
-    """Return the documents in the order of their submission, as several indexes have them."""
+    """Return the documents in the order of their submission, which several indexes support."""
     first, last = (as_day(filters.get(name)) for name in ("dateFrom", "dateTo"))
     wanted = TaskFilter(rule_id=filters.get("ruleId"), batch_id=filters.get("batchId"), first=first, last=last)
     tasks = wanted.apply(Task.objects.filter(user_id=user_id).order_by("created_at", "task_id"))

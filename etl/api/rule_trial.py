@@ -1,4 +1,4 @@
-"""API view of rule tests. It is here because `rules` must not import post-processing."""
+"""API view of rule tests. It is in this app because `rules` must not import post-processing."""
 
 from functools import partial
 
@@ -58,7 +58,7 @@ class RuleTrialView(APIView):
         return Response(found)
 
     def document(self, task_id: int, user: User) -> RunState:
-        """Return a document whose pages are shown to a model. Raises BadInput."""
+        """Return the document whose pages the model gets as images. Raises BadInput."""
         state = lookup.find(task_id, user=user)
         if state is None:
             raise BadInput(InputError(pointer="/task_id", code="unknown_task", detail="Task not found."))

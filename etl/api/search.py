@@ -1,4 +1,4 @@
-"""Filters of lists of tasks: file name, rule, batch, status, and days."""
+"""Filters of task lists: file name, rule, batch, status, and days."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from etl.models.task import TaskQuerySet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """What a list of tasks is limited to. Days are in UTC, and both are included."""
+    """The filters of a task list. `first` and `last` are days in UTC, both inclusive."""
 
     q: str = ""
     rule_id: int | None = None
@@ -25,7 +25,7 @@ class TaskFilter:
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "TaskFilter":
-        """Read query parameters. Raises ValidationError with all errors, each at its name."""
+        """Read query parameters. Raises ValidationError with the errors of all parameters, by name."""
         return cls(**read_parameters(query, READERS))
 
     def apply(self, tasks: TaskQuerySet) -> TaskQuerySet:

@@ -14,7 +14,7 @@ from etl.core.states import Stage
 
 MAX_ID = 2**63 - 1  # of a bigint
 MAX_MARKDOWN = 1_000_000  # characters
-# `type/subtype`, with parameters: it becomes a header of the upload. RFC 9110, 8.3.1.
+# `type/subtype` with parameters (RFC 9110, 8.3.1). It becomes a header of the upload.
 MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,80}( ?; ?[A-Za-z0-9_-]{1,20}=[A-Za-z0-9_.-]{1,40})*$"
 
 
@@ -27,7 +27,7 @@ KEEP_DAYS: dict[str, Any] = {
 
 
 class SubmitKeySerializer(StrictSerializer):
-    """Submission of a document that was uploaded before, by its `file_key`."""
+    """Submission of an uploaded document by its `file_key`."""
 
     file_key = Text(max_length=200)
     rule_id = WholeNumber(min_value=1, max_value=MAX_ID, required=False, allow_null=True)
@@ -35,7 +35,7 @@ class SubmitKeySerializer(StrictSerializer):
 
 
 class SubmitFileSerializer(StrictSerializer):
-    """Submission of a document as part of the request."""
+    """Submission of a document in the request."""
 
     file = serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
     rule_id = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)  # a form has no null
@@ -50,7 +50,7 @@ REPEATED = ErrorDetail("Must be given only once.", code="repeated")
 
 
 def repeated_fields(data: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, list[ErrorDetail]]]:
-    """Yield the errors of fields that a form has several times."""
+    """Yield the errors of fields that occur several times in a form."""
     many = getattr(data, "getlist", None)
     for name in names:
         if many and len(many(name)) > 1:
@@ -61,7 +61,7 @@ BATCH_NAME: dict[str, Any] = {"max_length": 200, "allow_blank": True, "default":
 
 
 class BatchKeysSerializer(StrictSerializer):
-    """Submission of documents that were uploaded before, by their `file_key`, or of files in your inbox."""
+    """Submission of uploaded documents by their `file_key`, or of files in your inbox."""
 
     name = Text(**BATCH_NAME)
     rule_id = WholeNumber(min_value=1, max_value=MAX_ID, required=False, allow_null=True)
@@ -71,8 +71,8 @@ class BatchKeysSerializer(StrictSerializer):
         max_length=500,
         allow_blank=True,
         required=False,
-        help_text="All files whose paths below your `inbox` (`GET /api/v1/etl/limits`) begin with this, in place of "
-        "`file_keys`. Empty: the whole inbox.",
+        help_text="Instead of `file_keys`: submit all files whose paths below your `inbox` (`GET /api/v1/etl/limits`) "
+        "begin with this. Empty: the whole inbox.",
     )
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
@@ -90,7 +90,7 @@ class BatchKeysSerializer(StrictSerializer):
 
 
 class BatchFilesSerializer(StrictSerializer):
-    """Submission of several documents, or of one ZIP file with documents, as part of the request."""
+    """Submission of several documents, or of one ZIP file with documents, in the request."""
 
     name = Text(**BATCH_NAME)
     rule_id = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)  # a form has no null
@@ -105,7 +105,7 @@ class BatchFilesSerializer(StrictSerializer):
 
 
 class UploadRequestSerializer(StrictSerializer):
-    """File that the client will upload."""
+    """The file that the client will upload."""
 
     filename = Text(max_length=1000, allow_blank=True, help_text="Shown in lists.")
     content_type = serializers.RegexField(MEDIA_TYPE, max_length=200)
@@ -113,7 +113,7 @@ class UploadRequestSerializer(StrictSerializer):
 
 
 class RetrySerializer(StrictSerializer):
-    """Stage to restart from, and rule to apply."""
+    """The stage to restart from, and the rule to apply."""
 
     from_stage = serializers.ChoiceField(choices=Stage.choices)
     rule_id = WholeNumber(
@@ -132,7 +132,7 @@ class CancelSerializer(StrictSerializer):
 
 
 class AnyJSON(serializers.JSONField):
-    """A JSON value whose numbers keep their digits."""
+    """Any JSON value. Numbers keep all their digits."""
 
     def to_internal_value(self, data: Any) -> Any:
         return data
@@ -157,7 +157,7 @@ class TrialSerializer(StrictSerializer):
 
 
 class SubmitInput:
-    """Validated input of a submission: a file or the key of an earlier upload, and the rule."""
+    """Validated input of a submission: a file or the key of an earlier upload, and a rule."""
 
     def __init__(self, request: Request) -> None:
         is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
@@ -168,12 +168,13 @@ class SubmitInput:
         self.keep_days: int | None = fields.get("keep_days")
 
     def identity(self) -> dict[str, Any]:
-        """Return the values that a repeated request must share with the first one, besides its document."""
+        """Return the values, besides the document, that must be the same when a request is repeated with its
+        idempotency key."""
         return {"rule_id": self.rule_id} | ({"keep_days": self.keep_days} if self.keep_days else {})
 
 
 class BatchInput:
-    """Validated input of a batch: files, an archive, keys of earlier uploads, or a part of the inbox; and the rule."""
+    """Validated input of a batch: a rule, and files, an archive, keys of earlier uploads, or a prefix of the inbox."""
 
     @classmethod
     def of(cls, request: Request) -> Self:

@@ -1,4 +1,4 @@
-"""API views of quotas and of the ledger of model calls."""
+"""API views of limits and model usage."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ DAYS, MAX_DAYS = 30, 366
 
 
 class LimitsView(TaskAPIView):
-    """`GET /limits`: the quota, its usage, and the other limits."""
+    """`GET /limits`: the quota with its usage, and the other limits."""
 
     audited = CHANGES
 

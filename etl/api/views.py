@@ -50,11 +50,11 @@ from rules.api import rates
 from rules.library import catalog
 
 POLL_SECONDS = 2
-MAX_SECONDS = 60  # that a request may wait for a change
+MAX_SECONDS = 60  # maximum time that a request waits for a change
 
 
 class TaskAPIView(APIView):
-    """Base class of the views: their rate limit, and their JSON."""
+    """Base class of the views, with their scope, rate limit, and JSON renderer."""
 
     scopes = DOCUMENTS
     throttle_classes = (rates.EtlThrottle,)
@@ -62,7 +62,7 @@ class TaskAPIView(APIView):
 
 
 def visible(request: Request, task_id: int) -> RunState:
-    """Return the state of a task. Raises NoSuchTask, also for a task that the user may not see."""
+    """Return the state of a task. Raises NoSuchTask, also if the user may not view it."""
     state = lookup.find(task_id, user=user_of(request))
     if state is None:
         raise actions.NoSuchTask
@@ -70,8 +70,9 @@ def visible(request: Request, task_id: int) -> RunState:
 
 
 def changeable(request: Request, task_id: int) -> Task:
-    """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see, and
-    NotPermitted for one that the user may only see.
+    """Return the row of a task to change.
+
+    Raises NoSuchTask, also if the user may not view it, and NotPermitted if the user may only view it.
     """
     task = require_first(Task.objects.visible_to(request.user).filter(pk=task_id), actions.NoSuchTask)
     staff.require_change(request.user, task)
@@ -91,13 +92,13 @@ SUBMIT_PROBLEMS = (
 class SubmitView(TaskAPIView):
     """`POST /submit`: creates a task for a document in the request or an earlier upload.
 
-    The schema has only the former: client generators expect one media type of an operation.
+    The OpenAPI document describes only the former, because client generators expect one media type per operation.
     """
 
     parser_classes: tuple[type[BaseParser], ...] = (JSONParser, MultiPartParser)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Limit the file's size before the body is read, which the CSRF check does."""
+        """Limit the file's size before the CSRF check reads the body."""
         request.upload_handlers = [multipart.BoundedFile(request)]
         return super().initialize_request(request, *args, **kwargs)
 
@@ -123,7 +124,8 @@ class SubmitView(TaskAPIView):
             request_id=request_id(request._request),
             idempotency=idempotency,
         )
-        # A repeated request gets the first response, although the task of an upload may have its digest by now.
+        # A repeated request must get the first response. For an earlier upload, it had no duplicate, because the digest
+        # was not known yet.
         duplicate_of = task.duplicate_of if wanted.file is not None else None
         return accepted(task.pk, duplicate_of=duplicate_of, replayed=replayed)
 
@@ -144,14 +146,14 @@ class SubmitUploadedView(SubmitView):
 
 
 def accepted(task_id: int, *, duplicate_of: int | None, replayed: bool = False) -> Response:
-    """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
+    """Return the response to a submission. A repeated request with the same idempotency key gets the same body."""
     headers = {"Location": representation.path_of(task_id), "Retry-After": str(POLL_SECONDS)}
     body = representation.accepted(task_id, duplicate_of=duplicate_of)
     return Response(body, status=202, headers=headers | replay_headers(replayed=replayed))
 
 
 class UploadView(TaskAPIView):
-    """`POST /uploads`: creates a presigned URL, for large documents and slow connections."""
+    """`POST /uploads`: creates a presigned upload URL, for large documents and slow connections."""
 
     @openapi.operation(
         operation_id="createUpload",
@@ -169,7 +171,7 @@ class UploadView(TaskAPIView):
         },
     )
     def post(self, request: Request) -> Response:
-        target = uploads.offer(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
+        target = uploads.create(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
         return Response(uploads.body_of(target), status=201, headers=SECRET)
 
 
@@ -177,7 +179,7 @@ class UploadView(TaskAPIView):
 
 
 class TaskView(TaskAPIView):
-    """`GET /tasks/{id}`: 200 for every existing task, whatever its status. `DELETE`: removes it with its objects."""
+    """`GET /tasks/{id}`: returns 200 for a task with any status. `DELETE`: deletes the task with its objects."""
 
     audited = CHANGES
 
@@ -221,7 +223,7 @@ class TaskView(TaskAPIView):
     )
 )
 class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
-    """`GET /tasks`: the user's tasks, newest first, and the search for some of them."""
+    """`GET /tasks`: lists and searches the user's tasks, newest first."""
 
     audited = CHANGES
     ordering = ("-created_at", "-task_id")
@@ -233,10 +235,10 @@ class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
         wanted = TaskFilter.read(request.query_params)
         conditions = {name: read_choice(request, name) for name in ("approved", "corrected")}
         tasks = self.get_queryset().reviewed(**conditions)
-        states = lookup.shown(self.paginate_queryset(wanted.apply(tasks)) or [])
+        states = lookup.states_of_rows(self.paginate_queryset(wanted.apply(tasks)) or [])
         # Omit tasks whose status has changed since the query.
-        fitting = [state for state in states if wanted.status in ("", state.status)]
-        return self.get_paginated_response([representation.summary(state) for state in fitting])
+        matching = [state for state in states if wanted.status in ("", state.status)]
+        return self.get_paginated_response([representation.summary(state) for state in matching])
 
 
 # ---- Changing -------------------------------------------------------------------------------------------------------

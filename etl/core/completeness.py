@@ -1,9 +1,9 @@
-"""Pages of a document that were lost, or whose text is uncertain, according to its warnings."""
+"""Incomplete pages of a document: pages whose text may be missing or wrong, according to the document's warnings."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Codes of warnings after which a page's text may be missing or wrong.
+# Codes of warnings that mark a page as incomplete.
 INCOMPLETE = frozenset(
     {"page_failed", "low_confidence", "unsupported_script", "image_not_read", "formula_without_value"}
 )
@@ -11,12 +11,12 @@ MAX_RANGES = 20
 
 
 def incomplete_pages(warnings: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the numbers of the pages that are incomplete. 0 stands for a warning about the whole document."""
+    """Return the numbers of the incomplete pages. 0 stands for the whole document."""
     return sorted({each.get("page") or 0 for each in warnings if each["code"] in INCOMPLETE})
 
 
 def describe(pages: list[int]) -> str:
-    """Return the pages for people: "pages 2, 5-7", or "" if there are none."""
+    """Describe the pages in words, such as "pages 2, 5-7". Return "" if there are none."""
     if not pages:
         return ""
     numbers = [page for page in pages if page]
@@ -26,7 +26,7 @@ def describe(pages: list[int]) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges: 3-5, 8."""
+    """Format numbers as ranges, such as "3-5, 8"."""
     spans: list[list[int]] = []
     for each in sorted(set(numbers)):
         if spans and each == spans[-1][1] + 1:

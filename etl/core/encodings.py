@@ -1,4 +1,7 @@
-"""Detection of the character encoding of a text: by its byte order mark, as UTF-8, and otherwise by its characters."""
+"""Detection of the character encoding of a text.
+
+The byte order mark decides. Without one, the text is UTF-8 if it is valid UTF-8. Otherwise, the encoding is guessed.
+"""
 
 import codecs
 import re
@@ -10,7 +13,7 @@ from etl.core.errors import FileCorrupt
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because this mark begins with the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -18,8 +21,8 @@ MARKS = (
 BYTE_ORDER_MARKS = tuple(mark for mark, _ in MARKS)
 MAX_ASCII = 127
 SAMPLE = 32_768  # bytes that are examined
-# UTF-16 without a mark: the minimum number of bytes, and the maximum share of printable ASCII. With more, the content
-# is ASCII with a few other bytes.
+# For UTF-16 without a mark: the minimum number of bytes, and the maximum share of printable ASCII bytes. Content with a
+# larger share is ASCII with a few other bytes.
 MIN_WIDE, MAX_NARROW = 16, 0.8
 PRINTABLE = frozenset(range(32, 127)).__contains__
 WIDE = ("utf_16_le", "utf_16_be")
@@ -27,19 +30,19 @@ WESTERN = "cp1252"
 # Bytes that do not occur in text: control characters except tabs, line ends, form feeds, and ESC.
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
 BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-# Common encodings. Without this list, rare encodings that are similar would be detected in short texts.
+# Common encodings. Without this list, short texts would often be detected as a rare encoding that is similar.
 COMMON = (
     *WIDE, "cp1252", "cp1250", "cp1253", "cp1251", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "iso8859_2",
     "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp874",
 )  # fmt: skip
-# Differences of noise and coherence below which the most common encoding is taken.
+# Maximum differences of noise and coherence at which the Western encoding is preferred to the best match.
 NOISE, COHERENCE = 0.05, 0.1
-# Categories of characters that do not occur in text: unassigned, private, and half of a pair.
-UNTYPED = frozenset({"Cn", "Co", "Cs"})
+# Unicode categories that do not occur in text: unassigned, private use, and surrogates.
+NOT_TEXT = frozenset({"Cn", "Co", "Cs"})
 
 
 def detect(content: bytes) -> str | None:
-    """Return the encoding of a text or of its beginning, or None if it is unknown."""
+    """Return the encoding of a text, or None if it is unknown. The beginning of the text is enough."""
     for mark, name in MARKS:
         if content.startswith(mark):
             return name
@@ -47,8 +50,10 @@ def detect(content: bytes) -> str | None:
 
 
 def is_utf_8(content: bytes) -> bool:
-    """Return whether this is UTF-8, whose last character may be incomplete. ASCII text in UTF-16 is valid UTF-8 too,
-    but with control characters."""
+    """Return whether the content is UTF-8. Its last character may be incomplete.
+
+    Content with control characters is not accepted: ASCII text in UTF-16 is valid UTF-8 with many null characters.
+    """
     try:
         return not BINARY.search(codecs.getincrementaldecoder("utf-8")().decode(content, final=False))
     except UnicodeDecodeError:
@@ -56,7 +61,7 @@ def is_utf_8(content: bytes) -> bool:
 
 
 def guess(content: bytes) -> str | None:
-    """Return the encoding with the least noise. Among nearly equal ones, the most common."""
+    """Return the encoding with the least noise, or the most common one of several that are nearly equal."""
     matches = [each for each in from_bytes(content, cp_isolation=list(COMMON)) if is_possible(content, each.encoding)]
     if not matches:
         return None
@@ -71,18 +76,21 @@ def guess(content: bytes) -> str | None:
 
 
 def is_possible(content: bytes, encoding: str) -> bool:
-    """Return whether the decoded text has only characters that occur in texts. Almost any bytes are valid UTF-16."""
+    """Return whether the decoded content has only characters that occur in text.
+
+    Valid bytes alone prove little: almost any bytes are valid UTF-16.
+    """
     if encoding in WIDE and (len(content) < MIN_WIDE or sum(map(PRINTABLE, content)) > MAX_NARROW * len(content)):
         return False
     text = content[: len(content) // 2 * 2 if encoding in WIDE else None].decode(encoding, "replace")
     return not BINARY.search(text) and not (
-        encoding in WIDE and any(unicodedata.category(each) in UNTYPED or each == "\ufffd" for each in text)
+        encoding in WIDE and any(unicodedata.category(each) in NOT_TEXT or each == "\ufffd" for each in text)
     )
 
 
 def sample(content: bytes) -> bytes:
-    """Return a part that ends with a whole character of two bytes: the beginning or, if that is ASCII only, the part
-    around the first other character."""
+    """Return the part of the content to examine: its beginning or, if that is ASCII, the part around the first byte
+    that is not. It never cuts a character of two bytes in half."""
     if len(content) <= SAMPLE:
         return content
     start = 0
@@ -94,7 +102,7 @@ def sample(content: bytes) -> bytes:
 
 
 def decode(content: bytes) -> str:
-    """Return a text. Raises FileCorrupt."""
+    """Decode a text in its detected encoding. Raises FileCorrupt."""
     encoding = detect(content)
     if encoding is None:
         raise FileCorrupt

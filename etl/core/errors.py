@@ -1,7 +1,7 @@
-"""Errors of a document's task. Each has a code, and states whether another attempt can help.
+"""Errors of document tasks. Each has a code, and states whether another attempt can succeed.
 
-Clients and logs see the code and the texts below. They never see a message of a provider or a model, which may quote
-the document. The codes are part of the public API.
+Clients and logs see only the codes and the texts below, never a message of a provider or a model, because that may
+quote the document. The codes are part of the public API.
 """
 
 from typing import Any, Self
@@ -9,16 +9,16 @@ from typing import Any, Self
 
 class EtlError(Exception):
     code = "ocr_failed"
-    # The stage retries by itself, up to its maximum of attempts.
+    # The stage is retried automatically, up to the maximum number of attempts.
     transient = False
     # A manual retry may succeed.
     retryable = False
-    # The cause is the installation, its settings, or its budgets, and neither the document nor the rule.
+    # The cause is the installation, its settings, or its budgets, rather than the document or the rule.
     is_operational = False
     detail = "The task failed."
     # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.
     retry_after: float | None = None
-    # The response of the model that cannot be used. Stored beside the task for its owner, and never logged.
+    # The unusable response of the model. Stored for the task's owner, and never logged.
     answer: str = ""
 
     def __init__(self, detail: str = "", *, code: str = "", retry_after: float | None = None) -> None:
@@ -38,7 +38,7 @@ class TemporaryError(EtlError):
 class BadDocument(EtlError):
     code = "file_corrupt"
     detail = "The document cannot be read."
-    # The detail with numbers, where there is a limit.
+    # A template of the detail with the number found and the limit, for errors about a limit.
     counted = ""
     found: int | None = None
     limit: int | None = None
@@ -59,23 +59,23 @@ class UnsupportedFormat(BadDocument):
 class FileTooLarge(BadDocument):
     code = "file_too_large"
     detail = "The file exceeds the size limit, before or after decompression."
-    counted = "The file has {found:,} bytes or more after decompression; the limit is {limit:,}."
+    counted = "The file has at least {found:,} bytes after decompression; the limit is {limit:,}."
 
 
 class TooMuchText(FileTooLarge):
-    counted = "The document has {found:,} bytes of text or more; the limit is {limit:,}."
+    counted = "The document has at least {found:,} bytes of text; the limit is {limit:,}."
 
 
 class TooManyParts(FileTooLarge):
-    counted = "The file has {found:,} parts or more; the limit is {limit:,}."
+    counted = "The file has at least {found:,} parts; the limit is {limit:,}."
 
 
 class TooManyCells(FileTooLarge):
-    counted = "The document has {found:,} cells or more; the limit is {limit:,}."
+    counted = "The document has at least {found:,} cells; the limit is {limit:,}."
 
 
 class TooMuchProcessing(FileTooLarge):
-    detail = "Reading the file takes more processor time than allowed."
+    detail = "Reading the file takes more CPU time than allowed."
 
 
 class TooDeep(FileTooLarge):
@@ -137,7 +137,7 @@ class TimeLimitExceeded(TemporaryError):
 
     @classmethod
     def after(cls, limit: str) -> Self:
-        """Return the error with the limit, such as `2 min`."""
+        """Return the error with the exceeded limit in its text, such as `2 min`."""
         return cls(f"{cls.detail.removesuffix('.')}, which is {limit}.")
 
 
@@ -175,10 +175,10 @@ class PagesUnavailable(LlmForbidden):
 
 class VisionUnsupported(EtlError):
     code = "vision_unsupported"
-    # After the operator has configured another model.
+    # A retry succeeds after the operator has configured another model.
     retryable = True
     is_operational = True
-    detail = "The configured language model does not take images, which the rule's strategy needs."
+    detail = "The configured language model does not support images, which the rule's strategy needs."
 
 
 class LlmRefused(EtlError):
@@ -203,9 +203,7 @@ class SchemaInvalid(EtlError):
 
 class NoEInvoice(EtlError):
     code = "no_einvoice"
-    detail = (
-        "The document carries no e-invoice that could be read, and no language model is configured to read its text."
-    )
+    detail = "The document contains no readable e-invoice, and no language model is configured to read its text."
 
 
 class NumberUnrepresentable(SchemaInvalid):
@@ -215,7 +213,7 @@ class NumberUnrepresentable(SchemaInvalid):
 
 class TokenBudgetExceeded(EtlError):
     code = "token_budget_exceeded"
-    # On the next day.
+    # A retry succeeds on the next day.
     retryable = True
     is_operational = True
     detail = "The daily budget of language model tokens is used up."
@@ -246,7 +244,7 @@ class StorageUnavailable(StageLost):
 
 
 class StorageRefused(StorageUnavailable):
-    """Costs no attempt for EXPORT_STORAGE_PATIENCE_SECONDS."""
+    """A request that the object storage rejected. Attempts are not counted during EXPORT_STORAGE_PATIENCE_SECONDS."""
 
 
 class DatabaseUnavailable(StageLost):
@@ -258,13 +256,13 @@ class UnexpectedError(StageLost):
 
 
 class WorkerMisconfigured(StageLost):
-    # An operator has to fix something first. ETL_RETRY_BACKOFF_MAX_SECONDS limits this.
+    # An operator has to fix the machine first. The delay is at most ETL_RETRY_BACKOFF_MAX_SECONDS.
     retry_after = 3600.0
     detail = "The worker's machine is not set up correctly. The document is not the cause."
 
 
 class WorkspaceFull(WorkerMisconfigured):
-    detail = "The worker has no folder for the document, or no disk space."
+    detail = "The worker cannot create a folder for the document, or its disk is full."
 
 
 class EngineMissing(WorkerMisconfigured):
@@ -272,23 +270,23 @@ class EngineMissing(WorkerMisconfigured):
 
 
 class SandboxMissing(WorkerMisconfigured):
-    detail = "The worker's system cannot confine the process that reads documents, which the operator requires."
+    detail = "The worker's system cannot sandbox the process that reads documents, which the operator requires."
 
 
 # ---- Control flow ---------------------------------------------------------------------------------------------------
 class Fenced(Exception):
-    """Another worker has the stage, or the task has ended: this worker must not write anything."""
+    """The lease was lost: another worker has the stage, or the task has ended. This worker must not write anything."""
 
 
 class OutOfTime(Exception):
-    """The stage reached its time limit. Each stage translates this into its own timeout error."""
+    """The time limit of a stage was reached. Each stage translates this into its own timeout error."""
 
 
 def codes(root: type[EtlError] = EtlError) -> set[str]:
-    """Return all codes with which a task may fail."""
+    """Return all codes with which a task can fail."""
     return {root.code}.union(*map(codes, root.__subclasses__()))
 
 
 def explain(error: EtlError, *, stage: str) -> dict[str, Any]:
-    """Return an error as clients see it and as the task stores it."""
+    """Return an error as the task stores it and the API shows it."""
     return {"code": error.code, "stage": stage, "detail": error.detail, "retryable": error.retryable}

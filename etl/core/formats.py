@@ -1,8 +1,8 @@
 """Document formats, and their detection by the first bytes of a file (magic bytes).
 
-Only the first bytes select the parser, whatever the file's name or its sender claims, and whatever else the file might
-be (a polyglot). The name is used only if bytes cannot decide: for Markdown, small tables, and other text, and for old
-Office formats whose distinguishing parts are deep in the file.
+Only the first bytes select the parser, regardless of the file's name or declared type, and even if the file is valid in
+another format too (a polyglot). The name is used only where bytes cannot decide: for Markdown, small tables, and other
+text, and for old Office formats whose distinguishing parts are deep in the file.
 """
 
 import codecs
@@ -16,7 +16,7 @@ from typing import Self
 from etl.core import encodings
 
 HEAD_BYTES = 65_536
-# Limits for zip files: entries that are examined, and bytes of a name. The distinguishing entries come first.
+# Limits for zip files: number of examined entries, and bytes of a name. The distinguishing entries come first.
 ENTRIES, NAME_BYTES = 200, 100
 
 
@@ -59,7 +59,7 @@ class DocumentFormat(StrEnum):
         return member
 
 
-# Documents that are not printed: what a page is depends on the format.
+# Formats without printed pages. The definition of a page depends on the format.
 OFFICE_FORMATS = frozenset({
     DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX, DocumentFormat.ODT, DocumentFormat.ODP,
     DocumentFormat.ODS, DocumentFormat.EPUB, DocumentFormat.HTML, DocumentFormat.EML, DocumentFormat.CSV,
@@ -78,7 +78,7 @@ BEGINNINGS = (
     (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), DocumentFormat.WEBP),
     (re.compile(rb"\{\\rtf"), DocumentFormat.RTF),
 )
-# PDF readers accept up to 1,024 bytes of other data before this.
+# PDF readers accept up to 1,024 bytes of other data before the header.
 LATE_PDF = re.compile(rb".{0,1024}?%PDF-\d\.\d", re.DOTALL)
 XML = re.compile(
     r"\ufeff?\s{0,64}<\?xml\s|\ufeff?\s{0,64}<(?:\w{1,40}:)?(?:Invoice|CreditNote|CrossIndustry\w{1,40})[\s>]"
@@ -86,10 +86,10 @@ XML = re.compile(
 HTML = re.compile(r"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,60}):")
 MAIL_HEADERS = frozenset({"date", "message-id", "mime-version", "received", "return-path", "content-type"})
-# Lines that are examined, and delimiters of text.
+# Number of lines that are examined for mail headers and for rows, and the delimiters of tables.
 MAX_HEADERS, MAX_ROWS, DELIMITERS = 200, 50, (",", ";", "\t", "|")
 # The first line of a table that names its delimiter for Excel.
-NAMED_DELIMITER = re.compile(r"""\ufeff?"?sep=([^\w\s"']|\t)"?(?:\r\n|\r|\n)""", re.IGNORECASE)
+DECLARED_DELIMITER = re.compile(r"""\ufeff?"?sep=([^\w\s"']|\t)"?(?:\r\n|\r|\n)""", re.IGNORECASE)
 BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
 PARTS = {"word/": DocumentFormat.DOCX, "ppt/": DocumentFormat.PPTX, "xl/": DocumentFormat.XLSX}
 PACKAGES = {
@@ -119,9 +119,9 @@ def sniff(head: bytes, name: str = "") -> DocumentFormat | None:
         if beginning.match(head):
             return kind
     if head.startswith(ZIP):
-        return package(head)
+        return zip_format(head)
     if head.startswith(OLE):
-        return compound(head, name)
+        return ole_format(head, name)
     if LATE_PDF.match(head) and not encodings.is_utf_8(head):
         return DocumentFormat.PDF
     text = text_of(head)
@@ -141,7 +141,7 @@ def kind_of_text(text: str, name: str) -> DocumentFormat:
 
 
 def is_mail(text: str) -> bool:
-    """Return whether a text begins with the headers of a message: its sender, and another header of mail programs."""
+    """Return whether a text begins with mail headers: `From`, and at least one of MAIL_HEADERS."""
     names = set()
     for line in text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]:
         if not line.startswith((" ", "\t")):
@@ -154,17 +154,17 @@ def is_mail(text: str) -> bool:
 def delimiter_of(text: str, *, is_named: bool) -> str | None:
     """Return the delimiter by which each line has the same number of fields, or None.
 
-    `is_named`: whether the file's name is one of a table. Without such a name, three columns and rows are needed: lines
-    of prose may have a comma each.
+    `is_named`: whether the file has the extension of a table. Otherwise, at least three columns and rows are required,
+    because each line of prose may have a comma.
     """
-    if named := NAMED_DELIMITER.match(text):
-        return named[1]
+    if declared := DECLARED_DELIMITER.match(text):
+        return declared[1]
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     complete = lines[:-1] if len(lines) > MAX_ROWS else lines  # the last one may be cut off
-    return next((each for each in DELIMITERS if divides(complete[:MAX_ROWS], each, is_named=is_named)), None)
+    return next((each for each in DELIMITERS if is_table(complete[:MAX_ROWS], each, is_named=is_named)), None)
 
 
-def divides(lines: list[str], delimiter: str, *, is_named: bool) -> bool:
+def is_table(lines: list[str], delimiter: str, *, is_named: bool) -> bool:
     if lines and lines[0].startswith("|"):  # a table in Markdown
         return False
     try:
@@ -177,7 +177,7 @@ def divides(lines: list[str], delimiter: str, *, is_named: bool) -> bool:
 
 def is_html(text: str) -> bool:
     at = 0
-    # In steps: a single expression would backtrack exponentially on a malicious text.
+    # Several matches, because a single expression would backtrack exponentially on a malicious text.
     while skipped := BEFORE_HTML.match(text, at):
         at = skipped.end()
     return HTML.match(text, at) is not None
@@ -188,10 +188,7 @@ def extension(name: str) -> str:
 
 
 def text_of(head: bytes) -> str | None:
-    """Decode a text. None if it is not text.
-
-    The last character may be incomplete, because this is the head of a longer file.
-    """
+    """Decode the beginning of a file, or return None if it is not text. The last character may be incomplete."""
     encoding = encodings.detect(head)
     if encoding is None:
         return None
@@ -203,8 +200,9 @@ def text_of(head: bytes) -> str | None:
 
 
 # ---- Containers -----------------------------------------------------------------------------------------------------
-def package(head: bytes) -> DocumentFormat | None:
-    """Identify a zip by its entries: ODF and EPUB start with their type; Office has a folder for each program."""
+def zip_format(head: bytes) -> DocumentFormat | None:
+    """Identify a zip file by its entries: ODF and EPUB files start with their media type, and Office files have a
+    folder that is named after the program."""
     for name, content in entries(head):
         if name == "mimetype":
             return next((kind for mimetype, kind in PACKAGES.items() if content.strip() == mimetype), None)
@@ -217,8 +215,8 @@ def package(head: bytes) -> DocumentFormat | None:
 def entries(head: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the names and stored bytes of the zip entries that start in the head.
 
-    Headers are searched for, because an entry's header may omit its length. No entry starts within another's header or
-    name. The number and the lengths of entries are limited, because the file's author chose them.
+    The function searches for headers, because an entry's header may omit its length. It skips the header and the name
+    of each entry. The number and the lengths of entries are limited, because the file is untrusted.
     """
     at = head.find(ZIP)
     for _ in range(ENTRIES):
@@ -232,17 +230,20 @@ def entries(head: bytes) -> Iterator[tuple[str, bytes]]:
         at = head.find(ZIP, name_end)
 
 
-def compound(head: bytes, name: str) -> DocumentFormat | None:
-    """Identify an OLE file by its streams, else by its first sector, else by its file name."""
+def ole_format(head: bytes, name: str) -> DocumentFormat | None:
+    """Identify an OLE file by its streams, otherwise by its first sector, otherwise by its file name."""
     streams = [(stream.encode("utf-16-le"), kind) for stream, kind in STREAMS]
     if "EncryptedPackage".encode("utf-16-le") in head:  # a newer format, with a password
-        return named(name, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX) or DocumentFormat.DOCX
+        return (
+            format_by_extension(name, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX)
+            or DocumentFormat.DOCX
+        )
     return (
         next((kind for stream, kind in streams if stream in head), None)
         or next((kind for start, kind in FIRST_SECTORS if head.startswith(start, 512)), None)
-        or named(name, DocumentFormat.DOC, DocumentFormat.PPT, DocumentFormat.XLS)
+        or format_by_extension(name, DocumentFormat.DOC, DocumentFormat.PPT, DocumentFormat.XLS)
     )
 
 
-def named(name: str, *formats: DocumentFormat) -> DocumentFormat | None:
+def format_by_extension(name: str, *formats: DocumentFormat) -> DocumentFormat | None:
     return next((kind for kind in formats if extension(name) == kind), None)

@@ -1,4 +1,4 @@
-"""Gauges of open tasks and their age: one statement over the index of open tasks."""
+"""Gauges of open tasks and their age, from one statement that uses the index of open tasks."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ FROM etl_task WHERE status = 'pending'
 
 def collect(row: Row) -> Iterator[Metric]:
     yield gauge("etl_tasks_open", "Tasks that have not ended, waiting or running.", row["open"])
-    yield gauge("etl_queue_size", "How many tasks may be open: ETL_QUEUE_SIZE.", settings.SLUICE.etl_queue_size)
+    yield gauge("etl_queue_size", "Maximum number of open tasks: ETL_QUEUE_SIZE.", settings.SLUICE.etl_queue_size)
     yield gauge(
-        "etl_oldest_open_age_seconds", "Since the oldest open task was accepted, or retried.", row["oldest"] or 0
+        "etl_oldest_open_age_seconds", "Seconds since the oldest open task was accepted or retried.", row["oldest"] or 0
     )

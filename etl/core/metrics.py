@@ -6,7 +6,7 @@ from config.platform.observability.counters import counter
 from etl.core import errors
 from etl.core.states import Stage, Status
 
-# No run of a stage is longer than ETL_TASK_TIMEOUT, 10 minutes unless set.
+# No run of a stage is longer than ETL_TASK_TIMEOUT, which is 10 minutes by default.
 STAGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 OUTCOMES = ("done", "retried", "failed", "lost", "released")
 
@@ -42,17 +42,17 @@ for _stage in Stage.values:
     SECONDS.labels(_stage)
 
 
-def task_moved(status: str) -> None:
-    """Count a change of status. `pending` is counted at the submission."""
+def count_task_status(status: str) -> None:
+    """Count a change of a task's status. `pending` is counted at the submission."""
     TASKS.labels(str(status)).inc()
 
 
-def stage_ended(stage: str, outcome: str, seconds: float) -> None:
+def count_stage_run(stage: str, outcome: str, seconds: float) -> None:
     STAGES.labels(str(stage), outcome).inc()
     SECONDS.labels(str(stage)).observe(seconds)
 
 
-def tokens_spent(prompt: int, completion: int) -> None:
+def count_tokens(prompt: int, completion: int) -> None:
     TOKENS.labels("prompt").inc(prompt)
     TOKENS.labels("completion").inc(completion)
 
@@ -69,6 +69,6 @@ STREAMS_CLOSED = counter(
 WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that started to wait for a task to change.")
 WAITS_ENDED = counter(
     "etl_waits_ended_total",
-    "Requests that stopped waiting: the task changed, or the time was over.",
+    "Requests that stopped waiting: the task changed, or the waiting time was over.",
     reason=["changed", "unchanged"],
 )

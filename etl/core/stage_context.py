@@ -1,7 +1,7 @@
-"""The context of a stage run: deadline, lease, progress, and response cache, for the provider or processor that runs.
+"""Context of a stage run for its provider or processor: deadline, lease, progress, and response cache.
 
-A stage run has a time limit (`ETL_TASK_TIMEOUT`), may lose its lease, shows progress, and may be killed at any line and
-run again. Long-running code calls `check()` between its steps and never waits longer than `remaining()`.
+A stage run has a time limit (`ETL_TASK_TIMEOUT`), can lose its lease, and can be killed at any line and run again.
+Long-running code calls `check()` between its steps and never waits longer than `remaining()`.
 """
 
 import threading
@@ -19,7 +19,7 @@ USAGE_INCOMPLETE = "usage_incomplete"  # the code of a warning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWarning:
-    """A note for people about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
+    """A warning about an otherwise good result. `page`: from 1; `reason`: an exception's class."""
 
     code: str
     detail: str
@@ -48,12 +48,12 @@ class Usage:
 
 
 class ResponseCache(Protocol):
-    """Paid model responses, kept so that a stage that runs again does not pay twice.
+    """Cache of paid model responses, so that a stage that runs again does not pay for them twice.
 
-    Entries are JSON objects. Those that an earlier run paid are returned with `"is_earlier": true`. With `run=True` an
-    entry belongs to this run of the stage and its attempts. These include invalid responses, so that the next attempt
-    gets the same ones. Other entries belong to the whole task: accepted responses, which a manual retry of a failed
-    task can reuse.
+    Entries are JSON objects. Entries of an earlier run are returned with `"is_earlier": true`. With `run=True`, an
+    entry belongs to this run of the stage and all its attempts. This includes invalid responses, so that the next
+    attempt gets the same ones. Other entries belong to the whole task: accepted responses, which a manual retry of a
+    failed task can reuse.
     """
 
     def get(self, key: str) -> dict[str, Any] | None: ...
@@ -64,21 +64,21 @@ class ResponseCache(Protocol):
 
 
 class PageImages(Protocol):
-    """The images of a document's pages, for models that read them. `count`: of pages."""
+    """The images of a document's pages, for models that read images. `count`: number of pages."""
 
     @property
     def count(self) -> int: ...
 
     def read(self, first: int, last: int, *, context: "StageContext") -> dict[int, bytes]:
-        """Return the images of pages, JPEGs by page number, without those of pages that cannot be drawn."""
+        """Return the images of pages as JPEGs by page number. Pages that cannot be drawn are left out."""
         ...
 
 
 class Budget(Protocol):
-    """A budget of tokens. A call in the block is counted before it ends."""
+    """A budget of language model tokens. Usage must be counted before the block of `call` ends."""
 
     def call(self, tokens: int, *, context: "StageContext") -> AbstractContextManager[None]:
-        """Surround a call that costs at most `tokens`. Raises TokenBudgetExceeded."""
+        """Return a context manager for one call that costs at most `tokens`. Raises TokenBudgetExceeded."""
         ...
 
 
@@ -98,19 +98,19 @@ class NoResponseCache:
 
 
 class EitherEvent(threading.Event):
-    """An event that is set when one of two is."""
+    """An event that is set as soon as one of two other events is set."""
 
     def __init__(self, one: threading.Event, other: threading.Event) -> None:
         super().__init__()
-        self.both = (one, other)
+        self.events = (one, other)
 
     def is_set(self) -> bool:
-        return any(each.is_set() for each in self.both)
+        return any(each.is_set() for each in self.events)
 
     def wait(self, timeout: float | None = None) -> bool:
         until = time.monotonic() + (timeout if timeout is not None else threading.TIMEOUT_MAX)
         while not self.is_set() and (left := until - time.monotonic()) > 0:
-            self.both[0].wait(min(left, POLL_SECONDS))
+            self.events[0].wait(min(left, POLL_SECONDS))
         return self.is_set()
 
 
@@ -123,8 +123,8 @@ class StageContext:
     """One run of a stage, as its provider or processor sees it.
 
     `seconds`: the time limit. `provider_task_id`: the provider's id of a job that an earlier run started, or "".
-    `secret`: unpredictable bytes that are the same each time this run resumes. `advanced`: set once this run has stored
-    something that the next attempt will not repeat.
+    `secret`: unpredictable bytes that stay the same when this run resumes. `advanced`: set once this run has stored
+    work that the next attempt will not repeat.
     """
 
     seconds: float
@@ -132,7 +132,7 @@ class StageContext:
     secret: bytes = b""
     response_cache: ResponseCache = field(default_factory=NoResponseCache)
     budget: Budget = field(default_factory=NoBudget)
-    page_images: PageImages | None = None  # if the document has pages, and they are known here
+    page_images: PageImages | None = None  # None if the document has no pages, or they are not available
     on_progress: Callable[[int, int], None] = ignore
     on_provider_task: Callable[[str], None] = ignore
     on_usage: Callable[[Usage], None] = ignore
@@ -140,15 +140,15 @@ class StageContext:
     advanced: threading.Event = field(default_factory=threading.Event)
     warnings: list[TaskWarning] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    paid: Usage = field(default_factory=Usage)  # the part of `usage` that this attempt paid, not an earlier one
+    paid: Usage = field(default_factory=Usage)  # `usage` without responses that an earlier attempt paid for
     # Set as soon as they are known, so that a failure reports them too.
     strategy: str | None = None
     model: str | None = None
     started_at: float = field(default_factory=time.monotonic)
-    lock: threading.Lock = field(default_factory=threading.Lock)  # several calls of a model may run at once
+    lock: threading.Lock = field(default_factory=threading.Lock)  # several model calls can run at the same time
 
     def remaining(self) -> float:
-        """Return the seconds left. Raises like `check`."""
+        """Return the seconds until the time limit. Raises the errors of `check`."""
         self.check()
         return self.started_at + self.seconds - time.monotonic()
 
@@ -160,12 +160,12 @@ class StageContext:
             raise OutOfTime
 
     def pause(self, seconds: float) -> None:
-        """Wait, but return at once when the lease is lost. Raises like `check`."""
+        """Wait. Raises the errors of `check`, immediately when the lease is lost."""
         self.lease_lost.wait(min(seconds, self.remaining()))
         self.check()
 
     def progress(self, done: int, total: int) -> None:
-        """Report that `done` of `total` pages or calls are done. Cheap: call it for every step."""
+        """Report that `done` of `total` pages or calls are done. Raises the errors of `check`. Cheap."""
         self.check()
         self.on_progress(done, total)
 
@@ -182,7 +182,8 @@ class StageContext:
             self.on_usage(usage)
 
     def part(self, stopped: threading.Event) -> "StageContext":
-        """Return the context of a part that runs in a thread: with warnings of its own, and `stopped` ends it too."""
+        """Return the context of a part of this run for a separate thread. It collects its own warnings, and setting
+        `stopped` ends it too."""
         return replace(self, warnings=[], lease_lost=EitherEvent(self.lease_lost, stopped), on_progress=ignore)
 
     def warn(self, code: str, detail: str, *, page: int | None = None, reason: str | None = None) -> None:

@@ -1,12 +1,12 @@
-"""The states of a task, and their order. `docs/lifecycle.md` has the transitions."""
+"""States of tasks and batches, and the stages of a task. `docs/lifecycle.md` has the transitions."""
 
 from django.db.models import TextChoices
 
 
 class Status(TextChoices):
     PENDING = "pending"
-    MINERU_PARSING = "mineru_parsing"  # in OCR, with any provider; the API fixes the name
-    LLM_PROCESSING = "llm_processing"  # in post-processing, with or without a model
+    MINERU_PARSING = "mineru_parsing"  # the stage OCR, with any provider; the name is part of the public API
+    LLM_PROCESSING = "llm_processing"  # the stage post-processing, with or without a model
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -18,7 +18,7 @@ class Stage(TextChoices):
 
 
 class BatchStatus(TextChoices):
-    """The states of a batch. It is running while any of its documents is open."""
+    """The states of a batch. A batch is running while any of its documents is open."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -27,4 +27,4 @@ class BatchStatus(TextChoices):
 
 
 ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
-PROCESSED = [Status.COMPLETED, Status.FAILED]  # the ends that a worker reached
+PROCESSED = [Status.COMPLETED, Status.FAILED]  # the final states that workers set

@@ -1,9 +1,9 @@
 """Temporary folders for documents in ETL_CACHE_DIR, deleted after use.
 
 A killed worker leaves its folder behind. The process that uses a folder holds a lock on it, which the kernel releases
-when the process ends: unlocked folders are leftovers. Locks do not cover processes on other machines that share
-ETL_CACHE_DIR, or processes before a reboot. Their folders have another infix, and are deleted only after more time than
-a stage can take.
+when the process ends, so unlocked folders are leftovers. Locks do not cover processes on other machines that share
+ETL_CACHE_DIR, or processes before a reboot. Their folders have a different name prefix, and are deleted only after more
+time than a stage can take.
 """
 
 import errno
@@ -33,8 +33,8 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Create a folder for a document, and delete it at the end. Raises WorkspaceFull."""
-    with usable():
+    """Create a folder for a document, and delete it when the block ends. Raises WorkspaceFull."""
+    with translate_errors():
         clear()
         path, lock = create(root())
     try:
@@ -45,8 +45,8 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def usable(*numbers: int) -> Iterator[None]:
-    """Translate errors of the file system, or only those with these numbers, to WorkspaceFull, and log them."""
+def translate_errors(*numbers: int) -> Iterator[None]:
+    """Log file system errors, and translate them to WorkspaceFull. `numbers`: only errors with these numbers."""
     try:
         yield
     except OSError as error:
@@ -57,7 +57,7 @@ def usable(*numbers: int) -> Iterator[None]:
 
 
 def check() -> bool:
-    """Return whether the folder is usable, and log if it is not. Called when a worker starts."""
+    """Return whether ETL_CACHE_DIR is usable, and log an error if not. Called when a worker starts."""
     try:
         root().mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryFile(dir=root()) as file:
@@ -73,23 +73,24 @@ def log_unusable(error: OSError) -> None:
 
 
 def clear() -> int:
-    """Delete the folders of processes that have ended. Return their number."""
-    deleted = sum(deleted_leftover(path) for path in root().glob(f"{PREFIX}*"))
+    """Delete the folders of processes that have ended. Return the number of deleted folders."""
+    deleted = sum(delete_leftover(path) for path in root().glob(f"{PREFIX}*"))
     if deleted:
         log.info("leftovers_deleted", folders=deleted)
     return deleted
 
 
-def deleted_leftover(path: Path) -> bool:
-    """Delete a folder if its process has ended. Return whether it had.
+def delete_leftover(path: Path) -> bool:
+    """Delete a folder if its process has ended. Return whether the folder was a leftover.
 
-    The lock is held until the folder is gone: a new one is not locked yet, and its creator would lock it and use it.
+    The lock is held until the folder is deleted. Otherwise, if the folder is new and not locked yet, its creator could
+    lock and use it while it is being deleted.
     """
     try:
-        lock = locked(path) if path.name.startswith(prefix()) else None
+        lock = lock_folder(path) if path.name.startswith(prefix()) else None
         if lock is None and not is_old(path):
             return False
-    except OSError:  # in use, deleted meanwhile, or of another user
+    except OSError:  # in use, already deleted, or owned by another system user
         return False
     shutil.rmtree(path, ignore_errors=True)
     if lock is not None:
@@ -109,7 +110,7 @@ def root() -> Path:
 
 @cache
 def prefix() -> str:
-    """Return the prefix of folders of processes with the same kernel, to which locks apply, also in containers."""
+    """Return the prefix of folders of this kernel's processes, also in containers. Locks apply only to these."""
     try:
         kernel = BOOT.read_text(encoding="ascii")
     except OSError:
@@ -118,19 +119,20 @@ def prefix() -> str:
 
 
 def create(parent: Path) -> tuple[Path, int]:
-    """Return a new folder, and the descriptor of its lock. Raises OSError."""
+    """Create and lock a folder. Return its path and the descriptor of the lock. Raises OSError."""
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         path = Path(mkdtemp(prefix=prefix(), dir=parent))
-        with suppress(BlockingIOError, FileNotFoundError):  # deleted as a leftover before it was locked
-            lock = locked(path)
+        # Another process can delete the folder as a leftover before it is locked.
+        with suppress(BlockingIOError, FileNotFoundError):
+            lock = lock_folder(path)
             if path.exists():
                 return path, lock
             os.close(lock)
 
 
-def locked(path: Path) -> int:
-    """Lock a folder. Raises BlockingIOError if another process has locked it."""
+def lock_folder(path: Path) -> int:
+    """Lock a folder. Return the descriptor. Raises BlockingIOError if another process has locked it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,10 @@ EVALUATE = "etl.evaluate"
 
 
 def wake(user_id: int, *, delay: float = 0) -> bool:
-    """Wake a worker for the user's next sample; recovery does so for later ones. Return whether it was sent."""
+    """Send a wake-up message for the user's next sample. Return whether it was sent.
+
+    Messages with a longer delay than MAX_COUNTDOWN are not sent: recovery sends them when they are due.
+    """
     if delay > MAX_COUNTDOWN:
         return False
     message = current_app.signature(

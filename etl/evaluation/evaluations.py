@@ -24,7 +24,7 @@ from rules.models import Rule
 
 log = structlog.get_logger(__name__)
 
-MAX_RUNNING = 10  # of a user
+MAX_RUNNING = 10  # evaluations of a user
 SPENT = ("prompt_tokens", "completion_tokens", "calls")
 
 
@@ -65,7 +65,7 @@ class NotRunning(Problem):
 
 # ---- Start and end --------------------------------------------------------------------------------------------------
 def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: User) -> Evaluation:
-    """Start an evaluation of a version of one of `rules`, by default the current one, on all of its samples.
+    """Start an evaluation of a version of one of `rules` on all its samples. Default: the current version.
 
     Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
     """
@@ -75,7 +75,7 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
             raise NoSuchRule
         number = version or rule.version
         asks_model = check_version(rule, number)
-        locked = Sample.objects.select_for_update(no_key=True).filter(rule=rule)  # none is deleted meanwhile
+        locked = Sample.objects.select_for_update(no_key=True).filter(rule=rule)  # prevents deletions
         samples = list(locked.order_by("pk").values_list("pk", flat=True))
         if not samples:
             raise NoSamples
@@ -96,7 +96,7 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
 
 
 def check_version(rule: Rule, number: int) -> bool:
-    """Return whether the version asks a model. Raises BadInput and NothingToEvaluate."""
+    """Return whether the version calls a language model. Raises BadInput and NothingToEvaluate."""
     version = rule.versions.filter(version=number).first()
     if version is None:
         detail = f"The rule has no such version. The current version is {rule.version}."
@@ -142,14 +142,14 @@ def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def find(rule_id: int, number: int) -> Any:
-    """Return an evaluation. Raises NoSuchEvaluation."""
+    """Return an evaluation with its usage and progress. Raises NoSuchEvaluation."""
     return require_first(of_rule(rule_id).filter(number=number), NoSuchEvaluation)
 
 
 # ---- Comparison -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two accuracies. None: the evaluation has none."""
+    """Two accuracies to compare. None: there is no accuracy."""
 
     a: float | None
     b: float | None
@@ -166,7 +166,7 @@ class FieldPair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePair(Pair):
-    """A sample in two evaluations. `misses_a`, `misses_b`: the values that differ from the expected ones."""
+    """A sample in two evaluations. `misses_a`, `misses_b`: the values that differ from the expected data."""
 
     sample: Sample
     misses_a: list[dict[str, Any]]
@@ -175,8 +175,11 @@ class SamplePair(Pair):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two evaluations of a rule side by side. `is_same_set`: whether both accuracies cover exactly these samples.
-    Otherwise, they include deleted samples, which are not compared."""
+    """Two evaluations of a rule side by side.
+
+    `is_same_set`: whether both accuracies cover exactly these samples. If not, an evaluation has samples that the other
+    one does not have, or that were deleted since.
+    """
 
     a: Any
     b: Any
@@ -212,7 +215,7 @@ def sample_pairs(one: Evaluation, other: Evaluation) -> Iterator[SamplePair]:
 
 
 def accuracy_of(run: SampleRun | None) -> float | None:
-    """Return the accuracy of a sample that was evaluated."""
+    """Return the accuracy of a sample, or None if it was not evaluated."""
     if run is None or run.status in OPEN:
         return None
     return queue.rounded(scoring.total(queue.summed([run.fields])))
@@ -221,7 +224,7 @@ def accuracy_of(run: SampleRun | None) -> float | None:
 # ---- Versions -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionAccuracy:
-    """The newest completed evaluation of a version, and that of the last evaluated version before it."""
+    """The newest completed evaluation of a version, and of the evaluated version before it."""
 
     evaluation: Evaluation
     before: Evaluation | None
@@ -232,8 +235,8 @@ class VersionAccuracy:
 
 
 def by_version(rule_id: int) -> list[VersionAccuracy]:
-    """Return the accuracies of the versions, the newest first."""
+    """Return the accuracies of all evaluated versions, newest first."""
     completed = Evaluation.objects.filter(rule=rule_id, status=EvaluationStatus.COMPLETED)
     newest = list(completed.order_by("version", "-number").distinct("version").defer("fields"))
-    found = [VersionAccuracy(evaluation=each, before=before) for each, before in zip(newest, [None, *newest])]  # noqa: B905 - the last one is before none
+    found = [VersionAccuracy(evaluation=each, before=before) for each, before in zip(newest, [None, *newest])]  # noqa: B905 - the second list is one longer
     return found[::-1]

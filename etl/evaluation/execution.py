@@ -1,10 +1,10 @@
-"""Evaluation of one sample in a worker: the rule's version extracts from the stored Markdown, and the result is scored.
+"""Evaluation of one sample in a worker: extract data from the stored Markdown with a version of the rule, and score it.
 
-At-least-once execution, exactly-once effect, as for documents: a worker may die at any line. A message only wakes a
-worker, which claims the next sample of the message's user, and writes its end under the token of its lease.
+Execution is at least once and takes effect exactly once, as for documents, although a worker can die at any line. A
+message only wakes a worker, which claims the next sample of the message's user, and ends it under the fencing token of
+its lease.
 
-Nothing is read from or written to the cache of model responses: an evaluation measures what the model answers now
-(ADR 39).
+The cache of model responses is not used: an evaluation measures the current responses of the model (ADR 39).
 """
 
 import threading
@@ -38,36 +38,39 @@ from rules.library import catalog
 
 log = structlog.get_logger(__name__)
 
-RENEW_SECONDS = 2.0  # how soon a worker notices a cancellation
-NOT_READ_SECONDS = 10.0  # until a document that is being read is tried again
+RENEW_SECONDS = 2.0  # a worker notices a cancellation within this time
+NOT_READ_SECONDS = 10.0  # delay of the next attempt if OCR of the document has not ended
 MAX_MISSES = 50
-MAX_SHOWN = 200  # characters of a value that differs
+MAX_SHOWN = 200  # characters of a differing value
 
 
 def run_next(user_id: int) -> None:
-    """Evaluate the next sample of the user's evaluations, if one is due, and wake a worker for the one after it."""
+    """Evaluate the next due sample of the user's evaluations, then wake a worker for the one after it."""
     try:
         run = queue.claim(user_id)
         if run is None:
             return
         with bound_contextvars(evaluation_id=run.evaluation_id, sample_id=run.sample_id):
-            delay = SampleEvaluation(run).do()
+            delay = SampleEvaluation(run).execute()
         dispatch.wake(user_id)
         if delay:
             dispatch.wake(user_id, delay=delay)
     except DATABASE_ERRORS as error:
-        log.warning("database_unavailable", error=logs.describe(error))  # recovery wakes a worker
+        log.warning("database_unavailable", error=logs.describe(error))  # recovery wakes a worker later
 
 
 @dataclass(slots=True)
 class Ledger:
-    """The record of the usage of one attempt. It is written with each renewal of the lease, so that a killed worker
-    loses seconds of it, and stays when the sample is deleted."""
+    """The recorded model usage of one attempt.
+
+    It is written with each renewal of the lease, so a killed worker loses only the last seconds of it. It is kept when
+    the sample is deleted.
+    """
 
     run: SampleRun
     pk: int | None = None
 
-    def note(self, usage: Usage) -> None:
+    def record(self, usage: Usage) -> None:
         if not usage.calls:
             return
         evaluation, spent = self.run.evaluation, usage.as_dict()
@@ -84,7 +87,7 @@ class SampleEvaluation:
         self.run = run
         self.earlier = run.usage
         self.ledger = Ledger(run)
-        self.since = time.monotonic()
+        self.started_at = time.monotonic()
         self.heartbeat = Heartbeat(
             self.renew, lease=settings.SLUICE.etl_lease_seconds, unavailable=DATABASE_ERRORS, every=RENEW_SECONDS
         )
@@ -96,25 +99,25 @@ class SampleEvaluation:
         )
 
     def spend(self, usage: Usage) -> None:
-        metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
+        metrics.count_tokens(usage.prompt_tokens, usage.completion_tokens)
         budgets.spend(self.run.evaluation.user_id, self.run.evaluation.rule_id, usage)
 
     def renew(self) -> None:
         try:
-            self.ledger.note(self.context.usage)
+            self.ledger.record(self.context.usage)
             if not queue.renew(self.run, self.usage()):
                 raise LeaseLost
         finally:
-            # Each thread has its own connection. An open one never returns to the pool, which would run dry.
+            # Each thread has its own connection. Unless it is closed, it never returns to the pool.
             if threading.current_thread() is not threading.main_thread():
                 connection.close()
 
     def usage(self) -> dict[str, int]:
-        """Return the usage of all attempts."""
+        """Return the usage of this and all earlier attempts."""
         return {name: self.earlier[name] + count for name, count in self.context.usage.as_dict().items()}
 
-    def do(self) -> float:
-        """Run to an outcome. Return the seconds until the sample is due again, or 0."""
+    def execute(self) -> float:
+        """Evaluate the sample. Return the delay of the next attempt in seconds, or 0 if there is none."""
         try:
             return self.attempt()
         except Fenced:
@@ -125,12 +128,12 @@ class SampleEvaluation:
 
     def record_usage(self) -> None:
         try:
-            self.ledger.note(self.context.usage)
+            self.ledger.record(self.context.usage)
         except DATABASE_ERRORS as error:
             log.warning("usage_not_recorded", error=logs.describe(error), **self.context.usage.as_dict())
 
     def attempt(self) -> float:
-        if self.run.attempts > runstate.max_attempts(Stage.POSTPROCESS):  # the last one killed its worker
+        if self.run.attempts > runstate.max_attempts(Stage.POSTPROCESS):  # the last attempt lost its worker
             return self.fail(StageLost(code=STAGES[Stage.POSTPROCESS].code))
         try:
             with self.heartbeat:
@@ -140,7 +143,8 @@ class SampleEvaluation:
         except Exception as error:  # noqa: BLE001 - processors are third-party code
             return self.handle_failure(execution.as_etl_error(error, STAGES[Stage.POSTPROCESS]))
         except BaseException:
-            # The worker is shutting down: the sample is free now, not when the lease expires, and no attempt counts.
+            # The worker is shutting down: return the sample now, before the lease expires, and do not count the
+            # attempt.
             with suppress(Fenced, *DATABASE_ERRORS):
                 queue.put_back(self.run, self.usage(), counts=False)
             dispatch.wake(self.run.evaluation.user_id)
@@ -150,7 +154,7 @@ class SampleEvaluation:
         return 0
 
     def extract(self) -> Any:
-        """Return the data that the rule extracts from the kept Markdown."""
+        """Extract data from the stored Markdown with the rule."""
         evaluation = self.run.evaluation
         rule = catalog.content(rule_id=evaluation.rule_id, version=evaluation.version)
         _, done = postprocess.extract(self.run.sample.task, rule, self.context)
@@ -168,7 +172,7 @@ class SampleEvaluation:
         return self.fail(error)
 
     def fail(self, error: EtlError) -> float:
-        """End a sample without data: no expected value was found, or the rule was not measured."""
+        """End a sample as failed: none of the expected values was found. Return 0."""
         log.warning("sample_failed", code=error.code, attempt=self.run.attempts)
         self.finish(
             SampleStatus.FAILED,
@@ -182,21 +186,21 @@ class SampleEvaluation:
             self.run,
             status,
             fields={name: [float(each.credit), each.values] for name, each in score.fields.items()},
-            misses=[shown(each) for each in score.misses[:MAX_MISSES]] if status is SampleStatus.DONE else None,
+            misses=[miss_body(each) for each in score.misses[:MAX_MISSES]] if status is SampleStatus.DONE else None,
             error=error,
-            duration_ms=int(1000 * (time.monotonic() - self.since)),
+            duration_ms=int(1000 * (time.monotonic() - self.started_at)),
             **self.usage(),
         )
         if evaluation.ended_at:
             log.info("evaluation_ended", status=str(evaluation.status))
 
 
-def shown(value: ValueScore) -> dict[str, Any]:
-    """Return a value that differs, as it is stored: long texts are cut."""
-    return {"field": value.field, "expected": cut(value.expected), "found": cut(value.found)}
+def miss_body(value: ValueScore) -> dict[str, Any]:
+    """Return a differing value as it is stored, with long texts truncated."""
+    return {"field": value.field, "expected": truncate(value.expected), "found": truncate(value.found)}
 
 
-def cut(value: Any) -> Any:
+def truncate(value: Any) -> Any:
     if value is ABSENT:
         return None
     if isinstance(value, dict | list):

@@ -1,7 +1,7 @@
-"""The queue of samples to evaluate: claim, renew, and end, each under a fencing token.
+"""Queue of samples to evaluate. Claims, renewals, and ends are protected by a fencing token.
 
-A user's evaluations take turns in the order of their start, and at most AT_ONCE samples of a user are processed at a
-time, so that an evaluation leaves workers for documents.
+A user's evaluations run in the order in which they were started. At most AT_ONCE samples of a user are processed at the
+same time, so that evaluations leave workers for documents.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from etl.models import Evaluation, SampleRun
 from etl.models.evaluation import OPEN, EvaluationStatus, SampleStatus
 
 AT_ONCE = 2
-DIGITS = 4  # of an accuracy
-FREE: dict[str, Any] = {"token": None, "leased_until": None}
+DIGITS = 4  # decimal places of an accuracy
+NO_LEASE: dict[str, Any] = {"token": None, "leased_until": None}
 
 
 def lease() -> Any:
@@ -31,15 +31,16 @@ def lease() -> Any:
 
 
 def due() -> Q:
-    """Return the runs that may be claimed: those that wait, and those whose worker was lost."""
+    """Return the condition for runs that can be claimed: waiting runs, and runs with an expired lease."""
     waiting = Q(status=SampleStatus.WAITING, available_at__lte=Now())
     return waiting | Q(status=SampleStatus.RUNNING, leased_until__lte=Now())
 
 
 def claim(user_id: int) -> SampleRun | None:
-    """Claim the next sample of the user's evaluations; None if there is none, or enough are being processed.
+    """Claim the next sample of the user's evaluations. Return None if there is none, or if AT_ONCE samples of the user
+    are being processed.
 
-    The locks of the evaluations serialize the claims of one user.
+    The row locks on the evaluations serialize the claims of a user.
     """
     with transaction.atomic():
         running = Evaluation.objects.select_for_update().filter(user_id=user_id, status=EvaluationStatus.RUNNING)
@@ -67,24 +68,24 @@ def renew(run: SampleRun, usage: dict[str, int]) -> bool:
 
 
 def put_back(run: SampleRun, usage: dict[str, int], *, delay: float = 0, counts: bool = True) -> None:
-    """Return a sample to the queue. `counts`: whether the attempt counts. Raises Fenced."""
+    """Return a sample to the queue. `counts`: whether this attempt is counted. Raises Fenced."""
     later = Now() + timedelta(seconds=delay)
     attempts = run.attempts if counts else run.attempts - 1
-    if not held(run).update(status=SampleStatus.WAITING, attempts=attempts, available_at=later, **FREE, **usage):
+    if not held(run).update(status=SampleStatus.WAITING, attempts=attempts, available_at=later, **NO_LEASE, **usage):
         raise Fenced
 
 
 def end(run: SampleRun, status: SampleStatus, **values: Any) -> Evaluation:
-    """Write the end of a sample, and that of its evaluation if it is the last one. Raises Fenced."""
-    with ending(run.evaluation_id) as evaluation:
-        if evaluation.status != EvaluationStatus.RUNNING or not held(run).update(status=status, **FREE, **values):
+    """End a sample and, if it was the last open one, its evaluation. Raises Fenced."""
+    with locked_evaluation(run.evaluation_id) as evaluation:
+        if evaluation.status != EvaluationStatus.RUNNING or not held(run).update(status=status, **NO_LEASE, **values):
             raise Fenced
     return evaluation
 
 
 @contextmanager
-def ending(evaluation_id: int) -> Iterator[Evaluation]:
-    """Lock an evaluation, and complete it afterwards if none of its samples is left."""
+def locked_evaluation(evaluation_id: int) -> Iterator[Evaluation]:
+    """Lock an evaluation. When the block ends, complete it if it has no open samples. Raises Fenced."""
     with transaction.atomic():
         evaluation = Evaluation.objects.select_for_update().filter(pk=evaluation_id).first()
         if evaluation is None:
@@ -95,10 +96,12 @@ def ending(evaluation_id: int) -> Iterator[Evaluation]:
 
 
 def complete(evaluation: Evaluation) -> None:
-    """Compute the accuracy. The evaluation fails if no samples are left, or if one ended with an operational error,
-    which is not the rule's fault."""
+    """Compute the accuracy, and end the evaluation.
+
+    It fails if all samples were deleted, or if one failed with an operational error, which the rule did not cause.
+    """
     runs = list(evaluation.runs.only("fields", "error"))
-    # During an upgrade, older workers store it as `retryable`.
+    # Workers of older releases, which can run during an upgrade, store `is_operational` as `retryable`.
     errors = [run.error for run in runs if run.error]
     operational = next((each for each in errors if each.get("is_operational", each.get("retryable"))), None)
     evaluation.ended_at = Now()
@@ -112,7 +115,7 @@ def complete(evaluation: Evaluation) -> None:
     evaluation.save(update_fields=["status", "error", "accuracy", "fields", "ended_at"])
 
 
-NO_SAMPLES = {"code": "no_samples", "detail": "The samples were deleted meanwhile."}
+NO_SAMPLES = {"code": "no_samples", "detail": "All samples were deleted during the evaluation."}
 
 
 def summed(runs: Any) -> dict[str, FieldScore]:
@@ -126,31 +129,34 @@ def summed(runs: Any) -> dict[str, FieldScore]:
 
 
 def rounded(score: FieldScore) -> float:
-    """Round down, so that 1 means that everything is right."""
+    """Return the accuracy, rounded down so that only an entirely correct result has an accuracy of 1."""
     accuracy = min(score.accuracy, 1.0)
     return int(accuracy * 10**DIGITS + 1e-6) / 10**DIGITS  # type: ignore[no-any-return]
 
 
 def cancel(evaluation_id: int) -> bool:
-    """Cancel a running evaluation. Its workers stop when they renew their leases, and write nothing."""
+    """Cancel a running evaluation. Return False if it has ended.
+
+    Its workers stop when they next renew their leases, and write no results.
+    """
     with transaction.atomic():
         cancelled = Evaluation.objects.filter(pk=evaluation_id, status=EvaluationStatus.RUNNING).update(
             status=EvaluationStatus.CANCELLED, ended_at=Now()
         )
         if cancelled:
             SampleRun.objects.filter(evaluation=evaluation_id, status=SampleStatus.RUNNING).update(
-                status=SampleStatus.WAITING, **FREE
+                status=SampleStatus.WAITING, **NO_LEASE
             )
     return bool(cancelled)
 
 
 def waiting_users() -> list[int]:
-    """Return the users with samples that may be claimed."""
+    """Return the IDs of users with samples that can be claimed."""
     runs = SampleRun.objects.filter(due(), evaluation__status=EvaluationStatus.RUNNING)
     return list(runs.order_by("evaluation__user").values_list("evaluation__user", flat=True).distinct())
 
 
-def left_over() -> list[int]:
-    """Return the running evaluations without a sample to process: their samples were deleted."""
+def without_open_samples() -> list[int]:
+    """Return the IDs of running evaluations whose remaining samples were deleted."""
     running = Evaluation.objects.filter(status=EvaluationStatus.RUNNING)
     return list(running.exclude(runs__status__in=OPEN).values_list("pk", flat=True))

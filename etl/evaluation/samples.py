@@ -16,7 +16,7 @@ from rules.library.access import NoSuchRule
 from rules.models import Rule
 from rules.schema import json_schema
 
-PLACE = "/expected"
+POINTER = "/expected"
 MAX_SAMPLES = 200
 CODE = "schema_validation"
 
@@ -38,7 +38,7 @@ class NoDataYet(Problem):
 
 
 def owned_task(task_id: int, *, user: User) -> Task:
-    """Return one of the user's own documents. Raises BadInput at `/task_id`."""
+    """Return a document of the user. Raises BadInput at `/task_id`."""
     task = Task.objects.filter(pk=task_id, user=user).first()
     if task is None:
         raise unknown_task()
@@ -55,35 +55,38 @@ def check(rule: Rule, expected: Any) -> None:
     size = len(exact_json.dumps(expected))
     if size > MAX_EXPECTED_BYTES:
         detail = f"Has {size:,} bytes as compact JSON; the limit is {MAX_EXPECTED_BYTES:,}."
-        raise BadInput(InputError(pointer=PLACE, code="too_large", detail=detail))
+        raise BadInput(InputError(pointer=POINTER, code="too_large", detail=detail))
     if rule.json_schema is None:
         return
     found = json_schema.errors(rule.json_schema, expected)
     if found:
-        raise BadInput(*(InputError(pointer=PLACE + pointer, code=CODE, detail=message) for pointer, message in found))
+        raise BadInput(
+            *(InputError(pointer=POINTER + pointer, code=CODE, detail=message) for pointer, message in found)
+        )
 
 
 def parse(text: str) -> Any:
-    """Parse the expected data of a form as a JSON body. Raises BadInput."""
+    """Parse the expected data in a form field, like a JSON body. Raises BadInput."""
     try:
         return parsers.load(text.encode(errors="replace"), is_exact=True)
-    except BadInput as refused:
+    except BadInput as problem:
         errors = [
-            InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors
+            InputError(pointer=POINTER + each.pointer, code=each.code, detail=each.detail) for each in problem.errors
         ]
         raise BadInput(*errors) from None
 
 
 def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple[Sample, bool]:
-    """Add a document to the samples of one of `rules`, or replace its expected data. Return the sample, and
-    whether it is new. Raises BadInput, NoSuchRule and TooManySamples.
+    """Add a document to the samples of one of `rules`, or replace the expected data of an existing sample.
+
+    Return the sample, and whether it is new. Raises BadInput, NoSuchRule and TooManySamples.
     """
     with transaction.atomic():
         rule = rules.select_for_update().filter(pk=rule_id).first()  # the lock serializes additions
         if rule is None:
             raise NoSuchRule
         check(rule, expected)
-        # Until the commit, the task is not deleted.
+        # The lock prevents the task from being deleted before the commit.
         if not Task.objects.select_for_update(no_key=True).filter(pk=task.pk).values_list("pk"):
             raise unknown_task()
         audit.record_change(task_id=task.pk)
@@ -95,7 +98,7 @@ def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple
 
 
 def result_of(task: Task) -> Any:
-    """Return the data that was extracted from a document. Raises NoDataYet."""
+    """Return the extracted data of a document. Raises NoDataYet."""
     result = task.current_result or {}
     if task.status != Status.COMPLETED or "data" not in result:
         raise NoDataYet
@@ -103,7 +106,7 @@ def result_of(task: Task) -> Any:
 
 
 def delete(rule_id: int, sample_id: int) -> None:
-    """Delete a sample with its results in evaluations. Their accuracies stay. Raises NoSuchSample."""
+    """Delete a sample with its results in evaluations, whose accuracies stay the same. Raises NoSuchSample."""
     with transaction.atomic():
-        # The lock keeps an evaluation from starting with it.
+        # The lock prevents an evaluation from starting with the sample.
         require_first(Sample.objects.select_for_update().filter(rule=rule_id, pk=sample_id), NoSuchSample).delete()

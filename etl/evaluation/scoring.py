@@ -1,15 +1,15 @@
 """Scores of extracted data against expected data. Pure functions; `docs/rules.md` describes the measures for users.
 
-Both are compared value by value. A value of the expected data counts 1 if the same value was extracted, and a value
-that only one of the two has counts 0. The accuracy is the mean. Values are grouped by field, whose pointer has `*` for
-the positions of lists: `/lines/*/amount`.
+Both are compared value by value. An expected value scores 1 if the same value was extracted. A value that exists on
+only one side scores 0. The accuracy is the mean. Values are grouped by field. The pointer of a field has `*` for the
+positions of lists: `/lines/*/amount`.
 
-- Nothing: null, an empty list, an empty object, and a missing member are the same.
-- Numbers: equal as exact decimals, so 1.0 is 1.00.
-- Text: equal without regard to case, white space, and Unicode forms. Other text has its similarity, which is the
-  Sørensen-Dice coefficient of pairs of characters, if that is at least 0.8 and all digits are equal, else 0: a wrong
-  digit of an invoice number is entirely wrong.
-- Lists: regardless of order. Equal items are paired first, then the others so that the sum of their scores is greatest.
+- Empty values: null, an empty list, an empty object, and a missing member are equal.
+- Numbers: equal as exact decimals, so 1.0 equals 1.00.
+- Text: equal without regard to case, white space, and Unicode forms. Otherwise, the score is the similarity, which is
+  the Sørensen-Dice coefficient of pairs of characters, if it is at least 0.8 and all digits are equal. If not, the
+  score is 0, because a wrong digit makes an invoice number entirely wrong.
+- Lists: the order does not matter. Equal items are paired first, and the others so that their total score is maximal.
 """
 
 import json
@@ -28,12 +28,13 @@ from config.platform.http.pointers import join
 
 MIN_SIMILARITY = Fraction(8, 10)
 ANY = "*"
-# Pairs of items for the best assignment. With more, each expected item takes the best one that is left.
+# Maximum number of pairs for an optimal assignment of list items. With more, each expected item gets the best remaining
+# item.
 MAX_OPTIMAL = 10_000
-# Characters of JSON that a score compares to assign items, a few seconds of work. Lists that would exceed the rest are
+# Maximum number of JSON characters to compare for the assignment of items, which takes a few seconds. Longer lists are
 # sorted and paired in order. 300 items of 70 characters against 300 others take 13 million.
 MAX_COMPARED = 20_000_000
-STEP = 3  # a step of the assignment takes as long as comparing so many characters
+STEP = 3  # cost of a step of the assignment, in compared characters
 DIGITS = re.compile(r"\d+")
 ABSENT: Any = object()
 Credit = int | Fraction
@@ -41,7 +42,7 @@ Credit = int | Fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueScore:
-    """The score of one value, from 0 to 1. `expected` or `found` is ABSENT if only the other exists."""
+    """The score of one value. `credit`: from 0 to 1. `expected` or `found` is ABSENT if only the other one exists."""
 
     field: str
     credit: Credit
@@ -61,7 +62,7 @@ class FieldScore:
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """The scores by field, and the values that are not entirely right."""
+    """The scores by field, and the values that are not entirely correct (`misses`)."""
 
     fields: dict[str, FieldScore] = field(default_factory=dict)
     misses: list[ValueScore] = field(default_factory=list)
@@ -72,13 +73,14 @@ class Score:
 
 
 class Budget:
-    """Characters that a score may still compare to assign items. Lists in lists would multiply the work otherwise."""
+    """The number of characters that can still be compared to assign items. Without it, nested lists would multiply the
+    work."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def take(self, cost: int) -> bool:
-        """Return whether the rest is enough, and take the cost from it."""
+        """Subtract the cost. Return False, and subtract nothing, if the budget is too small."""
         if cost > self.left:
             return False
         self.left -= cost
@@ -86,7 +88,7 @@ class Budget:
 
 
 def total(fields: dict[str, FieldScore]) -> FieldScore:
-    """Return the score of all values. Each counts the same, so a list of many items counts more than a scalar."""
+    """Return the score of all values. All values have the same weight, so a long list weighs more than a scalar."""
     return FieldScore(sum(each.credit for each in fields.values()), sum(each.values for each in fields.values()))
 
 
@@ -105,7 +107,7 @@ def score(expected: Any, found: Any) -> Score:
 # ---- Values ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A JSON value, prepared for comparisons. `key` is equal for values that count as equal, and orders them.
+    """A JSON value, prepared for comparisons. `key`: a sort key, which is the same for equal values.
 
     `values`: number of values in it. `members`: of an object. `items`: of a list, in the order of their keys.
     """
@@ -117,7 +119,7 @@ class Node:
     items: list["Node"] = field(default_factory=list)
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.key
 
 
@@ -139,17 +141,17 @@ def prepare(value: Any) -> Node:
 
 
 def compare(expected: Node, found: Node, place: str, budget: Budget) -> Iterator[ValueScore]:
-    if expected.is_nothing and found.is_nothing:
+    if expected.is_empty and found.is_empty:
         if expected.value is not ABSENT:
             yield ValueScore(field=place, credit=1, expected=expected.value, found=found.value)
-    elif both(dict, expected, found):
+    elif both_are(dict, expected, found):
         for name in sorted({*expected.members, *found.members}):
             one, other = (each.members.get(name, MISSING) for each in (expected, found))
             yield from compare(one, other, join(place, name), budget)
-    elif both(list, expected, found):
+    elif both_are(list, expected, found):
         for one, other in pairs(expected.items, found.items, budget):
             yield from compare(one, other, join(place, ANY), budget)
-    elif isinstance(expected.value, dict | list) or isinstance(found.value, dict | list):  # one, or of two types
+    elif isinstance(expected.value, dict | list) or isinstance(found.value, dict | list):  # different types
         yield from compare(expected, MISSING, place, budget)
         yield from compare(MISSING, found, place, budget)
     else:
@@ -158,7 +160,7 @@ def compare(expected: Node, found: Node, place: str, budget: Budget) -> Iterator
 
 
 def credit_of(expected: Node, found: Node) -> Credit:
-    """Return the sum of the credits of two values. Items of lists are paired in order, not assigned."""
+    """Return the total credit of two values. Differing items of lists are paired in order, without an assignment."""
     if expected.key == found.key:
         return expected.values
     if expected.members and found.members:
@@ -171,16 +173,16 @@ def credit_of(expected: Node, found: Node) -> Credit:
     return scalar_credit(expected, found)
 
 
-def both(kind: type, expected: Node, found: Node) -> bool:
-    """Return whether one is a list (or object), and the other one too, or nothing."""
-    return all(isinstance(each.value, kind) for each in (expected, found) if not each.is_nothing)
+def both_are(kind: type, expected: Node, found: Node) -> bool:
+    """Return whether both values are of this type, or one is and the other one is empty."""
+    return all(isinstance(each.value, kind) for each in (expected, found) if not each.is_empty)
 
 
 # ---- Scalars --------------------------------------------------------------------------------------------------------
 def scalar_credit(expected: Node, found: Node) -> Credit:
     if isinstance(expected.value, str) and isinstance(found.value, str):
         return text_credit(expected.value, found.value)
-    return int(expected.key == found.key and not expected.is_nothing)
+    return int(expected.key == found.key and not expected.is_empty)
 
 
 def text_credit(expected: str, found: str) -> Credit:
@@ -194,18 +196,18 @@ def text_credit(expected: str, found: str) -> Credit:
 
 
 def folded(text: str) -> str:
-    """Return a text for comparison: one Unicode form, one case, single spaces."""
+    """Normalize a text for comparison: one Unicode form, one case, single spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def similarity(one: str, other: str) -> Fraction:
-    """Return the Sørensen-Dice coefficient of the pairs of neighboring characters: symmetric, and in linear time."""
+    """Return the Sørensen-Dice coefficient of pairs of adjacent characters. It is symmetric, and takes linear time."""
     mine, theirs = (Counter(zip(f" {text}", f"{text} ", strict=True)) for text in (one, other))
     return Fraction(2 * (mine & theirs).total(), mine.total() + theirs.total())
 
 
 def canonical(value: Any) -> str:
-    """Return a text that is equal for texts, numbers, and booleans that count as equal."""
+    """Return the canonical form of a scalar, which is the same for equal values."""
     if isinstance(value, str):
         return json.dumps(folded(value))
     if isinstance(value, bool):
@@ -218,9 +220,9 @@ Pairs = Iterator[tuple[Node, Node]]
 
 
 def pairs(expected: list[Node], found: list[Node], budget: Budget) -> Pairs:
-    """Pair the items. MISSING stands for the partner of one without.
+    """Pair the items of two sorted lists. An item without a partner is paired with MISSING.
 
-    Both lists are sorted: so the result does not depend on their order, also where assignments are equally good.
+    Sorting makes the result independent of the original order, also if several assignments are equally good.
     """
     same, left, right = matched(expected, found)
     yield from same
@@ -228,7 +230,7 @@ def pairs(expected: list[Node], found: list[Node], budget: Budget) -> Pairs:
 
 
 def matched(expected: list[Node], found: list[Node]) -> tuple[list[tuple[Node, Node]], list[Node], list[Node]]:
-    """Return pairs of equal items, and the others of both lists. Both are sorted."""
+    """Return pairs of equal items of two sorted lists, and the remaining items of both lists."""
     same, left, right = [], [], []
     i = j = 0
     while i < len(expected) and j < len(found):
@@ -246,7 +248,7 @@ def matched(expected: list[Node], found: list[Node]) -> tuple[list[tuple[Node, N
 
 
 def assigned(left: list[Node], right: list[Node], budget: Budget) -> Pairs:
-    """Pair items that differ, so that the sum of their credits is greatest, or nearly so."""
+    """Pair items that differ so that their total credit is maximal or, for long lists, nearly maximal."""
     small, large = sorted((len(left), len(right)))
     compared = len(right) * sum(len(each.key) for each in left) + len(left) * sum(len(each.key) for each in right)
     if small * large <= MAX_OPTIMAL and budget.take(compared + STEP * small * small * large):
@@ -264,7 +266,7 @@ def assigned(left: list[Node], right: list[Node], budget: Budget) -> Pairs:
 
 
 def best_first(rows: int, columns: int, weigh: Callable[[int, int], float]) -> dict[int, int]:
-    """Return the column of each row: the best one that earlier rows have left."""
+    """Return the column of each row: the best column that no earlier row has taken (greedy assignment)."""
     free = list(range(columns))
     partners: dict[int, int] = {}
     for row in range(min(rows, columns)):
@@ -275,17 +277,18 @@ def best_first(rows: int, columns: int, weigh: Callable[[int, int], float]) -> d
 
 
 def optimal(rows: int, columns: int, weigh: Callable[[int, int], float]) -> dict[int, int]:
-    """Return the column of each row, so that the sum of weights is greatest."""
+    """Return the column of each row, so that the sum of weights is maximal."""
     if rows > columns:
-        turned = optimal(columns, rows, lambda i, j: weigh(j, i))
-        return {row: column for column, row in turned.items()}
+        transposed = optimal(columns, rows, lambda i, j: weigh(j, i))
+        return {row: column for column, row in transposed.items()}
     costs = [[-weigh(row, column) for column in range(columns)] for row in range(rows)]
     return least_cost(costs, columns)
 
 
 def least_cost(costs: Sequence[Sequence[float]], columns: int) -> dict[int, int]:  # noqa: C901 - one algorithm
-    """Solve the assignment problem by shortest augmenting paths (the Hungarian algorithm). `costs` has at
-    most as many rows as columns. Row and column 0 are sentinels.
+    """Solve the assignment problem by shortest augmenting paths (the Hungarian algorithm).
+
+    `costs` has at most as many rows as columns. Row and column 0 are sentinels.
     """
     rows = len(costs)
     of_row, of_column = [0.0] * (rows + 1), [0.0] * (columns + 1)  # potentials

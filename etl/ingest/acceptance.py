@@ -1,6 +1,6 @@
-"""Validation of submitted documents: size and format.
+"""Validation of submitted documents by size and format.
 
-`etl.core.errors` has the corresponding errors of tasks, for problems that only parsing reveals.
+`etl.core.errors` has the corresponding errors of tasks, for problems that are found only during processing.
 """
 
 import re
@@ -17,7 +17,7 @@ from etl.pipeline import engines
 
 log = structlog.get_logger(__name__)
 
-# Unregistered names that clients use.
+# Unregistered media types that clients use.
 OTHER_NAMES = {
     "image/jpg": DocumentFormat.JPEG,
     "image/tif": DocumentFormat.TIFF,
@@ -27,7 +27,7 @@ OTHER_NAMES = {
     "application/xhtml+xml": DocumentFormat.HTML,
     "text/xml": DocumentFormat.XML,
 }
-# The parameters of a linearized PDF, which are in its first object: `/Linearized 1 … /N 600`.
+# The parameters in the first object of a linearized PDF, such as `/Linearized 1 … /N 600`. `/N` is the number of pages.
 LINEARIZED = re.compile(
     rb"obj\s*<<[^>]*/Linearized\b[^>]*/N\s+(\d{1,9})\b|obj\s*<<[^>]*/N\s+(\d{1,9})\b[^>]*/Linearized\b"
 )
@@ -49,7 +49,7 @@ class UploadTooLarge(Problem):
     detail = "The file is larger than the limit for documents."
 
     def __init__(self, size: int = 0) -> None:
-        """Create the problem. `size`: 0 if it is unknown, because the body was not read to its end."""
+        """Create the problem. `size`: 0 if it is unknown, because the body was not read completely."""
         limit = f"{settings.SLUICE.etl_max_file_bytes:,}"
         super().__init__(
             f"The file has {size:,} bytes; the limit is {limit}." if size else f"The file exceeds {limit} bytes."
@@ -63,8 +63,8 @@ class BatchTooLarge(Problem):
 
     def __init__(self) -> None:
         super().__init__(
-            f"The request exceeds {settings.SLUICE.etl_max_batch_bytes:,} bytes. Send a ZIP file, or upload the files "
-            "one by one and submit their `file_keys`."
+            f"The request exceeds {settings.SLUICE.etl_max_batch_bytes:,} bytes. Send a ZIP file, or upload each file "
+            "separately and submit the `file_keys`."
         )
 
 
@@ -83,12 +83,12 @@ class FormatNotAccepted(Problem):
     detail = "The configured OCR provider does not support this file type."
 
     def __init__(self, kind: DocumentFormat | None) -> None:
-        takes = ", ".join(word(each) for each in engines.formats())
-        found = f"The file type is {word(kind) if kind else 'unknown'}."
-        super().__init__(f"{found} The configured OCR provider supports {takes}.{advice(kind)}")
+        supported = ", ".join(format_name(each) for each in engines.formats())
+        found = f"The file type is {format_name(kind) if kind else 'unknown'}."
+        super().__init__(f"{found} The configured OCR provider supports {supported}.{advice(kind)}")
 
 
-WORDS = {
+FORMAT_NAMES = {
     DocumentFormat.MARKDOWN: "Markdown",
     DocumentFormat.TEXT: "plain text",
     DocumentFormat.HTML: "HTML",
@@ -98,12 +98,12 @@ WORDS = {
 }
 
 
-def word(kind: DocumentFormat) -> str:
-    return WORDS.get(kind) or kind.value.upper()
+def format_name(kind: DocumentFormat) -> str:
+    return FORMAT_NAMES.get(kind) or kind.value.upper()
 
 
 def advice(kind: DocumentFormat | None) -> str:
-    """Return a sentence that names another provider for this format, or ""."""
+    """Return a sentence that names an installed provider for this format, or ""."""
     for name, provider in engines.providers():
         if kind in provider.formats:
             return f" {provider.title or name} supports such files; the operator can set ETL_OCR_PROVIDER={name}."
@@ -111,7 +111,7 @@ def advice(kind: DocumentFormat | None) -> str:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
+def translate_storage_errors() -> Iterator[None]:
     """Translate storage errors into StorageUnavailable."""
     try:
         yield
@@ -120,7 +120,7 @@ def storing() -> Iterator[None]:
         raise StorageUnavailable from None
 
 
-def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
+def accepted_format(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
     """Return the format of an acceptable document, by its first bytes. Raises the problems above."""
     check_size(size, pointer=pointer)
     kind = sniff(head, name)
@@ -131,7 +131,7 @@ def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentForma
 
 
 def check_pages(head: bytes) -> None:
-    """Raise TooManyPages for a PDF that states its number of pages at its beginning, as PDFs for the web do."""
+    """Raise TooManyPages for a linearized PDF, which states its number of pages at the beginning."""
     stated = LINEARIZED.search(head[:LINEARIZED_WITHIN])
     count = next((int(number) for number in stated.groups() if number), 0) if stated else 0
     if count > settings.SLUICE.etl_max_pages:
@@ -146,7 +146,7 @@ def check_size(size: int, *, pointer: str) -> None:
 
 
 def check_type(content_type: str) -> None:
-    """Raise FormatNotAccepted for a declared type that the provider does not support. The content is checked later."""
+    """Raise FormatNotAccepted if the provider does not support the declared type. The content is checked later."""
     bare = content_type.partition(";")[0].strip().lower()
     kind = OTHER_NAMES.get(bare) or next((kind for kind in DocumentFormat if kind.media_type == bare), None)
     if bare != ANYTHING and kind not in engines.formats():
@@ -154,7 +154,7 @@ def check_type(content_type: str) -> None:
 
 
 def is_document(head: bytes, *, name: str) -> bool:
-    """Return whether a file is a document, and not an archive of documents."""
+    """Return whether a file is a document, such as DOCX, rather than a ZIP archive of documents."""
     return sniff(head, name) is not None
 
 

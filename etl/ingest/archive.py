@@ -1,6 +1,7 @@
-"""ZIP archives of documents, with bounds. Nothing is extracted to the file system, and names are only displayed.
+"""ZIP archives of documents, read within limits.
 
-Declared sizes are not trusted: an entry is decompressed up to its declared size, and its checksum must match.
+Nothing is extracted to the file system, and file names are only displayed. Declared sizes are not trusted: an entry is
+decompressed up to its declared size at most, and its checksum must match.
 """
 
 import re
@@ -18,18 +19,18 @@ from django.core.files.uploadedfile import UploadedFile
 
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
-from etl.ingest.acceptance import checked
-from etl.ingest.uploads import StoredDocument, shown_name, store_blocks
+from etl.ingest.acceptance import accepted_format
+from etl.ingest.uploads import StoredDocument, display_name, store_blocks
 
 BLOCK = 65_536
 SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 ENCRYPTED = 0x1  # a flag of an entry
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others decompress without a bound of memory
-# Bytes of the list of entries, for each document that a batch may have, and at least. It is read into memory.
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # other methods decompress without a memory limit
+# Size limit of the list of entries, which is read into memory: bytes for each document of a batch, plus a fixed number.
 ENTRY_BYTES, LIST_BYTES = 1_024, 65_536
-# An entry that is compressed more than this, and not small, is a decompression bomb.
+# An entry with a higher compression ratio is a decompression bomb, unless it is small.
 MAX_RATIO, SMALL = 200, 1024**2
-UNPACKED = 10  # bytes of all documents, for each byte that a request may have
+MAX_EXPANSION = 10  # maximum size of all documents, as a multiple of the maximum size of a request
 UNSAFE = re.compile(r"^/|^[A-Za-z]:|\\|(^|/)\.\.(/|$)")
 IGNORED = re.compile(r"(^|/)(__MACOSX/|\._|\.DS_Store$|Thumbs\.db$|desktop\.ini$)|/$")
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError)
@@ -44,9 +45,9 @@ def refusal(code: str, detail: str) -> BadInput:
 
 
 def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
-    """Return the documents of an archive in its order, without folders and the files of desktop systems.
+    """Return the documents of an archive in its order, without folders and hidden files of macOS and Windows.
 
-    Raises BadInput if it is damaged, has none, or exceeds a limit.
+    Raises BadInput if the archive is damaged, has no documents, or exceeds a limit.
     """
     zipped = open_archive(cast("IO[bytes]", file.file))
     lock = threading.Lock()
@@ -56,7 +57,7 @@ def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
     max_documents = settings.SLUICE.etl_max_batch
     if len(entries) > max_documents:
         raise too_many(len(entries), pointer="/file")
-    size, limit = sum(entry.file_size for entry in entries), UNPACKED * settings.SLUICE.etl_max_batch_bytes
+    size, limit = sum(entry.file_size for entry in entries), MAX_EXPANSION * settings.SLUICE.etl_max_batch_bytes
     if size > limit:
         raise refusal("archive_too_large", f"The files of the archive have {size:,} bytes; the limit is {limit:,}.")
     return [ArchivedDocument(zipped, entry, lock) for entry in entries]
@@ -70,7 +71,8 @@ def too_many(count: int, *, pointer: str) -> BadInput:
 
 def open_archive(file: IO[bytes]) -> zipfile.ZipFile:
     try:
-        end: Any = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # what ZipFile reads into memory, before it does
+        # ZipFile reads the whole list of entries into memory, so check its size first.
+        end: Any = zipfile._EndRecData(file)  # type: ignore[attr-defined]
         limit = LIST_BYTES + ENTRY_BYTES * settings.SLUICE.etl_max_batch
         if end and end[zipfile._ECD_SIZE] > limit:  # type: ignore[attr-defined]
             raise refusal("too_many_entries", f"The list of files of the archive is larger than {limit:,} bytes.")
@@ -101,7 +103,7 @@ class ArchivedDocument:
         head = b""
         if 0 < self.size <= settings.SLUICE.etl_max_file_bytes:
             head = next(self.blocks(HEAD_BYTES), b"")
-        return checked(head, size=self.size, name=basename(self.name), pointer="/file")
+        return accepted_format(head, size=self.size, name=basename(self.name), pointer="/file")
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
@@ -110,18 +112,18 @@ class ArchivedDocument:
     def check_entry(self) -> None:
         entry = self.entry
         if UNSAFE.search(entry.filename) or stat.S_ISLNK(entry.external_attr >> 16):
-            raise refusal("unsafe_path", "The path leads out of the archive.")
+            raise refusal("unsafe_path", "The path points outside of the archive.")
         if entry.flag_bits & ENCRYPTED:
             raise refusal("file_encrypted", "The file is encrypted.")
         if entry.compress_type not in METHODS:
-            raise refusal("unsupported_compression", "The file is compressed by another method than deflate.")
+            raise refusal("unsupported_compression", "The file is compressed with a method other than deflate.")
         if entry.file_size > SMALL and entry.file_size > MAX_RATIO * max(entry.compress_size, 1):
             raise refusal("compression_ratio", f"The file is compressed more than {MAX_RATIO} times.")
 
     def blocks(self, size: int = BLOCK) -> Iterator[bytes]:
-        """Yield the content. Raises BadInput if it is damaged. Threads may read several documents of an archive."""
+        """Yield the content. Raises BadInput if it is damaged. Safe to call from several threads."""
         try:
-            with self.lock:  # the archive counts its open entries
+            with self.lock:  # ZipFile counts its open entries without a lock
                 part = self.zipped.open(self.entry)
             try:
                 while block := part.read(size):
@@ -134,5 +136,5 @@ class ArchivedDocument:
 
     def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Store the document. Raises StorageUnavailable, and BadInput if it is damaged."""
-        filename = shown_name(basename(self.name), default=f"document.{self.kind.value}")
+        filename = display_name(basename(self.name), default=f"document.{self.kind.value}")
         return store_blocks(self.blocks(), mark, kind=self.kind, size=self.size, filename=filename)

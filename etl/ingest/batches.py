@@ -1,7 +1,7 @@
-"""Submission of batches: several documents under one rule. Files that are not accepted are left out, and returned.
+"""Submission of batches: several documents under one rule. Files that are not accepted are left out and reported.
 
-If a quota or the queue has no room, the whole batch is refused: sending a smaller batch is easier for a client than
-completing half of one.
+If the batch exceeds a quota or the queue is full, the whole batch is refused. For a client, it is easier to send a
+smaller batch than to complete half of one.
 """
 
 import unicodedata
@@ -24,7 +24,7 @@ from config.platform.observability import tracing
 from etl.core import metrics
 from etl.core.states import Stage
 from etl.ingest.submission import IncomingDocument, uploads_of
-from etl.ingest.uploads import StoredDocument, shown_name
+from etl.ingest.uploads import StoredDocument, display_name
 from etl.models import DocumentBatch, Task
 from etl.pipeline import budgets, dispatch, queue_limit, turns
 from rules.library import catalog
@@ -90,40 +90,41 @@ def submit(
     request = BatchRequest(
         user=user, rule=rule, name=name, keep_days=keep_days, request_id=request_id, idempotency=idempotency
     )
-    found = candidates()  # after the search for an earlier request: files of an inbox may have been moved away since
+    # Read the candidates only now: after an earlier request with the same key, inbox files may have been moved.
+    found = candidates()
     stored, refused = check_and_store(found, user_id=user.pk)
     try:
         require_some(stored, refused)
         batch, tasks = create(request, stored, refused)
     except Problem:
-        # Only here is it certain that there is no row. After any other error the commit may have succeeded.
+        # Only after a Problem is it certain that no row exists. After any other error, the commit may have succeeded.
         drop(stored)
         raise
     if not tasks:
         drop(stored)
         return batch, True
     for task in tasks:
-        metrics.task_moved(task.status)
+        metrics.count_task_status(task.status)
     log.info("batch_accepted", batch_id=batch.pk, documents=len(tasks), refused=len(refused))
     dispatch.begin_many(dict.fromkeys(tasks, Stage.OCR))
     return batch, False
 
 
 def check_and_store(found: Sequence[Candidate], *, user_id: int) -> tuple[list[Outcome], list[Outcome]]:
-    """Return the documents that were stored, and those that are refused. Raises as `submit`."""
-    # Before reading them. Some may not be accepted, so room for one is enough.
+    """Return the stored documents, and the refused ones. Raises the errors of `submit`."""
+    # Check the limits before reading the documents. Some may be refused, so room for one document is enough.
     queue_limit.check(user_id=user_id, size=0, uploads=uploads_of(*(each.document for each in found)))
     with ThreadPoolExecutor(THREADS) as pool:
         checks = list(pool.map(check, found))
-        fitting = [outcome.candidate for outcome in checks if outcome.problem is None]
-        require_some(fitting, checks)
-        queue_limit.check(user_id=user_id, **cost(fitting))  # before storing them
-        stores = list(pool.map(partial(store, mark=identity.marker()), fitting))
+        accepted = [outcome.candidate for outcome in checks if outcome.problem is None]
+        require_some(accepted, checks)
+        queue_limit.check(user_id=user_id, **cost(accepted))  # before storing them
+        stores = list(pool.map(partial(store, mark=identity.marker()), accepted))
     return [each for each in stores if each.stored], [each for each in (*checks, *stores) if each.problem]
 
 
 def check(candidate: Candidate) -> Outcome:
-    """Check a document, without a database: this runs in threads. Raises StorageUnavailable."""
+    """Check a document. Runs in threads, so it must not use the database. Raises StorageUnavailable."""
     try:
         candidate.document.check()
     except StorageUnavailable:
@@ -134,7 +135,7 @@ def check(candidate: Candidate) -> Outcome:
 
 
 def store(candidate: Candidate, *, mark: Mapping[str, str]) -> Outcome:
-    """Store a document, also in threads. If the storage fails, the caller drops the others."""
+    """Store a document. Runs in threads, like `check`. If the storage fails, the caller drops the other documents."""
     try:
         return Outcome(candidate, stored=candidate.document.store(mark))
     except Problem as problem:
@@ -165,10 +166,10 @@ def cost(candidates: Sequence[Candidate]) -> dict[str, Any]:
 def create(
     request: BatchRequest, stored: Sequence[Outcome], refused: Sequence[Outcome]
 ) -> tuple[DocumentBatch, list[Task]]:
-    """Return the new batch with its tasks, or that of an earlier request without tasks."""
-    once, user = request.idempotency, request.user
+    """Return the new batch and its tasks. If an earlier request created the batch, return that batch and no tasks."""
+    idempotency, user = request.idempotency, request.user
     with transaction.atomic():
-        if once and (batch := once.claim(DocumentBatch.objects.all(), user_id=user.pk)):
+        if idempotency and (batch := idempotency.claim(DocumentBatch.objects.all(), user_id=user.pk)):
             return batch, []
         queue_limit.enter(user_id=user.pk, **cost([outcome.candidate for outcome in stored]))
         batch = DocumentBatch.objects.create(
@@ -179,7 +180,7 @@ def create(
             total=len(stored),
             refused=[{"filename": name_of(each.candidate), "code": code_of(each.problem)} for each in refused],
             request_id=request.request_id,
-            **(once.columns if once else {}),
+            **(idempotency.columns if idempotency else {}),
         )
         shared = {
             "user": user,
@@ -203,7 +204,7 @@ def create(
 
 
 def mark_repeats(tasks: Sequence[Task]) -> None:
-    """Set `duplicate_of` of documents that the batch has several times. Their ids are only known after the INSERT."""
+    """Set `duplicate_of` of documents that the batch contains several times, once their IDs are known."""
     newest: dict[str, int] = {}
     repeats = []
     for task in tasks:
@@ -217,10 +218,10 @@ def mark_repeats(tasks: Sequence[Task]) -> None:
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------
 def name_of(candidate: Candidate) -> str:
-    """Return the displayed name. For a file of an archive, it includes the folders."""
+    """Return the display name. For a file of an archive, it includes the folders."""
     name = unicodedata.normalize("NFC", candidate.label or candidate.document.name)
     clean = "".join(char for char in name if char.isprintable()).strip()
-    return clean[-MAX_NAME:] or shown_name(name, default="document")
+    return clean[-MAX_NAME:] or display_name(name, default="document")
 
 
 def code_of(problem: Problem | None) -> str:

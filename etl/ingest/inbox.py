@@ -1,4 +1,4 @@
-"""Documents that other systems store in the bucket, below `etl/inbox/{user id}/`. Batches copy them."""
+"""Documents that other systems store in the bucket below `etl/inbox/{user id}/`, for submission in batches."""
 
 import re
 from functools import cached_property
@@ -8,11 +8,11 @@ from django.conf import settings
 
 from config.platform import storage
 from config.platform.http.problems import BadInput, InputError
-from etl.ingest.acceptance import storing
+from etl.ingest.acceptance import translate_storage_errors
 from etl.ingest.uploads import StoredFile
 from etl.pipeline.artifacts import inbox_of
 
-OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # stores interpret such keys differently
+OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)")  # implementations of S3 interpret such keys differently
 
 
 class InboxFile(StoredFile):
@@ -36,14 +36,14 @@ class InboxFile(StoredFile):
 
 
 def documents_below(prefix: str, *, user_id: int) -> list[InboxFile]:
-    """Return the files of the user's inbox whose paths begin with this, in the order of their paths.
+    """Return the files of the user's inbox whose paths begin with `prefix`, in the order of their paths.
 
-    Raises BadInput for none and for too many, and StorageUnavailable.
+    Raises BadInput if there are none or too many, and StorageUnavailable.
     """
     if OUTSIDE.search(prefix.removesuffix("/")) and prefix:
-        raise refusal("invalid", "Must be a path below your inbox, without empty parts, `.` and `..`.")
+        raise refusal("invalid", "Must be a path below your inbox, without empty parts, `.`, or `..`.")
     folder, limit = inbox_of(user_id), settings.SLUICE.etl_max_batch
-    with storing():
+    with translate_storage_errors():
         listed = (each for each in storage.list_objects(folder + prefix) if not each.key.endswith("/"))
         found = list(islice(listed, limit + 1))
     if not found:

@@ -1,4 +1,4 @@
-"""Uploads by multipart/form-data, in bounded space whatever length they declare."""
+"""Uploads by multipart/form-data, with limited disk space regardless of the declared length."""
 
 import errno
 import io
@@ -20,11 +20,11 @@ from config.platform.http.problems import DiskFull, is_full
 from etl.ingest.acceptance import BatchTooLarge, UploadTooLarge
 from etl.models.evaluation import MAX_EXPECTED_BYTES
 
-# The allowance for boundaries, headers, and other fields.
+# Allowance for boundaries, headers, and other fields of a form.
 FRAMING_BYTES = 64 * 1024
-# The same for each file of a batch.
+# Allowance for boundaries and headers of each file of a batch.
 FRAMING_OF_FILE = 1024
-MAX_FILES = 100  # of a form for one file
+MAX_FILES = 100  # files of a form that is meant for one file
 # The paths that accept files, as patterns. All other paths have a small body limit.
 FILES = {
     "/api/v1/etl/submit": Files(limit=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
@@ -40,7 +40,7 @@ FILES = {
         problem=BatchTooLarge,
         page="/app/documents/batches",
     ),
-    # The form on the page. The view itself rejects slightly too large files, with an HTML page.
+    # The form on the page. The view rejects files that are slightly too large with an HTML page.
     "/app/documents/submit": Files(
         limit=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"
     ),
@@ -48,9 +48,9 @@ FILES = {
 
 
 class BoundedFile(FileUploadHandler):
-    """Upload handler that writes to an unnamed temporary file, and stops at the size limit.
+    """Upload handler that writes a file to an unnamed temporary file, and stops at the size limit.
 
-    The kernel deletes the file with the process, even after a crash.
+    The kernel deletes the file when the process ends, even after a crash.
     """
 
     files = 0
@@ -60,18 +60,18 @@ class BoundedFile(FileUploadHandler):
         self.files += 1
         if self.files > MAX_FILES:
             raise TooManyFilesSent
-        with room():
-            nameless = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - Django closes it
-        self.file = UploadedFile(nameless, self.file_name, self.content_type, 0, self.charset, self.content_type_extra)
+        with translate_disk_full():
+            unnamed = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - Django closes it
+        self.file = UploadedFile(unnamed, self.file_name, self.content_type, 0, self.charset, self.content_type_extra)
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        with self.closed_unless_whole():
+        with self.close_on_error():
             if start + len(raw_data) > settings.SLUICE.etl_max_file_bytes:
                 raise UploadTooLarge
             self.file.write(raw_data)
 
     def file_complete(self, file_size: int) -> UploadedFile:
-        with self.closed_unless_whole():
+        with self.close_on_error():
             self.file.seek(0)
         self.file.size = file_size
         return self.file
@@ -81,10 +81,10 @@ class BoundedFile(FileUploadHandler):
             self.file.close()
 
     @contextmanager
-    def closed_unless_whole(self) -> Iterator[None]:
-        """Close, and so delete, the file on errors: Django closes only files that were read completely."""
+    def close_on_error(self) -> Iterator[None]:
+        """Close and thereby delete the file on errors, because Django closes only files that were read completely."""
         try:
-            with room():
+            with translate_disk_full():
                 yield
         except BaseException:
             with suppress(OSError):
@@ -93,38 +93,39 @@ class BoundedFile(FileUploadHandler):
 
 
 class FilesInOne(FileUploadHandler):
-    """Upload handler that writes all files into one unnamed temporary file: a process may not open a thousand.
+    """Upload handler that writes all files of a request into one unnamed temporary file.
 
-    The size of the body is limited by its path, and that of each document is checked later. The file is closed with
-    this handler, which the request holds.
+    A file for each of a thousand documents would exceed the limit of open files of a process. The size of the body is
+    limited by its path, and the size of each document is checked later. The file is closed when this handler, which
+    belongs to the request, is deleted.
     """
 
     begin = 0
 
     @cached_property
-    def together(self) -> IO[bytes]:
-        with room():
+    def shared_file(self) -> IO[bytes]:
+        with translate_disk_full():
             file = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - closed in the next line
         weakref.finalize(self, file.close)
         return file
 
     def new_file(self, *args: Any, **kwargs: Any) -> None:
         super().new_file(*args, **kwargs)
-        self.begin = self.together.tell()
+        self.begin = self.shared_file.tell()
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        with room():
-            self.together.write(raw_data)
+        with translate_disk_full():
+            self.shared_file.write(raw_data)
 
     def file_complete(self, file_size: int) -> UploadedFile:
-        with room():
-            self.together.flush()
-        part: Any = PartOfFile(self.together, begin=self.begin, size=file_size)
+        with translate_disk_full():
+            self.shared_file.flush()
+        part: Any = PartOfFile(self.shared_file, begin=self.begin, size=file_size)
         return UploadedFile(part, self.file_name, self.content_type, file_size, self.charset, self.content_type_extra)
 
 
 class PartOfFile(io.RawIOBase):
-    """A part of a file, to read. It has a position of its own, so that threads can read parts of the same file."""
+    """A readable part of a file. Each part has its own position, so threads can read parts of the same file."""
 
     def __init__(self, file: IO[bytes], *, begin: int, size: int) -> None:
         self.file, self.begin, self.size = file, begin, size
@@ -146,7 +147,7 @@ class PartOfFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.size}[whence]
         if origin + offset < 0:
-            raise OSError(errno.EINVAL, "a position before the start")  # as of a file, which zipfile expects
+            raise OSError(errno.EINVAL, "a position before the start")  # like a file, as zipfile expects
         self.position = origin + offset
         return self.position
 
@@ -155,7 +156,8 @@ class PartOfFile(io.RawIOBase):
 
 
 @contextmanager
-def room() -> Iterator[None]:
+def translate_disk_full() -> Iterator[None]:
+    """Translate the error of a full disk to DiskFull."""
     try:
         yield
     except OSError as error:

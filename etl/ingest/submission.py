@@ -1,4 +1,4 @@
-"""Submission of documents: rule, stored document, row; then the run-state and a wake-up message."""
+"""Submission of documents: resolve the rule, store the document, insert the row, then start the task."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -27,9 +27,10 @@ TASKS = Task.objects.without_results()
 
 
 class IncomingDocument(Protocol):
-    """A submitted document. `upload`: the key under which it was uploaded before, or "".
+    """A submitted document. `upload`: the key of an earlier upload, or "".
 
-    `check` and `store` use no database: threads call them for batches. `store` gets the mark of this service's objects.
+    `check` and `store` must not use the database, because batches call them in threads. `store` adds `mark`, the mark
+    of this service, to the object's metadata.
     """
 
     @property
@@ -54,10 +55,10 @@ def submit(
 ) -> tuple[Task, bool]:
     """Create a task for a document and start it. Without `rule_id` the default rule applies.
 
-    Return the task, and whether an earlier request with the same idempotency key created it. Raise BadInput, the
-    problems of `etl.ingest.acceptance`, QuotaExceeded, QueueFull, KeyReused and InFlight; no task is created then, and
-    nothing is charged. Once the row is committed the task is safe: if Redis or the broker is unavailable, recovery
-    starts it.
+    Return the task, and whether an earlier request with the same idempotency key created it. Raises BadInput, the
+    problems of `etl.ingest.acceptance`, QuotaExceeded, QueueFull, KeyReused and InFlight, and then creates and charges
+    nothing. Once the row is committed, the task cannot be lost: if Redis or the broker is unavailable, recovery starts
+    it.
     """
     if idempotency and (task := idempotency.find(TASKS, user_id=user.pk)):
         return task, True
@@ -72,13 +73,13 @@ def submit(
             uploads=uploads_of(document),
         )  # fmt: skip
     except Problem:
-        # Only here is it certain that there is no row. After any other error the commit may have succeeded.
+        # Only after a Problem is it certain that no row exists. After any other error, the commit may have succeeded.
         stored.drop()
         raise
     if replayed:
         stored.drop()
         return task, True
-    metrics.task_moved(task.status)
+    metrics.count_task_status(task.status)
     log.info("task_accepted", etl_task_id=task.pk, kind=task.kind, size=task.size)
     dispatch.begin(task, stage=Stage.OCR)
     return task, False

@@ -1,7 +1,7 @@
 """Storage of submitted documents.
 
-A document comes with the request, or was uploaded earlier by a presigned PUT. Either way the task gets its own copy
-under `etl/documents/`, which a presigned URL that is still valid cannot change.
+A document is sent with the request, or was uploaded earlier by a presigned PUT. Either way, the task gets a separate
+copy under `etl/documents/`, which clients cannot overwrite with an upload URL that is still valid.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from config.platform.db import clock
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
-from etl.ingest.acceptance import check_size, check_type, checked, storing
+from etl.ingest.acceptance import accepted_format, check_size, check_type, translate_storage_errors
 from etl.pipeline import queue_limit, quotas, schemas
 from etl.pipeline.artifacts import DOCUMENTS, UPLOADS, UUID
 
@@ -37,7 +37,7 @@ MAX_NAME = 255
 # ---- Documents ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDocument:
-    """A stored document, as an object that clients cannot write to."""
+    """A document in the task's object, which clients cannot overwrite."""
 
     key: str
     kind: DocumentFormat
@@ -57,7 +57,7 @@ class StoredDocument:
         }
 
     def drop(self) -> None:
-        """Delete the object if no task was created. If that fails, the hourly sweep deletes it."""
+        """Delete the object, after no task was created. If that fails, the hourly sweep deletes it."""
         with suppress(storage.StorageError):
             storage.delete(self.key)
 
@@ -79,7 +79,7 @@ class SentFile:
         return self.file.name or ""
 
     def identity(self) -> dict[str, Any]:
-        """Return the document's part of the request fingerprint: a hash of its bytes."""
+        """Return the document's part of the idempotency fingerprint: a hash of its bytes."""
         return {"file": self.sha256}
 
     @cached_property
@@ -96,7 +96,7 @@ class SentFile:
     @cached_property
     def kind(self) -> DocumentFormat:
         self.file.seek(0)
-        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.name, pointer="/file")
+        return accepted_format(self.file.read(HEAD_BYTES), size=self.size, name=self.name, pointer="/file")
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
@@ -104,20 +104,21 @@ class SentFile:
 
     def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Store the document. Raises StorageUnavailable."""
-        filename = shown_name(self.name, default=f"document.{self.kind.value}")
+        filename = display_name(self.name, default=f"document.{self.kind.value}")
         return store_blocks(self.file.chunks(), mark, kind=self.kind, size=self.size, filename=filename)
 
 
 def store_blocks(
     blocks: Iterable[bytes], mark: Mapping[str, str], *, kind: DocumentFormat, size: int, filename: str
 ) -> StoredDocument:
-    """Store a document in memory of one part. `mark`: of this service (`config.platform.db.identity`).
+    """Store a document block by block, so that at most one part of it is in memory.
 
-    Raises StorageUnavailable, and the errors of the blocks.
+    `mark`: the mark of this service (`config.platform.db.identity`). Raises StorageUnavailable, and the errors of
+    `blocks`.
     """
     key = new_key(kind)
     with (
-        storing(),
+        translate_storage_errors(),
         storage.Upload(
             key, content_type=kind.media_type, metadata=mark, if_match=None, checkpoint=lambda: None
         ) as upload,
@@ -129,7 +130,7 @@ def store_blocks(
 
 
 class StoredFile(ABC):
-    """A document that is an object already. `pointer`: of the request's member that names it."""
+    """A document that is already in object storage. `pointer`: pointer of the member of the request that names it."""
 
     key: str
     upload: str  # the key of an upload whose quota the task takes over, or ""
@@ -138,7 +139,7 @@ class StoredFile(ABC):
     @cached_property
     @abstractmethod
     def head(self) -> storage.Head | storage.Listed:
-        """Raises a problem if the user has no such file."""
+        """The metadata of the object. Raises a problem if the user has no such file."""
 
     @property
     @abstractmethod
@@ -154,9 +155,9 @@ class StoredFile(ABC):
     @cached_property
     def kind(self) -> DocumentFormat:
         check_size(self.size, pointer=self.pointer)
-        with unchanged(self.pointer):
+        with refuse_changes(self.pointer):
             first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
-        return checked(first, size=self.head.size, name=self.name, pointer=self.pointer)
+        return accepted_format(first, size=self.head.size, name=self.name, pointer=self.pointer)
 
     def check(self) -> None:
         """Raise a problem if the document is not accepted."""
@@ -165,7 +166,7 @@ class StoredFile(ABC):
     def store(self, mark: Mapping[str, str]) -> StoredDocument:
         """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
         key = new_key(self.kind)
-        with unchanged(self.pointer):
+        with refuse_changes(self.pointer):
             storage.copy(
                 self.key,
                 key,
@@ -175,12 +176,12 @@ class StoredFile(ABC):
                 sha256="",
                 metadata=mark,
             )
-        filename = shown_name(self.name, default=f"document.{self.kind.value}")
+        filename = display_name(self.name, default=f"document.{self.kind.value}")
         return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename, sha256="")
 
 
 class EarlierUpload(StoredFile):
-    """A document that this user uploaded earlier by a presigned URL. Another user's looks like a missing one."""
+    """A document that the user uploaded earlier to a presigned URL. Uploads of other users are treated as missing."""
 
     pointer = "/file_key"
 
@@ -192,7 +193,7 @@ class EarlierUpload(StoredFile):
     def head(self) -> storage.Head:
         if not re.fullmatch(f"{re.escape(UPLOADS)}{self.user_id}/{UUID}", self.key):
             raise unknown_file()
-        with storing():
+        with translate_storage_errors():
             found = storage.head(self.key)
         if found is None:
             raise unknown_file()
@@ -200,21 +201,22 @@ class EarlierUpload(StoredFile):
 
     @property
     def name(self) -> str:
-        return unpacked(self.head.metadata.get("filename", ""))
+        return decode_name(self.head.metadata.get("filename", ""))
 
 
 def unknown_file() -> BadInput:
-    return BadInput(InputError(pointer="/file_key", code="unknown_file", detail="There is no such upload of yours."))
+    return BadInput(InputError(pointer="/file_key", code="unknown_file", detail="You have no upload with this key."))
 
 
 @contextmanager
-def unchanged(pointer: str) -> Iterator[None]:
-    with storing():
+def refuse_changes(pointer: str) -> Iterator[None]:
+    """Raise BadInput if the file changes while it is read, and StorageUnavailable for other storage errors."""
+    with translate_storage_errors():
         try:
             yield
         except (storage.Missing, storage.Changed):
-            again = "The file was changed while it was read. Submit it again."
-            raise BadInput(InputError(pointer=pointer, code="file_changed", detail=again)) from None
+            detail = "The file was changed while it was read. Submit it again."
+            raise BadInput(InputError(pointer=pointer, code="file_changed", detail=detail)) from None
 
 
 # ---- Presigned uploads ----------------------------------------------------------------------------------------------
@@ -227,8 +229,8 @@ class UploadTarget:
     expires_at: datetime
 
 
-def offer(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
-    """Presign an upload, and count it until it expires.
+def create(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
+    """Presign an upload, and count it towards the user's quota until it expires.
 
     Raises QuotaExceeded, and a problem if the declared type or size is not accepted.
     """
@@ -246,7 +248,7 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
         content_type=content_type,
         size=size,
         # There is no row before the submission, so the object keeps the file name.
-        metadata={"filename": packed(shown_name(filename, default=""))},
+        metadata={"filename": encode_name(display_name(filename, default=""))},
     )
     return UploadTarget(file_key=key, ticket=ticket, expires_at=expires_at)
 
@@ -262,10 +264,10 @@ def body_of(target: UploadTarget) -> schemas.UploadPlace:
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------
-def shown_name(name: str, *, default: str) -> str:
+def display_name(name: str, *, default: str) -> str:
     """Return a safe display name: the last part of the path, printable, and of limited length.
 
-    In NFC, as people type it: some systems send decomposed letters, which a search would not find.
+    The name is in NFC, like typed text. Some systems send decomposed letters, which a search would not find.
     """
     last = re.split(r"[/\\]", unicodedata.normalize("NFC", name))[-1]
     clean = "".join(char for char in last if char.isprintable()).strip()
@@ -275,12 +277,12 @@ def shown_name(name: str, *, default: str) -> str:
     return clean if len(clean) <= MAX_NAME else clean[: MAX_NAME - len(end)] + end
 
 
-def packed(name: str) -> str:
-    """Encode a name in ASCII for a header. Percent-encoding could exceed S3's limit of 2 KiB."""
+def encode_name(name: str) -> str:
+    """Encode a file name in ASCII for a header. Percent-encoding could exceed S3's limit of 2 KiB."""
     return urlsafe_b64encode(name.encode()).decode()
 
 
-def unpacked(text: str) -> str:
+def decode_name(text: str) -> str:
     try:
         return urlsafe_b64decode(text).decode()
     except ValueError:

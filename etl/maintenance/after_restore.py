@@ -1,8 +1,8 @@
 """Reconciliation after the database was restored to an earlier point than Redis and object storage.
 
-Task ids, generations, and runs go back with the rows, while Redis and object storage still have state under the numbers
-that were used since. `manage.py reconcile` repairs that before Sluice starts again. Each function is idempotent, may be
-interrupted and run again, and is safe beside running workers.
+A restore resets the task IDs, generations, and runs in the rows, but Redis and object storage still have state under
+the numbers that were used since the backup. `manage.py reconcile` repairs that before Sluice starts again. Each
+function is idempotent, can be interrupted and run again, and is safe while workers run.
 """
 
 import sys
@@ -20,15 +20,16 @@ from etl.pipeline import artifacts
 log = structlog.get_logger(__name__)
 
 BATCH = 500
-# More than the retries of one task between two backups.
+# More than any task is retried between two backups.
 GENERATION_STEP = 1_000
 
 
 def raise_generations() -> int:
     """Give every task an unused generation. Return the number of tasks.
 
-    All existing run-states are then older than their rows, and recovery recreates them from the furthest artifact. Runs
-    are numbered by generations, so a retry cannot find artifacts of a retry that is missing in the restored database.
+    All existing run-states are then older than their rows, and recovery recreates them from the artifact of the latest
+    stage. Runs are numbered by generations, so a retry cannot find artifacts of a retry that is missing in the restored
+    database.
     """
     return Task.objects.update(generation=F("generation") + GENERATION_STEP)
 
@@ -43,7 +44,7 @@ def forget_unknown_tasks() -> int:
 
 
 def unknown_artifacts(*, delete: bool) -> int:
-    """Count, and on request delete, the artifacts of runs that no row has. Raises StorageError.
+    """Count the artifacts of runs without a row, and delete them if `delete` is set. Raises StorageError.
 
     The hourly sweep deletes the documents of lost tasks.
     """
@@ -60,12 +61,12 @@ def unknown_artifacts(*, delete: bool) -> int:
 
 
 def runs_of(task_ids: set[int]) -> dict[int, range]:
-    """Return the numbers that runs of these tasks can have had, by id. A lost task with the same id had others."""
+    """Return the possible run numbers of these tasks, by task ID. A lost task with the same ID had other numbers."""
     tasks = Task.objects.filter(pk__in=task_ids).only("task_id", "uuid", "generation")
     return {task.pk: range(task.first_run, task.generation + 1) for task in tasks}
 
 
 def without_row(task_ids: Iterable[int]) -> Iterator[int]:
-    """Yield the ids without a row. A task's row exists before all its other data."""
+    """Yield the IDs without a row. The row of a task is created before all other data of the task."""
     ids = set(task_ids)
     yield from sorted(ids - set(Task.objects.filter(pk__in=ids).values_list("pk", flat=True)))

@@ -16,11 +16,11 @@ from rules.library import quotas as rule_quotas
 
 log = structlog.get_logger(__name__)
 
-# Unreferenced objects are kept for this long: the row that references them may be about to be committed.
+# Unreferenced objects are kept for this long, because the transaction that creates their row may not be committed yet.
 GRACE = timedelta(hours=1)
-# The upload's URL expires earlier, and a submission copies the object.
+# Longer than an upload URL is valid. A submission copies the object.
 UPLOADS_KEPT = timedelta(hours=24)
-# A later request draws the image of a page again.
+# A later request creates the image of a page again.
 IMAGES_KEPT = timedelta(days=7)
 # Retried tasks are checked for superseded artifacts for this long after their end, in case a sweep fails.
 SEARCH_PERIOD = timedelta(days=2)
@@ -46,7 +46,7 @@ def sweep() -> list[str]:
 
 
 def delete_orphans() -> int:
-    """Delete unreferenced documents: their submission failed after storing the object."""
+    """Delete unreferenced documents, whose submission failed after the object was stored."""
     found = old_objects(artifacts.DOCUMENTS, GRACE)
     orphans: list[str] = []
     for start in range(0, len(found), BATCH):
@@ -55,15 +55,15 @@ def delete_orphans() -> int:
 
 
 def unreferenced(keys: list[str]) -> list[str]:
-    """Return those of the documents that no task has."""
-    named = set(Task.objects.filter(document_key__in=keys).values_list("document_key", flat=True))
-    return [key for key in keys if key not in named]
+    """Return the keys of documents without a task."""
+    referenced = set(Task.objects.filter(document_key__in=keys).values_list("document_key", flat=True))
+    return [key for key in keys if key not in referenced]
 
 
 def is_own(key: str) -> bool:
-    """Return whether this service stored the document: another one, with a database of its own, may share the bucket.
+    """Return whether this service stored the document. Another service with a separate database can share the bucket.
 
-    Documents of earlier releases have no mark.
+    Documents of earlier releases have no mark, and are never deleted here.
     """
     head = storage.head(key)
     return head is not None and identity.marker().items() <= head.metadata.items()
@@ -80,9 +80,10 @@ def delete_images() -> int:
 
 
 def forget_uploads() -> int:
-    """Delete the rows of expired upload URLs whose object does not exist: nothing was uploaded, or it was deleted.
+    """Delete the rows of expired upload URLs without an object: nothing was uploaded, or the upload was deleted.
 
-    Others still count for their user. The grace is for uploads that began before the URL expired.
+    Other rows still count towards the user's quota. The grace period is for uploads that started before the URL
+    expired.
     """
     expired = list(quotas.expired_uploads(kept=GRACE).values_list("file_key", flat=True))
     if not expired:
@@ -93,9 +94,9 @@ def forget_uploads() -> int:
 
 
 def delete_superseded() -> int:
-    """Delete the artifacts of earlier runs of tasks whose retry has completed: no row names them.
+    """Delete the artifacts of earlier runs of tasks whose retry has completed. No row references them.
 
-    Until then, the previous result is shown.
+    Until a retry completes, the previous result is shown.
     """
     retried = Task.objects.filter(
         status=Status.COMPLETED, run__gt=1, updated_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
@@ -110,7 +111,7 @@ def delete_superseded() -> int:
 
 
 def delete_old_usage() -> int:
-    """Delete the quota usage of old days: of documents, and of rules."""
+    """Delete the quota usage of old days, for documents and for rules."""
     return Usage.objects.delete_old() + RuleTokens.objects.delete_old() + rule_quotas.delete_old()
 
 

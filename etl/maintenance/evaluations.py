@@ -7,10 +7,13 @@ from etl.evaluation import dispatch, queue
 
 
 def recover() -> None:
-    """Wake a worker for each user with a sample to evaluate. End evaluations without one. Raises Django's errors."""
+    """Wake a worker for each user with samples to evaluate, and end evaluations without open samples.
+
+    Raises Django's database errors.
+    """
     for user_id in queue.waiting_users():
         if not dispatch.wake(user_id):
             break
-    for evaluation_id in queue.left_over():
-        with suppress(Fenced), queue.ending(evaluation_id):
+    for evaluation_id in queue.without_open_samples():
+        with suppress(Fenced), queue.locked_evaluation(evaluation_id):
             pass

@@ -1,4 +1,4 @@
-"""Manual recovery of a task by staff, as safe as the periodic one."""
+"""Manual recovery of a task by staff. It is as safe as periodic recovery."""
 
 from contextlib import closing
 
@@ -39,13 +39,13 @@ class TaskNotDue(Problem):
 class WakeUpNotSent(Problem):
     status = 503
     code = "broker_unavailable"
-    detail = "The message broker is not available. The wake-up message is sent automatically when it is back."
+    detail = "The message broker is not available. The wake-up message will be sent automatically when it is available."
 
 
 def wake(task: Task) -> str:
-    """Recover one task now: recreate a lost run-state, record an end, or resend the wake-up message.
+    """Recover one task now: recreate a lost run-state, record the end, or resend the wake-up message.
 
-    Unlike periodic recovery, this does not wait after a recent message. Return a description of the result.
+    Unlike periodic recovery, this resends a message even if the last one is recent. Return a description of the result.
 
     Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable and StorageUnavailable.
     """

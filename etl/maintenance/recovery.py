@@ -1,7 +1,7 @@
-"""Recovery from lost run-states, lost wake-up messages, dead workers, and ends that did not reach the row.
+"""Recovery from lost run-states, lost wake-up messages, dead workers, and ends that were not written to the row.
 
-Runs every ETL_RECOVERY_SECONDS, and is safe to run concurrently: the script of run-states or the row's generation
-decides.
+Runs every ETL_RECOVERY_SECONDS. Concurrent runs are safe, because each repair is decided by an atomic script in Redis
+or by the row's generation.
 """
 
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ log = structlog.get_logger(__name__)
 
 NAME = "recovery"
 BATCH = 500
-# Run-states of ended rows are checked every five minutes: `once` allows a run after half the interval.
+# The review runs every five minutes, because `once` allows a run after half the interval.
 REVIEW_SECONDS = 600.0
 REVIEW_BATCHES = 1_000  # of BATCH keys each, in one review
 
 
 def recover() -> None:
-    """Recover every open task, unless another beat has just done so."""
+    """Recover every open task, unless another process has just done so."""
     try:
         if runstate.once(NAME, every=settings.SLUICE.etl_recovery_seconds, run=recover_all):
             metrics.TICKS.labels("recover").inc()
@@ -49,7 +49,7 @@ def recover() -> None:
 
 
 def recover_all() -> None:
-    """Recover all open tasks once. Raises Unavailable and Django's errors; the next pass does the rest."""
+    """Recover all open tasks once. Raises Unavailable and Django's database errors; the next pass does the rest."""
     with closing(RecoveryPass()) as recovery_pass:
         for tasks in batches():
             outcomes = runstate.find_due(tasks)
@@ -61,7 +61,10 @@ def recover_all() -> None:
 
 
 def settle_batches() -> None:
-    """End the batches whose documents were all ended by workers of an earlier release without batches."""
+    """End batches that are still running although all their documents have ended.
+
+    This happens during an upgrade, when workers of an earlier release without batches end the last documents.
+    """
     open_tasks = Task.objects.open().filter(batch_id=OuterRef("pk"))
     for batch_id in DocumentBatch.objects.running().exclude(Exists(open_tasks)).values_list("pk", flat=True):
         with transaction.atomic():
@@ -69,10 +72,11 @@ def settle_batches() -> None:
 
 
 def review() -> None:
-    """Correct open run-states of ended rows, as after a restore of Redis from an older copy, and report those without a
-    row, as after a failover that lost the last commits.
+    """Correct open run-states of tasks whose row has ended, and report open run-states without a row.
 
-    No message wakes a worker that would detect them. Raises Unavailable and Django's errors.
+    After Redis was restored from an older copy, run-states of ended rows can be open. After a database failover that
+    lost the last commits, rows are missing. Nothing else would detect these run-states, because they cause no wake-up
+    messages. Raises Unavailable and Django's database errors.
     """
     for task_ids in runstate.scan_open(size=BATCH, max_batches=REVIEW_BATCHES):
         statuses = dict(Task.objects.filter(pk__in=task_ids).values_list("pk", "status"))
@@ -92,16 +96,19 @@ def batches() -> Iterator[list[Task]]:
 
 
 class RecoveryPass:
-    """One pass over open tasks. It waits only once for an unavailable broker or object storage, not per task."""
+    """One pass over open tasks.
+
+    It waits for an unavailable broker or object storage only once, and not for each task.
+    """
 
     def __init__(self) -> None:
-        self.unsent: set[int] = set()  # tasks whose wake-up message counts as sent, but was not
+        self.unsent: set[int] = set()  # tasks whose run-state says that a message was sent, although it was not
         self.broker = dispatch.connection()
         self.is_without_broker = False
         self.is_without_storage = False
 
     def repair(self, task: Task, outcome: TransitionResult) -> None:
-        """Recover a task. A failure must not keep the other tasks from recovery."""
+        """Recover a task. An unexpected error is logged, so that the other tasks are still recovered."""
         try:
             self.repair_unguarded(task, outcome)
         except storage.StorageError as error:
@@ -144,37 +151,40 @@ class RecoveryPass:
             self.is_without_broker = True
 
     def close(self) -> None:
-        """Mark the messages that were not sent as due again, even if the pass was interrupted."""
+        """Mark unsent messages as due, also if the pass was interrupted."""
         self.broker.release()
         if self.unsent:
             runstate.mark_unsent(self.unsent)
 
 
 def log_lost(state: RunState) -> None:
-    """Log and count a lost message or lease. A token in the state belongs to a worker that died or stalled."""
+    """Log and count a lost lease or message. If the run-state has a token, a worker died or stalled."""
     kind = "lease" if state.token else "hint"
     log.info("wakeup_sent_again", etl_task_id=state.task_id, stage=str(state.phase), lost=kind)
     metrics.RECOVERED.labels(kind).inc()
 
 
 def is_old_enough(task: Task) -> bool:
-    """Return whether the row is old enough: the process that wrote it may still be about to create the run-state."""
+    """Return whether the row is old enough. The process that wrote a newer row may still be creating the run-state."""
     return task.updated_at < clock.now() - timedelta(seconds=settings.SLUICE.etl_recovery_seconds)
 
 
 def raise_generation(task: Task) -> bool:
-    """Raise the row's generation, so that revisions grow and a late creation of the old run-state fails.
+    """Raise the row's generation, so that revisions grow and a late creation of the lost run-state fails.
 
-    A run-state of an older generation needs no step: no worker has seen the row's generation. Return whether the row
-    was unchanged.
+    This isn't needed if the run-state has an older generation than the row: no worker has seen the row's generation.
+    Return False if the row has been changed.
     """
-    stepped = Task.objects.open().filter(pk=task.pk, generation=task.generation).update(generation=F("generation") + 1)
+    updated = Task.objects.open().filter(pk=task.pk, generation=task.generation).update(generation=F("generation") + 1)
     task.generation += 1
-    return bool(stepped)
+    return bool(updated)
 
 
 def recreate_run_state(task: Task, stored: StoredOcr | None) -> TransitionResult:
-    """Create the run-state as started: a worker may have read the document, so the task cannot be cancelled."""
+    """Create the run-state as started, because a worker may be reading the document.
+
+    A started task can't be cancelled.
+    """
     if stored is None:
         return runstate.create(task, stage=Stage(task.phase), started=True)
     facts = completion.facts_of(stored)

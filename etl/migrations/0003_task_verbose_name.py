@@ -4,7 +4,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    """Changes only the state: no SQL."""
+    """Change only the migration state. Runs no SQL."""
 
     dependencies = [("etl", "0002_traceparent")]
 

@@ -4,7 +4,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    """Rename `fence` in the code. The column keeps its name, so the releases before and after can run side by side."""
+    """Rename `fence` to `generation` in the code only. Old and new releases can run side by side."""
 
     dependencies = [
         ('etl', '0003_task_verbose_name'),

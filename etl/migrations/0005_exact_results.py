@@ -1,4 +1,7 @@
-"""Results digit for digit, and a ledger of model calls. Expands only: earlier releases do not read what is new."""
+"""Results with all digits of numbers, and a ledger of model calls.
+
+Adds columns and a table, which earlier releases do not use, so that they can still run during the upgrade.
+"""
 
 import django.db.models.deletion
 from django.conf import settings
@@ -18,7 +21,7 @@ class Migration(repeatable.Migration):
     ]
 
     operations = [
-        # The column stays jsonb: only reading and writing change.
+        # The column stays `jsonb`. Only the conversion in Python changes.
         migrations.AlterField('task', 'result', etl.models.exact_fields.ExactJSONB(blank=True, null=True)),
         migrations.AddField('task', 'last_result', etl.models.exact_fields.ExactJSON(blank=True, help_text='Of the last completed run, digit for digit', null=True)),
         migrations.AddField('task', 'last_result_run', models.PositiveIntegerField(blank=True, help_text='The run that last_result is of', null=True)),

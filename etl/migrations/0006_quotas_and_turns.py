@@ -1,6 +1,7 @@
-"""Quotas of documents, and the order of turns. Expands only: earlier releases neither read nor write what is new.
+"""Quotas of documents, and the order of turns.
 
-They take tasks in the order of messages, and their rows have the rank 0. Indexes are in the next migration.
+Adds columns and tables, which earlier releases do not use, so that they can still run during the upgrade. They process
+tasks in the order of messages, and the rank of their rows is 0. The indexes are in the next migration.
 """
 
 import django.db.models.deletion

@@ -1,4 +1,4 @@
-"""The identity of a document outside the database. Existing rows have none, and keep the keys of their artifacts."""
+"""A UUID that identifies a document outside the database. Existing rows have none and keep their artifact keys."""
 
 from django.db import migrations, models
 

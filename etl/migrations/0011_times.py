@@ -4,7 +4,7 @@ from config.platform.db import clock, repeatable
 
 
 class Migration(repeatable.Migration):
-    """Changes no table: the application computes the defaults."""
+    """Change the defaults, which the application computes. Changes no table."""
 
     dependencies = [("etl", "0010_indexes_of_lists")]
 

@@ -4,7 +4,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # the index is created while others write
+    atomic = False  # CREATE INDEX CONCURRENTLY cannot run in a transaction
 
     dependencies = [("etl", "0014_deletion")]
 

@@ -1,6 +1,6 @@
-"""Digests of documents, and indexes for the search by file name, rule, and bytes.
+"""Digests of documents, and indexes for searches by file name, rule, and digest.
 
-The extension `pg_trgm` is part of PostgreSQL. Roles with CREATE on the database may create it.
+The extension `pg_trgm` is part of PostgreSQL. A role with the privilege CREATE on the database can create it.
 """
 
 from django.db import migrations, models
@@ -14,7 +14,7 @@ INDEXES = [
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # indexes are created while others write
+    atomic = False  # CREATE INDEX CONCURRENTLY cannot run in a transaction
 
     dependencies = [("etl", "0015_index_of_expiry")]
 

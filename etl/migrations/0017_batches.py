@@ -1,5 +1,7 @@
-"""Batches of documents. Expands only: workers of earlier releases end documents without their batch, which recovery
-then ends. The index of the new column is in the next migration.
+"""Batches of documents.
+
+Earlier releases can still run during the upgrade. Their workers end documents without the batch, which recovery then
+ends. The index of the new column is in the next migration.
 """
 
 import django.db.models.deletion

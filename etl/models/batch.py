@@ -24,21 +24,28 @@ class DocumentBatchQuerySet(models.QuerySet["DocumentBatch"]):
         return self.filter(status=BatchStatus.RUNNING)
 
     def with_counts(self) -> Self:
-        """Annotate the numbers of documents, by status and of deleted ones. All are of the statement's snapshot."""
+        """Annotate the numbers of documents: by status, and of deleted ones.
+
+        All are from one snapshot of the database.
+        """
         counts = {name: documents(Q(status=status)) for name, status in COUNTED.items()}
         return self.annotate(**counts, deleted=F("total") - documents(Q()))
 
 
 def documents(condition: Q) -> Coalesce:
-    """Return the number of a batch's documents that meet a condition, as a subquery for the rows of a page only."""
-    fitting = Task.objects.filter(condition, batch_id=OuterRef("pk")).order_by().values("batch_id")
-    return Coalesce(Subquery(fitting.annotate(n=Count("pk")).values("n")), 0, output_field=IntegerField())
+    """Return the number of a batch's documents that meet a condition, as a subquery.
+
+    Unlike a join with GROUP BY, it runs only for the rows of the page.
+    """
+    matching = Task.objects.filter(condition, batch_id=OuterRef("pk")).order_by().values("batch_id")
+    return Coalesce(Subquery(matching.annotate(n=Count("pk")).values("n")), 0, output_field=IntegerField())
 
 
 class DocumentBatch(models.Model):
-    """Documents that were submitted together. Their rows hold all facts about them, and the numbers are counted.
+    """Documents that were submitted together. The numbers of its documents are counted from their rows.
 
-    `status` changes in the transaction that ends the last document, or that starts the first one again.
+    `status` changes in the same transaction as the status of a document: when the last open document ends, and when the
+    first ended one is retried.
     """
 
     batch_id = models.BigAutoField(primary_key=True)
@@ -57,7 +64,7 @@ class DocumentBatch(models.Model):
     idempotency_key = models.CharField(max_length=255, default="", blank=True)
     fingerprint = models.CharField(max_length=64, default="", blank=True, help_text="SHA-256 of what was submitted")
     created_at = models.DateTimeField(default=clock.now, editable=False)
-    updated_at = models.DateTimeField(default=clock.now, editable=False)  # of creation, retry, or end
+    updated_at = models.DateTimeField(default=clock.now, editable=False)  # time of creation, retry, or end
 
     objects = DocumentBatchQuerySet.as_manager()
 
@@ -68,7 +75,7 @@ class DocumentBatch(models.Model):
         indexes = [
             models.Index(fields=["user", "-created_at", "-batch_id"], name="etl_batch_of_user"),
             models.Index(fields=["-created_at", "-batch_id"], name="etl_batch_newest"),
-            # For recovery. Ended batches, nearly all, are not in it.
+            # For recovery. It omits ended batches, which are nearly all.
             models.Index(fields=["batch_id"], name="etl_batch_running", condition=Q(status=BatchStatus.RUNNING)),
         ]
         constraints = [

@@ -1,4 +1,4 @@
-"""Tasks whose row was deleted, until all of their objects are gone."""
+"""Tasks whose row was deleted, and whose objects may still exist."""
 
 from django.db import models
 
@@ -6,7 +6,8 @@ from config.platform.db import clock
 
 
 class Deletion(models.Model):
-    """A deleted task. Its objects are deleted at once, and again by the sweep: a worker may have written meanwhile."""
+    """A deleted task. Its objects are deleted immediately, and again by the sweep, because a worker may have written
+    some in between."""
 
     task_id = models.BigIntegerField(primary_key=True)
     document_key = models.CharField(max_length=200)

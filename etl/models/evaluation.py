@@ -1,4 +1,4 @@
-"""Samples of rules, and evaluations of versions of rules on them."""
+"""Samples of rules, and evaluations of rule versions on these samples."""
 
 from typing import Any, Self
 
@@ -46,7 +46,7 @@ class EvaluationStatus(models.TextChoices):
 
 
 class Evaluation(models.Model):
-    """A run of a version of a rule on the rule's samples. `number` counts the evaluations of a rule."""
+    """A run of a version of a rule on the rule's samples. `number`: from 1 for each rule."""
 
     rule = models.ForeignKey("rules.Rule", models.CASCADE, related_name="evaluations", db_index=False)
     number = models.PositiveIntegerField()
@@ -76,7 +76,7 @@ class Evaluation(models.Model):
             ),
         ]
         indexes = [
-            # For claims and recovery. Ended evaluations, nearly all, are not in it.
+            # For claims and recovery. It omits ended evaluations, which are nearly all.
             models.Index(
                 fields=["user", "id"], name="etl_evaluation_running", condition=Q(status=EvaluationStatus.RUNNING)
             )
@@ -97,7 +97,7 @@ OPEN = [SampleStatus.WAITING, SampleStatus.RUNNING]
 
 
 class SampleRun(models.Model):
-    """One sample of an evaluation. Its end is written once, under the token of its lease.
+    """One sample of an evaluation. Its end is written once, protected by the fencing token of its lease.
 
     `fields`: `{pointer: [credit, values]}`; `misses`: the values that differ.
     """

@@ -1,4 +1,4 @@
-"""JSON fields whose numbers keep their digits."""
+"""JSON fields that keep all digits of numbers."""
 
 from typing import Any
 
@@ -11,11 +11,14 @@ from rules.models.ordered import OrderedJSON
 
 
 class ExactJSON(OrderedJSON):
-    """A column that keeps the text."""
+    """A `json` column, which keeps the JSON text as it was stored."""
 
 
 class ExactJSONB(models.JSONField):
-    """A `jsonb` column, which sorts members, and keeps digits but not their notation: 1e22 is written out."""
+    """A `jsonb` column, which sorts members.
+
+    It keeps the digits of numbers, but not their notation: 1e22 is expanded.
+    """
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         return value if value is None or hasattr(value, "resolve_expression") else Jsonb(value, dumps=exact_json.dumps)

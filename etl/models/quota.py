@@ -1,4 +1,4 @@
-"""Usage of daily quotas, open upload URLs, and limits of single users and rules."""
+"""Usage of daily quotas, open upload URLs, and limits for individual users and rules."""
 
 from django.conf import settings
 from django.db import models
@@ -36,7 +36,7 @@ class Upload(models.Model):
 
 
 class Allowance(models.Model):
-    """A user's own limits, set by staff to override the settings."""
+    """The limits of one user, set by staff to override the settings."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="+")
     daily_documents = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: ETL_DAILY_DOCUMENTS.")
@@ -58,7 +58,7 @@ class Allowance(models.Model):
 
 
 class RuleAllowance(models.Model):
-    """A rule's own budget of tokens, set by staff to override the settings."""
+    """The daily token budget of one rule, set by staff to override the settings."""
 
     rule = models.OneToOneField(Rule, models.CASCADE, primary_key=True, related_name="+")
     daily_tokens = models.PositiveBigIntegerField(help_text="Of language models, for all users together.")
@@ -71,7 +71,7 @@ class RuleAllowance(models.Model):
 
 
 class RuleTokens(models.Model):
-    """The tokens that tasks with a rule have used in a day. Written by `etl.pipeline.budgets`."""
+    """The language model tokens that a rule has used in a day. Written by `etl.pipeline.budgets`."""
 
     rule_id = models.BigIntegerField()
     day = models.DateField(help_text="In UTC, by the database's clock")

@@ -1,4 +1,4 @@
-"""History of the review of results: corrections, approvals, and their removal."""
+"""Reviews of results, and their history: corrections, approvals, and removed approvals."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from etl.models.exact_fields import ExactJSON
 
 
 class Review(NamedTuple):
-    """The review of a result. `corrections`: their number; `approved_by`: a username."""
+    """The review of a result. `corrections`: number of corrections. `approved_by`: a username."""
 
     corrections: int = 0
     approved_at: Any = None
@@ -21,7 +21,10 @@ NO_REVIEW = Review()
 
 
 class ReviewEvent(models.Model):
-    """A change by a person. A correction has one event for each changed value; `correction` numbers them together."""
+    """A change by a person.
+
+    A correction has one event for each changed value, all with the same `correction` number.
+    """
 
     class Kind(models.TextChoices):
         CORRECTED = "corrected"

@@ -1,3 +1,5 @@
+"""Document tasks."""
+
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -18,11 +20,11 @@ from etl.models.review import NO_REVIEW, Review
 
 TRIGRAM = 3
 STORED = sorted({Status.PENDING, *ENDED})
-# Conditions on the review of the current result. The first part is that of the index.
-OF_RESULT = Q(reviewed_run__isnull=False, reviewed_run=models.F("run"), status=Status.COMPLETED)
+# Conditions on the review of the current result. IS_REVIEWED includes the condition of the index `etl_task_reviewed`.
+IS_REVIEWED = Q(reviewed_run__isnull=False, reviewed_run=models.F("run"), status=Status.COMPLETED)
 REVIEWED = {
-    "approved": OF_RESULT & Q(approved_at__isnull=False),
-    "corrected": OF_RESULT & Q(corrections__gt=0),
+    "approved": IS_REVIEWED & Q(approved_at__isnull=False),
+    "corrected": IS_REVIEWED & Q(corrections__gt=0),
 }
 
 
@@ -52,31 +54,35 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.defer(*RESULTS)
 
     def with_data(self) -> Self:
-        """Annotate `data`: that of `current_result`, without its citations, which may be larger. None without one."""
+        """Annotate `data`: the data of `current_result` without its citations, which can be large.
+
+        None without data.
+        """
         return self.annotate(data=RawSQL(DATA, (), output_field=ExactJSON()))  # noqa: S611 - a constant
 
     def with_name(self, text: str) -> Self:
-        """Filter by a part of the file name, or by its beginning if the text is short."""
+        """Filter by a part of the file name or, if the text is short, by its beginning."""
         return self.filter(Task.name_matches(unicodedata.normalize("NFC", text)))
 
     def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
-        """Return the ids of the user's newest tasks with these SHA-256, if there are any."""
+        """Return the IDs of the user's newest tasks with these SHA-256 digests, by digest."""
         found = self.filter(user_id=user_id, sha256__in=set(digests) - {""}).exclude(sha256="")
         return dict(found.order_by("sha256", "-task_id").distinct("sha256").values_list("sha256", "task_id"))
 
     def newest_duplicate(self, *, user_id: int, sha256: str) -> int | None:
-        """Return the id of the user's newest task with these bytes, or None."""
+        """Return the ID of the user's newest task with the same bytes, or None."""
         if not sha256:
             return None
-        found = self.filter(user_id=user_id, sha256=sha256).exclude(sha256="").order_by("-task_id")  # as the index
+        # The exclusion matches the condition of the index `etl_task_same_bytes`.
+        found = self.filter(user_id=user_id, sha256=sha256).exclude(sha256="").order_by("-task_id")
         return found.values_list("task_id", flat=True).first()
 
     def open(self) -> Self:
-        """Return the tasks that wait or run. Redis has the exact status."""
+        """Return the waiting and running tasks. Their exact status is in Redis."""
         return self.filter(status=Status.PENDING)
 
     def reviewed(self, **conditions: bool | None) -> Self:
-        """Filter by the review of the result: `approved`, `corrected`. None leaves out a condition."""
+        """Filter by the review of the result: `approved`, `corrected`. Conditions with the value None are ignored."""
         found = self
         for name, value in conditions.items():
             if value is not None:
@@ -89,20 +95,23 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return task
 
     def accept_many(self, tasks: Iterable[Mapping[str, Any]]) -> list["Task"]:
-        """Insert new tasks. The first run of each has the number that follows from its UUID."""
+        """Insert new tasks. The number of each task's first run is derived from its UUID."""
         new: list[Any] = [Task(**fields).numbered() for fields in tasks]
-        made: list[Any] = self.bulk_create(new)
-        return made
+        created: list[Any] = self.bulk_create(new)
+        return created
 
 
 class Task(models.Model):
-    """A document and its result. The row is written at the submission, at the end, and at a retry. In between, it is
-    `pending`, and the run-state is in Redis (`etl/runstate/`).
+    """A document and its result.
+
+    The row is written when the document is submitted, when the task ends, and when it is retried. Until the end,
+    `status` is `pending`, and the exact state is the run-state in Redis (`etl/runstate/`).
     """
 
     task_id = models.BigAutoField(primary_key=True)
-    # The identity outside this database: in the run-state and, as the number of the first run, in keys of artifacts. A
-    # database that was restored to an earlier point issues its ids again. "" for rows of earlier releases.
+    # Identifies the task in the run-state and, by the number of the first run, in keys of artifacts. The ID is not
+    # enough: a database that was restored to an earlier point issues the same IDs again. "" for rows of earlier
+    # releases.
     uuid = models.CharField(max_length=36, default=new_uuid, db_default="", blank=True, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="etl_tasks", db_index=False)
     rule = models.ForeignKey("rules.Rule", models.PROTECT, related_name="tasks")
@@ -116,9 +125,9 @@ class Task(models.Model):
     kind = models.CharField(max_length=8, help_text="By its first bytes")
     size = models.BigIntegerField(help_text="Bytes")
     document_key = models.CharField(max_length=200, help_text="Of our own copy in object storage")
-    # "" until it is known: the first worker that reads a document of a presigned upload calculates it.
+    # "" while it is unknown: for a presigned upload, the first worker that reads the document calculates it.
     sha256 = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
-    # No foreign key: the earlier task may be deleted, and responses to repeated requests stay the same.
+    # No foreign key, so that responses to repeated requests stay the same after the earlier task was deleted.
     duplicate_of = models.BigIntegerField(
         null=True, blank=True, help_text="The owner's newest earlier task with the same bytes"
     )
@@ -126,11 +135,12 @@ class Task(models.Model):
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
     phase = models.CharField(max_length=12, choices=Stage, default=Stage.OCR)
     progress = models.PositiveSmallIntegerField(default=0, help_text="Percent")
-    # Results of earlier releases, and a copy for them. Others are read from `last_result`.
+    # Results of earlier releases, and a copy of new results for these releases. New results are read from
+    # `last_result`.
     result = ExactJSONB(null=True, blank=True)
     last_result = ExactJSON(null=True, blank=True, help_text="Of the last completed run, digit for digit")
     last_result_run = models.PositiveIntegerField(null=True, blank=True, help_text="The run that last_result is of")
-    # The review by people, which applies to the result of `reviewed_run` alone. A later result has none.
+    # The review by people. It applies only to the result of `reviewed_run`, not to later results.
     reviewed_run = models.PositiveIntegerField(null=True, blank=True, help_text="The run whose result was reviewed")
     corrections = models.PositiveIntegerField(default=0, db_default=0, help_text="How often it was corrected")
     corrected_result = ExactJSON(null=True, blank=True, help_text="`data` and `citations` after the last correction")
@@ -144,8 +154,8 @@ class Task(models.Model):
     # Outcomes are written only with the current generation. It grows with every retry, and when the run-state is
     # recreated.
     generation = models.BigIntegerField(default=1, db_column="fence")
-    # Parts of keys of artifacts in object storage: the current run, the run of the valid OCR result, and the run of the
-    # stored model responses.
+    # Run numbers, which are part of the keys of artifacts in object storage: the current run, the run with the valid
+    # OCR result, and the run with the stored model responses.
     run = models.PositiveIntegerField(default=1)
     ocr_run = models.PositiveIntegerField(default=1)
     journal_run = models.PositiveIntegerField(default=1)
@@ -160,7 +170,7 @@ class Task(models.Model):
     idempotency_key = models.CharField(max_length=255, default="", blank=True)
     fingerprint = models.CharField(max_length=64, default="", blank=True, help_text="SHA-256 of what was submitted")
     created_at = models.DateTimeField(default=clock.now, editable=False)
-    updated_at = models.DateTimeField(default=clock.now, editable=False)  # of creation, retry, or end
+    updated_at = models.DateTimeField(default=clock.now, editable=False)  # time of creation, retry, or end
     expires_at = models.DateTimeField(
         null=True, blank=True, help_text="When it is deleted, if the client has asked for that"
     )
@@ -169,11 +179,11 @@ class Task(models.Model):
 
     class Meta:
         db_table = "etl_task"
-        verbose_name = "document"  # as pages and the admin's menu call it
+        verbose_name = "document"  # the word on the pages and in the menu of the admin
         indexes = [
             models.Index(fields=["user", "-created_at", "-task_id"], name="etl_task_of_user"),
             models.Index(fields=["-created_at", "-task_id"], name="etl_task_newest"),
-            # For filtered lists: rare rows may be the oldest, and in no other index.
+            # For filtered lists. Without these, a filter that few old rows match would read most rows of the user.
             models.Index(fields=["user", "status", "-created_at", "-task_id"], name="etl_task_of_status"),
             models.Index(
                 fields=["status", "-created_at", "-task_id"],
@@ -181,16 +191,16 @@ class Task(models.Model):
                 condition=Q(status__in=[Status.CANCELLED, Status.FAILED]),
             ),
             models.Index(fields=["user", "rule", "-created_at", "-task_id"], name="etl_task_of_rule"),
-            # For the search for a part of a file name, as `with_name` compares it.
+            # For the search by a part of the file name, in the form that `with_name` uses.
             GinIndex(OpClass(Upper("filename"), name="gin_trgm_ops"), name="etl_task_filename"),
             # For the newest earlier task with the same bytes.
             models.Index(fields=["user", "sha256", "-task_id"], name="etl_task_same_bytes", condition=~Q(sha256="")),
-            # For the sweep, which looks for every stored document.
+            # For the sweep, which searches for the task of every stored document.
             models.Index(fields=["document_key"], name="etl_task_document_key"),
-            # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
+            # For the queue's length and for recovery. It omits ended tasks, which are nearly all.
             models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
-            # For the sweep of artifacts that a retry has superseded. It reads the tasks that completed lately, and
-            # skips each whose run is the first one of its UUID.
+            # For the sweep of superseded artifacts. It reads the recently completed tasks, and skips tasks that were
+            # not retried.
             models.Index(
                 fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)
             ),
@@ -201,7 +211,7 @@ class Task(models.Model):
             ),
             models.Index(fields=["batch", "status"], name="etl_task_of_batch", condition=Q(batch__isnull=False)),
             models.Index(fields=["expires_at"], name="etl_task_expiry", condition=Q(expires_at__isnull=False)),
-            # For turns: the next open tasks, the last rank of a user, and that of the tasks that were processed.
+            # For turns: the next open tasks, the last rank of a user, and the last rank of processed tasks.
             models.Index(fields=["rank", "task_id"], name="etl_task_turn", condition=Q(status=Status.PENDING)),
             models.Index(fields=["user", "rank"], name="etl_task_last_turn", condition=~Q(status=Status.CANCELLED)),
             models.Index(
@@ -226,19 +236,24 @@ class Task(models.Model):
         return str(self.task_id)
 
     def numbered(self) -> Self:
-        """Number the first run of a new task."""
+        """Set the run numbers and the generation of a new task. Return the task."""
         self.generation = self.run = self.ocr_run = self.journal_run = self.first_run
         return self
 
     @staticmethod
     def name_matches(text: str) -> Q:
-        """Return the condition of `with_name`. The index has groups of three characters, of which a name's beginning
-        has shorter ones too."""
+        """Return the condition of `with_name`.
+
+        The index has groups of three characters, and shorter groups only for the beginning of a name.
+        """
         return Q(**{"filename__icontains" if len(text) >= TRIGRAM else "filename__istartswith": text})
 
     @property
     def first_run(self) -> int:
-        """The number of the first run, at most 2**28; 1 for rows of earlier releases, which can run the others too."""
+        """The number of the first run, at most 2**28. It is 1 for rows of earlier releases.
+
+        Earlier releases can also run tasks whose first run has another number.
+        """
         return 1 + int(self.uuid[:7] or "0", 16)
 
     @property
@@ -247,7 +262,7 @@ class Task(models.Model):
 
     @property
     def original_result(self) -> dict[str, Any] | None:
-        """The result without corrections, digit for digit unless an earlier release wrote it."""
+        """The result without corrections. Numbers have all their digits, unless an earlier release wrote the result."""
         if self.result is None or self.last_result_run != self.run:
             return self.result  # type: ignore[no-any-return]
         return self.last_result  # type: ignore[no-any-return]
@@ -272,6 +287,6 @@ class Task(models.Model):
 
     @property
     def previous_run(self) -> int:
-        """The run of the last result if a later run has not completed: 0 if there is none."""
+        """The run of the last result while a later run has not completed, otherwise 0."""
         number = self.last_result_run or 0
         return number if self.status != Status.COMPLETED else 0

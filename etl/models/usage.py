@@ -1,4 +1,4 @@
-"""Ledger of model calls. It outlives retries, which reset the usage of a task."""
+"""Ledger of model calls. Unlike the usage of a task, it is not reset by a retry."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Protocol, Self
@@ -30,7 +30,7 @@ class Run(Protocol):
 
 class ModelUsageQuerySet(models.QuerySet["ModelUsage"]):
     def record_run(self, run: Run) -> None:
-        """Record the usage of a run of a task, once."""
+        """Record the usage of a task's run. Has no effect if the run is already recorded."""
         spent = run.metadata["postprocess"]["usage"]
         if spent.get("calls"):
             facts = {"user_id": run.user_id, "rule_id": run.rule_id, **{name: spent[name] for name in COUNTS}}
@@ -40,7 +40,7 @@ class ModelUsageQuerySet(models.QuerySet["ModelUsage"]):
         return self.filter(user=user)
 
     def between(self, first: date, last: date) -> Self:
-        """Filter by days in UTC, both included. Compares times, because the index has no days."""
+        """Filter by days in UTC, both inclusive. Compares times rather than dates, so that the index can be used."""
         begin, end = (datetime.combine(day, time(), UTC) for day in (first, last + timedelta(days=1)))
         return self.filter(created_at__gte=begin, created_at__lt=end)
 
@@ -48,7 +48,7 @@ class ModelUsageQuerySet(models.QuerySet["ModelUsage"]):
         return self.aggregate(**{name: Coalesce(Sum(name), 0) for name in COUNTS})
 
     def by_day(self) -> list[dict[str, Any]]:
-        """Return the sums of each day with calls, the newest first."""
+        """Return the sums of each day with calls, newest first."""
         days = self.annotate(date=TruncDate("created_at", tzinfo=UTC)).values("date").order_by("-date")
         sums = days.annotate(*[Sum(name) for name in COUNTS]).values_list("date", *[f"{name}__sum" for name in COUNTS])
         return [dict(zip(("date", *COUNTS), row, strict=True)) for row in sums]
@@ -59,7 +59,7 @@ class ModelUsage(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="model_usage", db_index=False)
     rule_id = models.BigIntegerField(help_text="0 for a rule that was tested before it was saved")
-    # No foreign key: the usage stays when a task is deleted.
+    # No foreign key, because the usage is kept when a task is deleted.
     task_id = models.BigIntegerField(null=True, blank=True, help_text="Empty for the test of a rule")
     run = models.PositiveIntegerField(default=0)
     calls = models.BigIntegerField()

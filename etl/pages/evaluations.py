@@ -113,7 +113,7 @@ def refusal(problem: Problem) -> dict[str, Any]:
 
 
 def placed(error: InputError) -> str:
-    place = error.pointer.removeprefix(samples.PLACE)
+    place = error.pointer.removeprefix(samples.POINTER)
     return f"{place}: {error.detail}" if place else error.detail
 
 

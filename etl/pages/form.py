@@ -39,7 +39,7 @@ class SubmitForm(forms.Form):
 
 def limits() -> dict[str, Any]:
     """Return the upload limits, shown before an upload."""
-    words = [acceptance.word(kind) for kind in engines.formats()]
+    words = [acceptance.format_name(kind) for kind in engines.formats()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
         "bytes": settings.SLUICE.etl_max_file_bytes,

@@ -107,7 +107,7 @@ def rows_of(tasks: Iterable[Task], status: str) -> list[dict[str, Any]]:
     """Return the rows of a page, without those whose status has changed since the query."""
     rows = list(tasks)
     rules = {task.pk: task.rule.name for task in rows}
-    states = [state for state in lookup.shown(rows) if status in ("", state.status)]
+    states = [state for state in lookup.states_of_rows(rows) if status in ("", state.status)]
     return [row_of(state, rules[state.task_id]) for state in states]
 
 

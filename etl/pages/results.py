@@ -161,7 +161,7 @@ def output_of(state: RunState) -> dict[str, Any]:
         run = state.previous_run
     else:
         raise NotFound
-    with acceptance.storing():
+    with acceptance.translate_storage_errors():
         stored = artifacts.find(artifacts.output_key(replace(state, run=run)))
     if stored and run == state.run and not state.review.corrections:
         return stored
@@ -211,7 +211,7 @@ class OriginalDownload(DocumentsPage):
         self.count()
         task = visible(task_id, user=self.user)
         staff.record_reading(self.user, task, "On the web page: downloaded the original document.")
-        with acceptance.storing():
+        with acceptance.translate_storage_errors():
             if storage.head(task.document_key) is None:
                 raise DocumentGone
         kind = DocumentFormat(task.kind)
@@ -230,7 +230,7 @@ class MarkdownDownload(ResultDownload):
     def content(self, state: RunState) -> HttpResponseBase:
         if not state.markdown_key:
             raise markdown.NotReady
-        return markdown.streamed(state.markdown_key, api_request(self.request))
+        return markdown.stream_artifact(state.markdown_key, api_request(self.request))
 
 
 class JsonDownload(ResultDownload):
@@ -252,4 +252,4 @@ class AnswerDownload(ResultDownload):
         key = answer.find(state)
         if not key:
             raise answer.NoAnswer
-        return markdown.streamed(key, api_request(self.request), content_type=artifacts.TEXT)
+        return markdown.stream_artifact(key, api_request(self.request), content_type=artifacts.TEXT)

@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from django.utils.safestring import SafeString
 
 from config.platform import storage
-from etl.ingest.acceptance import storing
+from etl.ingest.acceptance import translate_storage_errors
 from etl.pages.rendering import MAX_CHARACTERS, rendered
 from etl.pipeline import actions
 from etl.providers.base import PAGE_MARKER
@@ -151,7 +151,7 @@ def cut(found: list[tuple[int, int, int]]) -> Iterator[SheetSpan]:
 @contextmanager
 def fetching() -> Iterator[None]:
     """Translate storage errors into OcrResultMissing and StorageUnavailable."""
-    with storing():
+    with translate_storage_errors():
         try:
             yield
         except storage.Missing:

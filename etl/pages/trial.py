@@ -161,7 +161,7 @@ class RuleDocumentsFragment(RulesPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         newest = Task.objects.filter(user=self.user, status__in=ENDED).order_by("-created_at", "-task_id")
-        read = [state for state in lookup.shown(newest.without_results()[:NEWEST]) if state.markdown_key]
+        read = [state for state in lookup.states_of_rows(newest.without_results()[:NEWEST]) if state.markdown_key]
         return super().get_context_data(documents=read, **context)
 
 
@@ -197,7 +197,7 @@ def markdown_of(task_id: int, *, user: User) -> str:
         raise NoSuchDocument
     if not state.markdown_key:
         raise NoMarkdownYet
-    with acceptance.storing():
+    with acceptance.translate_storage_errors():
         found = storage.head(state.markdown_key)
         if found is None:
             raise actions.OcrResultMissing

@@ -84,7 +84,7 @@ def cancel(*, task: Task, is_forced: bool = False) -> None:
     if not (outcome.moved and outcome.state):
         raise NotCancellable(refusal_detail(outcome))
     log.info("task_cancelled", etl_task_id=task.pk, forced=is_forced)
-    metrics.task_moved(Status.CANCELLED)
+    metrics.count_task_status(Status.CANCELLED)
     completion.record(outcome.state)
 
 
@@ -121,7 +121,7 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
         again.save()
         batch_ends.reopen(again.batch_id)
         audit.record_change(task_id=again.pk)
-    metrics.task_moved(Status.PENDING)
+    metrics.count_task_status(Status.PENDING)
     log.info("task_retried", etl_task_id=again.pk, stage=str(from_stage), run=again.run)
     dispatch.begin(again, stage=from_stage)
     return again

@@ -71,7 +71,7 @@ def cancel_some(tasks: Sequence[Task], *, is_forced: bool) -> list[RunState]:
         outcomes = runstate.cancel_many(tasks, is_forced=is_forced)
     ended = [outcome.state for outcome in outcomes.values() if outcome.moved and outcome.state]
     for _ in ended:
-        metrics.task_moved(Status.CANCELLED)
+        metrics.count_task_status(Status.CANCELLED)
     completion.record_many(ended)
     return ended
 
@@ -98,7 +98,7 @@ def retry(batch: DocumentBatch) -> int:
         batch_ends.reopen(batch.pk)
         audit.record_change(batch_id=batch.pk)
     for _ in retried:
-        metrics.task_moved(Status.PENDING)
+        metrics.count_task_status(Status.PENDING)
     log.info("batch_retried", batch_id=batch.pk, documents=len(retried))
     dispatch.begin_many({task: Stage(task.phase) for task in retried})
     return len(retried)

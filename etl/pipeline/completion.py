@@ -74,7 +74,7 @@ def settle(outcome: TransitionResult, *, result: dict[str, Any] | None = None) -
     """
     if not (outcome.moved and outcome.state):
         raise Fenced
-    metrics.task_moved(outcome.state.status)
+    metrics.count_task_status(outcome.state.status)
     log.info("task_ended", etl_task_id=outcome.state.task_id, status=str(outcome.state.status))
     try:
         record(outcome.state, result=result)

@@ -191,14 +191,14 @@ class StageRun:
             with self.heartbeat:
                 outcome = self.fail_exhausted() if is_spent else self.attempt()
         finally:
-            metrics.stage_ended(self.state.phase, outcome, time.monotonic() - self.since)
+            metrics.count_stage_run(self.state.phase, outcome, time.monotonic() - self.since)
             tracing.annotate(outcome=outcome)
         return outcome == "done"
 
     def attempt(self) -> str:
         """Run the stage. Return the outcome, as a label of the metrics."""
         if self.state.attempts[self.state.phase] == 1 and not self.state.refused_at:
-            metrics.task_moved(self.state.status)
+            metrics.count_task_status(self.state.status)
         try:
             return self.succeed()
         except Fenced:

@@ -72,7 +72,7 @@ def remember(state: RunState, provider_task_id: str) -> None:
 
 
 def spend(state: RunState, usage: Usage) -> None:
-    metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
+    metrics.count_tokens(usage.prompt_tokens, usage.completion_tokens)
     budgets.spend(state.user_id, state.rule_id, usage)
     with suppress(runstate.Unavailable):
         runstate.note_usage(state, usage)

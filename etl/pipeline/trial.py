@@ -115,7 +115,7 @@ def place_of(user: User) -> Iterator[None]:
 
 
 def count_tokens(rule: RuleContent, user: User, usage: Usage) -> None:
-    metrics.tokens_spent(usage.prompt_tokens, usage.completion_tokens)
+    metrics.count_tokens(usage.prompt_tokens, usage.completion_tokens)
     budgets.spend(user.pk, rule.rule_id, usage)
 
 

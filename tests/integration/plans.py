@@ -1,4 +1,4 @@
-"""Execution plans of the statements of a piece of work."""
+"""Query plans of the statements of an operation."""
 
 from collections.abc import Callable, Iterator
 from re import findall, sub
@@ -16,7 +16,7 @@ Plan = dict[str, Any]
 
 
 def plans_of(work: Callable[[Any], object], before: Callable[[], Any] = lambda: None) -> list[tuple[str, Plan]]:
-    """Do the work with the value of `before`, and roll it back. Return its statements with their plans."""
+    """Call `work` with the value of `before`, and roll back. Return its statements with their plans."""
     found: list[tuple[str, Plan]] = []
 
     def look(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
@@ -35,10 +35,9 @@ def plans_of(work: Callable[[Any], object], before: Callable[[], Any] = lambda: 
 
 
 def ways_of(statement: str, values: Any) -> Iterator[Plan]:
-    """Explain a statement, and roll it back; a prepared one also with its generic plan.
+    """Explain and run a statement, and roll it back. Also yield the generic plan of a prepared statement.
 
-    Uses a cursor of psycopg, which
-        is not instrumented.
+    Uses a cursor of psycopg, which is not instrumented.
     """
     with connection.connection.cursor() as cursor:
         yield explained(cursor, statement, values)

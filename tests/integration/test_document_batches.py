@@ -846,7 +846,7 @@ def test_batches_of_other_users_are_not_found(api: APIClient, bob: User) -> None
         other.get(path), other.post(f"{path}/retry", {}), other.post(f"{path}/cancel", {}),
         other.get(f"{path}/results?format=csv"),
     ):  # fmt: skip
-        assert (response.status_code, response.json()["detail"]) == (404, "Batch not found")
+        assert (response.status_code, response.json()["detail"]) == (404, "Batch not found.")
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------

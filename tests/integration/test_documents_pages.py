@@ -517,7 +517,7 @@ def test_a_too_long_page_is_shown_completely_as_plain_text_parts(alice: User) ->
     task = scenes.make_pdf(alice)
     long = "".join(f"{number} äöü € 𝄞 " for number in range(20_000))
     scenes.finish_ocr(task, ("first", long.strip(), "last"))
-    key = lookup.known([task.pk])[task.pk].markdown_key
+    key = lookup.states_of([task.pk])[task.pk].markdown_key
     found, at = [], 0
     while True:
         stack = sheets.stack(key, at=at)

@@ -232,7 +232,7 @@ def test_a_long_poll_ends_soon_after_its_access_is_revoked(
                 connections.close_all()
 
         future = pool.submit(waiting)
-        wait_until(lambda: lookup.waiting.by_user)
+        wait_until(lambda: lookup.waiting_requests.by_user)
         revoke(alice)
         assert future.result(timeout=20).status_code == 401
 
@@ -250,7 +250,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
                 connections.close_all()
 
         future = pool.submit(waiting)
-        wait_until(lambda: lookup.waiting.by_user)
+        wait_until(lambda: lookup.waiting_requests.by_user)
         state = begin(task)
         # A request that got a place reads the task next, and may see this change already. More changes follow.
         for percent in range(1, 50):
@@ -262,7 +262,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
     assert response.json()["status"] == "mineru_parsing"
     assert response["Retry-After"]
     assert time.monotonic() - began < 5
-    assert not lookup.waiting.by_user
+    assert not lookup.waiting_requests.by_user
 
 
 def test_a_long_poll_without_a_change_times_out(api: APIClient, alice: User) -> None:
@@ -305,14 +305,14 @@ def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -
     """More may wait than the pool has connections."""
     task = make_task(alice)
     held = []
-    looks = lookup.changed
+    looks = lookup.poll_for_change
 
     def look(*arguments: Any, **named: Any) -> Any:
         held.append(connection.connection)
         return looks(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "changed", look)
+        patch.setattr(lookup, "poll_for_change", look)
         assert api.get(f"{path(task)}?wait=1").status_code == 200
     assert held == [None]
 

@@ -446,7 +446,7 @@ def doing_before(words: str, act: Callable[[], None]) -> AbstractContextManager[
 
 
 def shown(task: Task) -> tuple[str, int, bool]:
-    state = lookup.known([task.pk])[task.pk]
+    state = lookup.states_of([task.pk])[task.pk]
     return state.status, state.generation, state.result is not None
 
 

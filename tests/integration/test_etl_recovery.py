@@ -224,7 +224,7 @@ def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: Us
     valkey().delete(runstate.key_of(tasks[1].pk))
     valkey().set(runstate.key_of(tasks[1].pk), "odd")
     valkey().hset(runstate.key_of(tasks[2].pk), "ocr", "{")
-    assert [lookup.known([task.pk])[task.pk].status for task in tasks] == ["pending"] * 3
+    assert [lookup.states_of([task.pk])[task.pk].status for task in tasks] == ["pending"] * 3
     recovery.recover_all()
     expect_in_queues(3, 0)
     assert [seen(task).generation for task in tasks] == [row_of(task).generation for task in tasks] == [1, 2, 2]

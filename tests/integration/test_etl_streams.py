@@ -38,7 +38,7 @@ def watch(api: APIClient, task: Task, after: object = None) -> Any:
 
 
 def state_of(task: Task) -> runstate.RunState:
-    return lookup.known([task.pk])[task.pk]
+    return lookup.states_of([task.pk])[task.pk]
 
 
 def news_of(task: Task, after: int = 0) -> TaskUpdate:

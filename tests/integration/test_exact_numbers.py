@@ -90,7 +90,7 @@ def test_the_api_has_every_digit_with_and_without_a_run_state(task: Task, api: A
 
 
 def test_the_event_stream_has_every_digit(task: Task) -> None:
-    start = event_stream.begin(lookup.known([task.pk])[task.pk], "")
+    start = event_stream.begin(lookup.states_of([task.pk])[task.pk], "")
     assert start
     assert DATA in start.opening.decode()
 

@@ -83,7 +83,7 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"sluice_test_events_total 5.0" in exposition.exposition()
 
 
-# ---- Names ------------------------------------------------------------------------------------------------------
+# ---- Names ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "kind", "sample"),
     [
@@ -101,8 +101,8 @@ def test_every_documented_metric_exists_from_the_start(client: Client, name: str
     assert [line for line in lines if line.startswith(f"{sample} ")]
 
 
-def ours() -> dict[str, tuple[str, set[str]]]:
-    """Return type and labels of all our metrics by name, as exposed."""
+def exposed_metrics() -> dict[str, tuple[str, set[str]]]:
+    """Return the type and the labels of each exposed metric of Sluice, by name."""
     return {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,
@@ -115,16 +115,16 @@ def ours() -> dict[str, tuple[str, set[str]]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_documentation_lists_exactly_the_metrics() -> None:
-    for module in ("config.urls", "config.platform.worker_consumer"):  # like web and workers
+    for module in ("config.urls", "config.platform.worker_consumer"):  # as in web and worker processes
         importlib.import_module(module)
-    periodic.once("reap", every=1, run=lambda: None)  # a tick with a timestamp
+    periodic.once("reap", every=1, run=lambda: None)  # so that the tick's age is exposed
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
     documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
-    assert documented == ours()
+    assert documented == exposed_metrics()
 
 
-# ---- From the database ------------------------------------------------------------------------------------------
+# ---- Gauges from the database ---------------------------------------------------------------------------------------
 def gauge(name: str, **labels: str) -> float:
     """Return the current value of an exposed gauge."""
     text = prometheus_client.generate_latest(exposition.at_scrape).decode()
@@ -149,7 +149,7 @@ def claim() -> leases.Claim:
 
 
 def test_it_reports_queue_depth_and_age(dataset: Dataset, alice: User, slots: int) -> None:
-    """A27: queue depth, oldest pending age, live slots."""
+    """A27: queue depth, age of the oldest pending chunk, and slots in use."""
     make_job(dataset, alice, 5)
     Job.objects.update(created_at=Now() - timedelta(seconds=100))
     make_job(dataset, alice, 3)
@@ -175,7 +175,7 @@ def test_it_reports_the_depth_and_age_of_document_queues(alice: User, settings: 
 
 
 def test_runs_of_recovery_and_of_the_sweep_are_counted(db: None) -> None:
-    """C6: with any number of beats, a run is counted once."""
+    """C6: a run is counted once, also if several schedulers (Celery beats) start it."""
 
     def ticks(tick: str) -> float:
         value: float = etl_metrics.TICKS.labels(tick)._value.get()
@@ -223,7 +223,7 @@ def test_it_reports_objects_of_expired_receipts(dataset: Dataset, alice: User) -
 
 
 def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> None:
-    """A27: a scrape costs the same for tables of any size."""
+    """A27: the cost of a scrape does not depend on the size of the table."""
     make_job(dataset, alice, 1000)
     claimed = [claim() for _ in range(8)]
     outcomes.finish([(one, result_of(one)) for one in claimed[:6]])
@@ -241,8 +241,8 @@ def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> N
 
 
 @contextmanager
-def a_port(*, listening: bool) -> Iterator[int]:
-    """Yield a port that refuses connections, or whose server never responds."""
+def unresponsive_port(*, listening: bool) -> Iterator[int]:
+    """Yield a port that refuses connections or, with `listening`, accepts them and never responds."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listening:
@@ -255,8 +255,8 @@ def a_port(*, listening: bool) -> Iterator[int]:
 def test_counters_are_available_without_the_database(
     client: Client, settings: LazySettings, *, listening: bool
 ) -> None:
-    """A27: soon enough for a scraper."""
-    with a_port(listening=listening) as port:
+    """A27: within the timeout of a scraper."""
+    with unresponsive_port(listening=listening) as port:
         url = SecretStr(f"postgresql://127.0.0.1:{port}/x")
         settings.SLUICE = settings.SLUICE.model_copy(update={"database_url": url})
 

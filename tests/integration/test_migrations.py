@@ -1,4 +1,4 @@
-"""Migrations on separate databases: each is repeated after an interruption at every point."""
+"""Migrations on separate databases. Each migration is interrupted at every statement and repeated."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,7 +18,7 @@ APPS = ("etl", "exports", "platform", "rules")
 GRAPH = MigrationLoader(None).graph
 OURS = sorted(key for key in GRAPH.nodes if key[0] in APPS)
 Node = tuple[str, str]
-# All migrations, each after its dependencies.
+# All migrations in the order of their dependencies.
 ORDER: list[Node] = list(dict.fromkeys(key for leaf in GRAPH.leaf_nodes() for key in GRAPH.forwards_plan(leaf)))
 
 SCHEMA = """
@@ -35,7 +35,7 @@ UNION ALL SELECT format('%s.%s', app, name) FROM django_migrations
 
 
 class Killed(BaseException):
-    """The process ended."""
+    """Simulated death of the process."""
 
 
 class Databases:
@@ -74,10 +74,9 @@ class Databases:
     def migrate(
         self, name: str, target: Node, state: ProjectState | None = None, wrap: Callable[..., Any] | None = None
     ) -> ProjectState:
-        """Migrate up to a node, and return the state after it.
+        """Migrate up to a node, and return the project state after it.
 
-        With the state before it, which Django builds slowly,
-                only this node runs.
+        `state`: the project state before the node, which Django builds slowly. With it, only this node runs.
         """
         with self.open(name) as wrapper:
             executor = MigrationExecutor(wrapper)
@@ -96,15 +95,15 @@ class Databases:
 @pytest.fixture
 def databases(django_db_setup: None, django_db_blocker: Any) -> Iterator[Databases]:
     with django_db_blocker.unblock():
-        made = Databases()
-        yield made
-        for name in made.names:
-            made.drop(name)
-        made.server.close()
+        created = Databases()
+        yield created
+        for name in created.names:
+            created.drop(name)
+        created.server.close()
 
 
 def counting(numbers: Iterator[int]) -> Callable[..., Any]:
-    """Return a wrapper that numbers the statements."""
+    """Return a wrapper that counts the statements."""
 
     def execute(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         next(numbers)
@@ -132,9 +131,9 @@ def test_every_migration_is_repeatable() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Databases) -> None:
-    """From the last statement backward, until an interruption leaves no change: all earlier statements are in the same
-    transaction.
+def test_a_migration_interrupted_at_any_statement_can_be_repeated(databases: Databases) -> None:
+    """Interrupt each migration at its last statement, then at the one before, and so on. Stop when an interruption
+    leaves no change, because all earlier statements are in the same transaction.
     """
     before, state = databases.make(), ProjectState()
     for node in ORDER:
@@ -150,7 +149,7 @@ def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Datab
                 databases.migrate(name, node, state, kill_at(number))
             left = databases.schema(name)
             databases.migrate(name, node, state)
-            assert databases.schema(name) == schemas[1], f"{node} after an end at statement {number}: {left}"
+            assert databases.schema(name) == schemas[1], f"{node}, interrupted at statement {number}: {left}"
             databases.drop(name)
             if left == schemas[0]:
                 break
@@ -160,8 +159,8 @@ def test_a_migration_that_ends_at_any_statement_can_be_repeated(databases: Datab
 
 @pytest.mark.slow
 def test_an_index_is_built_again_after_a_lock_timeout(databases: Databases) -> None:
-    """With the timeout that docs/upgrade.md sets, a dump that is running while the index is built leaves the index
-    invalid.
+    """With the lock timeout of docs/upgrade.md, a dump that runs while the index is built makes the build fail and
+    leave an invalid index.
     """
     name, node = databases.make(), ("exports", "0004_reusable_of_job")
     databases.migrate(name, ("exports", "0003_events_quotas_webhooks"))
@@ -169,17 +168,17 @@ def test_an_index_is_built_again_after_a_lock_timeout(databases: Databases) -> N
         dump.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         dump.execute("SELECT FROM exports_chunk")
         with pytest.raises(OperationalError, match="lock timeout"):
-            databases.migrate(name, node, wrap=impatient)
-    assert len(invalid(databases.schema(name))) == 1
+            databases.migrate(name, node, wrap=with_lock_timeout)
+    assert len(invalid_indexes(databases.schema(name))) == 1
     databases.migrate(name, node)
-    assert invalid(databases.schema(name)) == []
+    assert invalid_indexes(databases.schema(name)) == []
 
 
-def invalid(schema: list[str]) -> list[str]:
+def invalid_indexes(schema: list[str]) -> list[str]:
     return [text for text in schema if text.endswith("valid: f")]
 
 
-def impatient(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+def with_lock_timeout(run: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
     if str(sql).startswith("CREATE INDEX CONCURRENTLY"):
         run("SET lock_timeout = '200ms'", None, False, context)
     return run(sql, params, many, context)

@@ -1,4 +1,4 @@
-"""MinerU over HTTP (B14): three protocols, against scripted servers with the shapes of the real ones."""
+"""The provider MinerU over HTTP (B14), with fake servers of its three protocols that respond like the real ones."""
 
 import resource
 import struct
@@ -42,14 +42,15 @@ from tests.integration.receiver import Reply, answer, trickle
 from tests.waiting import expect_within, wait_until
 
 SERVERS: dict[str, type[Scripted]] = {"v3": V3Server, "v4": V4Server, "cloud-v4": CloudServer}
-LOOK = {"v3": r"/tasks/[\w-]+$", "v4": r"/v1/tasks/\w+$", "cloud-v4": r"/extract/task/[\w-]+$"}
+# Patterns of the paths of each protocol.
+POLL = {"v3": r"/tasks/[\w-]+$", "v4": r"/v1/tasks/\w+$", "cloud-v4": r"/extract/task/[\w-]+$"}
 SUBMIT = {"v3": "/tasks$", "v4": "/v1/tasks$", "cloud-v4": "/extract/task$"}
 RESULT = {"v3": "/result$", "v4": "/result$", "cloud-v4": "/results/"}
 PRESIGNED = "https://storage.example/document?signature=1"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(jobs, "MAX_PAUSE", 0.05)
 
@@ -89,8 +90,8 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(protocol: str, start: Any) -> Scripted:
-    made: Scripted = start(protocol)
-    return made
+    started: Scripted = start(protocol)
+    return started
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def text_of(result: OCRResult, number: int) -> str:
 
 # ---- Converting -----------------------------------------------------------------------------------------------------
 def test_converts_a_document_into_markdown_with_pages(protocol: str, server: Scripted, document: Document) -> None:
-    """B13, B14: exact offsets, page markers, and the metadata of every provider."""
+    """B13, B14: with exact offsets, page markers, and the metadata that every provider returns."""
     result = convert(document)
     assert [text_of(result, number) for number in (1, 2)] == ["Invoice 17\n\nÜnïted Apples", "Total: 12.50"]
     assert result.markdown.startswith("<!-- page: 1 -->\n\nInvoice 17")
@@ -140,7 +141,7 @@ def test_converts_a_document_into_markdown_with_pages(protocol: str, server: Scr
 
 @pytest.mark.parametrize("protocol", ["v3", "v4"])
 def test_sends_the_bytes_to_a_self_hosted_server_under_our_own_name(server: Scripted, document: Document) -> None:
-    """B14: never the client's file name."""
+    """B14: the client's file name is never sent."""
     convert(document)
     (job,) = server.jobs.values()
     assert (job.name, job.document) == ("17.html", document.path.read_bytes())
@@ -171,21 +172,21 @@ def test_requests_the_best_offered_tier(start: Any, document: Document, offered:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "tier", "where"),
+    ("protocol", "tier", "expected"),
     [("v4", "basic", "basic"), ("v3", "basic", "pipeline"), ("v3", "vlm-engine", "vlm-engine"), ("v3", "", None)],
 )
 def test_requests_the_configured_tier(
-    protocol: str, start: Any, document: Document, tier: str, where: str | None
+    protocol: str, start: Any, document: Document, tier: str, expected: str | None
 ) -> None:
     server = start(protocol, etl_mineru_tier=tier)
     convert(document)
     (call,) = server.asked("POST", SUBMIT[protocol])
     sent = call.query["tier"][0] if protocol == "v4" else call.form.get("backend", (None, b""))[1].decode()
-    assert (sent or None) == where
+    assert (sent or None) == expected
 
 
 def test_detects_the_protocol_once(server: Scripted, document: Document) -> None:
-    """B13: and cached."""
+    """B13: the protocol is cached."""
     provider = MinerUProvider()
     for _ in range(2):
         provider.convert(document, context=StageContext(seconds=20))
@@ -226,7 +227,7 @@ def test_reports_a_server_that_is_not_mineru(start: Any, document: Document) -> 
 
 
 def test_accepts_the_kinds_of_the_protocol(settings: Any) -> None:
-    """B1, B22: submissions check it without network access."""
+    """B1, B22: without network access, so that submissions can check the format."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_url": "http://127.0.0.1:9"})
     assert {DocumentFormat.PDF, DocumentFormat.DOC, DocumentFormat.HTML, DocumentFormat.EPUB} < MinerUProvider().formats
     assert DocumentFormat.TEXT not in MinerUProvider().formats
@@ -237,7 +238,7 @@ def test_accepts_the_kinds_of_the_protocol(settings: Any) -> None:
 
 # ---- Resuming jobs --------------------------------------------------------------------------------------------------
 def test_resumes_a_job_instead_of_submitting_another(server: Scripted, protocol: str, document: Document) -> None:
-    """B2: it is not billed twice."""
+    """B2: so that the job is not billed twice."""
     remembered: list[str] = []
     server.polls = 10**6
     with pytest.raises(errors.Fenced):
@@ -271,7 +272,7 @@ def test_does_not_cancel_a_job_after_losing_the_lease(start: Any, document: Docu
 
 
 def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
-    """A restarted server has no jobs, which is not a failure of the document."""
+    """A restarted server has no jobs. The document has not failed because of that."""
     remembered: list[str] = []
     result = convert(
         document, StageContext(seconds=20, provider_task_id="job_of_long_ago", on_provider_task=remembered.append)
@@ -313,7 +314,7 @@ def test_resubmits_a_job_that_failed_in_an_earlier_run(server: Scripted, documen
 
 @pytest.mark.parametrize("status", [403, 404, 410])
 def test_resubmits_a_job_whose_result_is_missing(start: Any, document: Document, status: int) -> None:
-    """Links of the hosted service expire. Each attempt may submit once more."""
+    """Result links of the hosted service expire. The next attempt submits the document again."""
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(status), once=False)
     remembered: list[str] = []
@@ -327,15 +328,15 @@ def test_resubmits_a_job_whose_result_is_missing(start: Any, document: Document,
 
 # ---- Deadlines ------------------------------------------------------------------------------------------------------
 def test_cancels_the_job_at_the_deadline(start: Any, document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B9: the time limit of the stage applies to the job, and other jobs need the server."""
+    """B9: the time limit of the stage also applies to the job, so that the server is free for other jobs."""
     monkeypatch.setattr(jobs, "CANCEL_SECONDS", 30)
     server = start("v4")
     server.polls = 10**6
 
-    def be_over_soon(_job: str) -> None:
+    def expire_soon(_job: str) -> None:
         context.seconds = time.monotonic() - context.started_at + 0.3
 
-    context = StageContext(seconds=60, on_provider_task=be_over_soon)
+    context = StageContext(seconds=60, on_provider_task=expire_soon)
     with pytest.raises(errors.OutOfTime):
         convert(document, context)
     (job,) = server.jobs.values()
@@ -349,33 +350,36 @@ def test_ends_at_the_deadline_without_cancellation(server: Scripted, document: D
         convert(document, StageContext(seconds=0.3))
 
 
-@pytest.mark.parametrize("where", [SUBMIT, LOOK, RESULT], ids=["submit", "look", "result"])
+@pytest.mark.parametrize("paths", [SUBMIT, POLL, RESULT], ids=["submit", "poll", "result"])
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
 @pytest.mark.slow
 def test_a_trickling_server_is_cut_off_at_the_deadline(
-    server: Scripted, protocol: str, document: Document, where: dict[str, str], head: bytes
+    server: Scripted, protocol: str, document: Document, paths: dict[str, str], head: bytes
 ) -> None:
-    """B14: with one byte every few milliseconds, no single read times out."""
+    """B14: a server that sends one byte every few milliseconds never exceeds the timeout of a single read."""
     over = threading.Event()
-    server.on("POST" if where is SUBMIT else "GET", where[protocol], trickle(over, head=head), once=False)
+    server.on("POST" if paths is SUBMIT else "GET", paths[protocol], trickle(over, head=head), once=False)
 
-    def try_it() -> None:
+    def convert_until_deadline() -> None:
         with pytest.raises(errors.OutOfTime):
             convert(document, StageContext(seconds=0.3))
 
-    expect_within(0.3 + jobs.CANCEL_SECONDS + 1, try_it)
+    expect_within(0.3 + jobs.CANCEL_SECONDS + 1, convert_until_deadline)
     over.set()
 
 
-@pytest.mark.parametrize("where", [SUBMIT, LOOK], ids=["submit", "look"])
+@pytest.mark.parametrize("paths", [SUBMIT, POLL], ids=["submit", "poll"])
 def test_treats_a_silent_server_as_unreachable(
-    server: Scripted, protocol: str, document: Document, where: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    server: Scripted, protocol: str, document: Document, paths: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B14: a call has its own timeout, shorter than that of the stage. Failed polls are tolerated for a while."""
+    """B14: the timeout of a call is shorter than the time limit of the stage.
+
+    Failed polls are tolerated for a while.
+    """
     monkeypatch.setattr(client, "STALL_SECONDS", 0.1)
     monkeypatch.setattr(jobs, "POLL_FAILURE_SECONDS", 0.3)
     over = threading.Event()
-    server.on("POST" if where is SUBMIT else "GET", where[protocol], silent(over), once=False)
+    server.on("POST" if paths is SUBMIT else "GET", paths[protocol], silent(over), once=False)
     error = failure(document)
     over.set()
     assert (error.code, error.transient) == ("provider_unavailable", True)
@@ -415,7 +419,7 @@ def test_treats_a_refused_connection_as_unreachable(configure: Any, protocol: st
 def test_maps_refusals_to_errors(
     server: Scripted, protocol: str, document: Document, *, reply: Reply, code: str, transient: bool
 ) -> None:
-    """B14: retryable or not."""
+    """B14: and states whether another attempt can succeed."""
     server.on("POST", SUBMIT[protocol], reply)
     error = failure(document)
     assert (error.code, error.transient) == (code, transient)
@@ -435,14 +439,14 @@ def hang_up(to: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("reply", [answer(429, Retry_After="0"), answer(503), answer(500, b"x"), hang_up])
 def test_tolerates_failed_polls(server: Scripted, protocol: str, document: Document, reply: Reply) -> None:
-    """A failed poll is not a failed attempt."""
+    """A failed poll does not end the attempt."""
     for _ in range(3):
-        server.on("GET", LOOK[protocol], reply)
+        server.on("GET", POLL[protocol], reply)
     assert len(convert(document).pages) == 2
 
 
 def test_releases_its_worker_during_a_long_retry_after(server: Scripted, protocol: str, document: Document) -> None:
-    server.on("GET", LOOK[protocol], answer(429, Retry_After="120"))
+    server.on("GET", POLL[protocol], answer(429, Retry_After="120"))
     remembered: list[str] = []
     error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert error.retry_after == 120
@@ -461,7 +465,8 @@ def test_releases_its_worker_during_a_long_retry_after(server: Scripted, protoco
 def test_maps_failed_jobs_to_errors(
     server: Scripted, document: Document, message: str, kind: type[errors.EtlError]
 ) -> None:
-    """B14: 4.0 reports all of these as `parse_failed`; the others send only the message. All are from real servers."""
+    """B14: version 4.0 reports all of these as `parse_failed`, and other servers send only the message. All messages
+    are from real servers."""
     server.fails = {"type": "engine_error", "code": "parse_failed", "message": message, "param": None}
     error = failure(document)
     assert type(error) is kind
@@ -519,7 +524,7 @@ def test_maps_refused_submissions_of_version_4_to_errors(
 def test_maps_codes_of_the_hosted_service_to_errors(
     start: Any, document: Document, code: int, kind: type[errors.EtlError]
 ) -> None:
-    """B14: the same as an immediate response and as the end of a job."""
+    """B14: the code can be in an immediate response or in the status of a failed job."""
     server = start("cloud-v4")
     server.on("POST", SUBMIT["cloud-v4"], reply_json(200, envelope(None, code=code, msg="?")))
     assert type(failure(document)) is kind
@@ -536,13 +541,13 @@ def test_accepts_the_other_response_shape_of_the_hosted_gateway(start: Any, docu
     assert (type(error), error.transient) == (errors.ProviderForbidden, False)
 
 
-@pytest.mark.parametrize("where", [LOOK, RESULT], ids=["look", "result"])
+@pytest.mark.parametrize("paths", [POLL, RESULT], ids=["poll", "result"])
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"[]", b'{"status": "thinking"}', b"PK\x03\x04 and no more"])
 def test_treats_malformed_responses_as_invalid(
-    server: Scripted, protocol: str, document: Document, where: dict[str, str], body: bytes
+    server: Scripted, protocol: str, document: Document, paths: dict[str, str], body: bytes
 ) -> None:
-    """B14, B18: they are retried with the same job."""
-    server.on("GET", where[protocol], answer(200, body))
+    """B14, B18: the next attempt continues with the same job."""
+    server.on("GET", paths[protocol], answer(200, body))
     remembered: list[str] = []
     error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert (error.code, error.transient) == ("ocr_failed", True)
@@ -567,7 +572,7 @@ def test_sends_a_configured_key_to_self_hosted_servers(protocol: str, start: Any
 
 
 def test_refuses_results_on_other_hosts(start: Any, document: Document) -> None:
-    """B14: neither by its URL nor by a redirect. HTTPS and the list of hosts are required."""
+    """B14: neither by the URL of the result nor by a redirect."""
     with serving(V3Server()) as stranger:
         server = start("cloud-v4", etl_mineru_result_hosts=["127.0.0.1"])
         server.zip_url = f"{stranger.base}/steal.zip"
@@ -609,7 +614,7 @@ GOOD: dict[str, str | bytes] = {"full.md": "text", "a_content_list.json": b"[]"}
 
 @pytest.mark.parametrize("name", ["../evil.md", "/etc/evil", "a/../../evil", "..\\evil", "C:/evil", "a\\b", "x/.."])
 def test_refuses_archives_with_path_traversal(server: Scripted, document: Document, name: str) -> None:
-    """B14: permanently, and nothing is written to the disk."""
+    """B14: the error is permanent, and nothing is written to the disk."""
     server.result = pack({**GOOD, name: "x"})
     error = failure(document)
     assert (type(error), error.code, error.transient) == (client.UnsafeResult, "ocr_failed", False)
@@ -651,16 +656,16 @@ def bomb(member: str, *, claimed: int) -> bytes:
 
 @pytest.mark.parametrize("claimed", [GIGABYTES, 20_000_000, 1_000], ids=["true", "less", "small"])
 def test_refuses_decompression_bombs(start: Any, document: Document, claimed: int) -> None:
-    """B14: memory is bounded for any declared size."""
+    """B14: memory use is bounded regardless of the declared size."""
     server = start("cloud-v4")
     server.result = bomb("full.md", claimed=claimed)
-    before = peak()
+    before = peak_memory()
     error = failure(document)
-    assert peak() - before < 200 * 1024**2
+    assert peak_memory() - before < 200 * 1024**2
     assert (error.code, isinstance(error, client.UnsafeResult | client.InvalidOcrResponse)) == ("ocr_failed", True)
 
 
-def peak() -> int:
+def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -690,7 +695,7 @@ def endless(to: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("kind", [DocumentFormat.DOCX, DocumentFormat.EPUB, DocumentFormat.ODS])
 def test_refuses_documents_that_unpack_to_more_than_allowed(start: Any, tmp_path: Path, kind: DocumentFormat) -> None:
-    """B12: for any declared size."""
+    """B12: regardless of the declared size."""
     server = start("v4", etl_max_file_bytes=10**7)
     document = document_of(tmp_path, kind, bomb("word/document.xml", claimed=GIGABYTES))
     assert failure(document).code == "file_too_large"
@@ -726,7 +731,7 @@ def png(side: int) -> bytes:
 def test_refuses_documents_beyond_the_limits(
     start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes, code: str
 ) -> None:
-    """B12: they are checked in a separate process before anything is sent."""
+    """B12: a separate process checks them before anything is sent."""
     server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
     error = failure(document_of(tmp_path, kind, content))
     assert (error.code, error.transient) == (code, False)
@@ -742,7 +747,7 @@ def test_accepts_documents_at_the_limits(start: Any, tmp_path: Path, kind: Docum
 
 @pytest.mark.slow
 def test_warns_of_missing_pages_of_a_pdf(start: Any, tmp_path: Path) -> None:
-    """B18: the number of pages is counted locally."""
+    """B18: the pages are counted locally and compared with the result."""
     start("v3")
     context = StageContext(seconds=20)
     result = convert(document_of(tmp_path, DocumentFormat.PDF, pdf(pages=4)), context)
@@ -766,7 +771,7 @@ def test_sends_valid_archives_unchanged(start: Any, tmp_path: Path) -> None:
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
 def test_warns_of_omitted_pages(start: Any, document: Document) -> None:
-    """B18: always with a warning. A blank page is no failure."""
+    """B18: but not of blank pages."""
     server = start("v4")
     whole = structured([["one"], [], ["three"], ["four"]])
     del whole["pages"][2]
@@ -780,7 +785,7 @@ def test_warns_of_omitted_pages(start: Any, document: Document) -> None:
 
 def test_warns_of_a_partial_result(start: Any, document: Document) -> None:
     """B18."""
-    start("v4").on("GET", LOOK["v4"], partial)
+    start("v4").on("GET", POLL["v4"], partial)
     context = StageContext(seconds=20)
     convert(document, context)
     assert [warning.code for warning in context.warnings] == ["page_failed"]
@@ -802,7 +807,7 @@ def test_has_one_page_without_page_information(server: Scripted, document: Docum
 
 
 def test_keeps_text_with_inconsistent_page_numbers(start: Any, document: Document) -> None:
-    """B18: if the pieces do not contain the whole text, the whole text is used."""
+    """B18: if the text of the pages is incomplete, the whole text is used, with a warning."""
     server = start("cloud-v4")
     whole = "A sentence. " * 50 + "Another one, which no piece has."
     items = listed([["A sentence. " * 50]])
@@ -813,8 +818,8 @@ def test_keeps_text_with_inconsistent_page_numbers(start: Any, document: Documen
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "![](images/a.jpg)", "![](data:image/png;base64,AAAA)"])
-def test_an_empty_result_has_no_text(server: Scripted, document: Document, text: str) -> None:
-    """B18: a document with only pictures is not a success."""
+def test_fails_for_a_result_without_text(server: Scripted, document: Document, text: str) -> None:
+    """B18: a document with only pictures fails."""
     server.pages = [[text], []]
     error = failure(document)
     assert (error.code, error.transient) == ("empty_document", False)
@@ -876,7 +881,7 @@ def test_treats_json_without_a_result_as_invalid(start: Any, document: Document,
     assert type(failure(document)) is client.InvalidOcrResponse
 
 
-def test_has_no_more_pages_than_allowed(server: Scripted, configure: Any, document: Document) -> None:
-    """B12: only the server can count the pages of an Office file."""
+def test_refuses_results_with_too_many_pages(server: Scripted, configure: Any, document: Document) -> None:
+    """B12: the limit is checked in the result, because only the server can count the pages of an Office file."""
     configure(server, etl_max_pages=1)
     assert failure(document).code == "too_many_pages"

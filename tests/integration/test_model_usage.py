@@ -1,4 +1,4 @@
-"""Every paid call is counted and shown by user, compared with the model server's own count (B17)."""
+"""Counts of paid model calls by user, compared with the counts of the model server (B17)."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +45,7 @@ def task(alice: User, models: ModelServer) -> Task:
 
 
 def counted_by(models: ModelServer) -> dict[str, int]:
-    """Return the tokens that the server counted for its requests, each of which had a response."""
+    """Return the usage that the model server has counted for its requests. Each of them had a response."""
     calls = len(models.requests)
     return {"calls": calls, "prompt_tokens": PROMPT * calls, "completion_tokens": COMPLETION * calls}
 

@@ -1,4 +1,4 @@
-"""Office documents, web pages, books, mails, and tables in the local provider's sandbox (B12, B28)."""
+"""Office documents, web pages, books, emails, and tables in the local provider's sandbox (B12, B28)."""
 
 import io
 import re
@@ -84,7 +84,7 @@ def test_headings_tables_and_lists_keep_their_structure(provider: LocalProvider,
     assert "PO-7788" in text
 
 
-def test_word_pages_are_those_that_word_recorded(provider: LocalProvider) -> None:
+def test_pages_of_word_documents_follow_the_recorded_page_breaks(provider: LocalProvider) -> None:
     pages, warnings = read(provider, "contract.docx")
     assert len(pages) == 3
     assert pages[0].startswith("Example Trading Ltd, 12 Sample Street\n\n# Contract\n\n## Parties")
@@ -95,7 +95,7 @@ def test_word_pages_are_those_that_word_recorded(provider: LocalProvider) -> Non
     assert warnings == [("hidden_text", 2)]
 
 
-def test_a_sheet_is_a_page_with_displayed_values_and_names_what_is_hidden(provider: LocalProvider) -> None:
+def test_a_sheet_is_a_page_with_displayed_values_and_a_note_about_hidden_cells(provider: LocalProvider) -> None:
     pages, warnings = read(provider, "ledger.xlsx")
     assert pages[0].startswith("## Ledger\n\nHidden rows: 3. Hidden columns: D.\n\n| Date | Account | Amount |")
     assert "| 29.02.2024 | Sales | 1,234.50 € | 19.0% | 9:05 AM |" in pages[0]
@@ -210,7 +210,7 @@ def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(provider:
 
 
 def mail_of(kind: str, *parts: str) -> str:
-    """Return a part with these parts."""
+    """Return a multipart entity with these parts."""
     boundary = f"b{hash((kind, parts))}"
     body = "".join(f"--{boundary}\n{part}\n" for part in parts)
     return f"Content-Type: multipart/{kind}; boundary={boundary}\n\n{body}--{boundary}--\n"
@@ -265,7 +265,7 @@ MAILS = {
 def test_all_displayed_texts_of_a_mail_are_read(
     provider: LocalProvider, made: Maker, mail: str, expected: list[str]
 ) -> None:
-    """Before, one text was read and the others were lost or attachments (RFC 2046, RFC 2183)."""
+    """Before, only one text was read. The others were lost, or treated as attachments (RFC 2046, RFC 2183)."""
     content = f"From: a@example.com\nMIME-Version: 1.0\n{mail}".encode()
     result, warnings = convert(provider, made(content, DocumentFormat.EML))
     assert result.markdown.strip().split("\n\n")[2:] == expected
@@ -282,7 +282,7 @@ def test_delimited_text_is_a_table(provider: LocalProvider, made: Maker) -> None
 
 
 def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, made: Maker) -> None:
-    """The first byte of every Telugu character is that of a form feed."""
+    """In UTF-16, each Telugu character contains the byte 0x0C, which is a form feed in ASCII."""
     pages = ["ఇన్వాయిస్ సంఖ్య " * 100, "మొత్తం"]
     result, _ = convert(provider, made("\f".join(pages).encode("utf-16"), DocumentFormat.TEXT))
     assert [result.markdown[page.start : page.end].strip() for page in result.pages] == [page.strip() for page in pages]
@@ -313,7 +313,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("content", "kind"), RUNS, ids=[f"{kind} {at}" for at, (_, kind) in enumerate(RUNS)])
-def test_words_in_which_the_formatting_changes_stay_whole(
+def test_words_with_mixed_formatting_are_not_split(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat
 ) -> None:
     assert "INV-2024-17" in convert(provider, made(content, kind))[0].markdown
@@ -350,7 +350,7 @@ def test_a_large_picture_has_a_warning_and_a_logo_has_none(provider: LocalProvid
         assert convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))[1] == expected
 
 
-def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider, made: Maker) -> None:
+def test_a_table_across_pages_has_its_header_on_each_page(provider: LocalProvider, made: Maker) -> None:
     table = b"<w:tbl>" + hostile_office.row(b"Item", b"Price") + hostile_office.row(b"Bolt", b"12.00")
     table += hostile_office.row(b"Nut", b"13.00", before=b"<w:lastRenderedPageBreak/>") + b"</w:tbl>"
     result, _ = convert(provider, made(hostile_office.docx(table), DocumentFormat.DOCX))
@@ -360,7 +360,7 @@ def test_a_table_that_goes_on_has_its_head_on_each_page(provider: LocalProvider,
 
 
 @pytest.mark.parametrize("order", ["thead tbody tfoot", "thead tfoot tbody", "tfoot thead tbody tfoot"])
-def test_the_foot_of_a_table_is_its_end(provider: LocalProvider, made: Maker, order: str) -> None:
+def test_the_footer_of_a_table_becomes_its_last_row(provider: LocalProvider, made: Maker, order: str) -> None:
     """Before, all rows of `<tfoot>` were lost, such as the total of an invoice."""
     rows = {"thead": "<tr><th>Item<th>EUR", "tbody": "<tr><td>Lamp<td>10.00", "tfoot": "<tr><td>Total<td>11.90"}
     table = f"<table>{''.join(f'<{part}>{rows[part]}</{part}>' for part in order.split())}</table>"
@@ -427,8 +427,10 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize(("body", "expected"), WRAPPED.values(), ids=WRAPPED)
-def test_wrapped_text_of_word_is_read(provider: LocalProvider, made: Maker, body: str, expected: str) -> None:
-    """Before, docling omitted it without a warning."""
+def test_text_in_nested_elements_of_word_is_read(
+    provider: LocalProvider, made: Maker, body: str, expected: str
+) -> None:
+    """Before, docling omitted this text without a warning."""
     content = hostile_office.docx(body.encode())
     assert convert(provider, made(content, DocumentFormat.DOCX))[0].markdown == f"<!-- page: 1 -->\n\n{expected}\n\n"
 
@@ -479,7 +481,7 @@ STRUCK = {
 def test_struck_text_is_marked_and_not_cited_as_certain(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, expected: str
 ) -> None:
-    """Before, it was like other text."""
+    """Before, struck text could not be distinguished from other text."""
     markdown = convert(provider, made(content, kind))[0].markdown
     assert markdown.removeprefix("<!-- page: 1 -->").strip() == expected
     found = citations({"was": Decimal("77.00"), "now": Decimal("80.00")}, pages=[expected])
@@ -488,7 +490,7 @@ def test_struck_text_is_marked_and_not_cited_as_certain(
 
 
 def test_numbered_paragraphs_and_ruby_text_of_opendocument_are_read(provider: LocalProvider, made: Maker) -> None:
-    """Before, the paragraphs were lost, and readings were joined to their words."""
+    """Before, the paragraphs were lost, and ruby text was joined to its base text."""
     body = (
         "<text:numbered-paragraph><text:number>1.</text:number><text:p>Clause 4.17</text:p></text:numbered-paragraph>"
         "<text:numbered-paragraph><text:h text:outline-level='1'>Price</text:h></text:numbered-paragraph>"
@@ -525,8 +527,8 @@ def test_items_of_html_lists_have_their_numbers(provider: LocalProvider, made: M
 
 
 @pytest.mark.parametrize("line", ["sep=;\r\n", "\ufeffsep=;\n", '"SEP=;"\n'])
-def test_the_delimiter_that_a_table_names_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
-    """Excel reads and writes this line. Before, it was the head of the table."""
+def test_the_declared_delimiter_of_a_table_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
+    """Excel reads and writes this line. Before, it became the header of the table."""
     text = f"{line}a,b;1,50\nc,d;2,50\n"
     result, _ = convert(provider, made(text.encode(), DocumentFormat.CSV))
     assert "-->\n\n| a,b | 1,50 |\n| --- | --- |\n| c,d | 2,50 |\n" in result.markdown
@@ -604,8 +606,8 @@ CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:
 def test_nested_content_is_read_once(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
 ) -> None:
-    """B12: before, each level was read twice as often as the one above it, so 469 bytes took the whole time of all
-    attempts.
+    """B12: before, each level was read twice as often as the level above it, so 469 bytes exceeded the time limit of
+    every attempt.
     """
     markdown = convert(provider, made(content, kind))[0].markdown
     assert markdown.count("Text.") == 1
@@ -622,7 +624,7 @@ def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, mad
 
 
 def test_markdown_that_is_longer_than_its_text_is_limited() -> None:
-    """B12: lists repeat their indentation at each item."""
+    """B12: the Markdown of lists repeats the indentation at each item."""
     content = b"<html>" + b"<ul><li>" * 30 + b"<li>x" * 100
     limits = DocumentLimits(pages=5, pixels=1, text=1_000)
     with pytest.raises(errors.TooMuchText):
@@ -631,7 +633,7 @@ def test_markdown_that_is_longer_than_its_text_is_limited() -> None:
 
 @pytest.mark.slow
 def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> None:
-    """B12: a long label is in the file once, and in the text at each item."""
+    """B12: a long label occurs once in the file, but at each item in the text."""
     item = (
         b'<w:p><w:pPr><w:numPr><w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr></w:pPr><w:r><w:t>x</w:t></w:r></w:p>'
     )
@@ -648,7 +650,7 @@ def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> No
 
 @pytest.mark.slow
 def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: Python's parser takes hours for some mail headers, and reads each one three times."""
+    """B12: Python's email parser takes hours for some headers, and reads each header three times."""
     monkeypatch.setattr("etl.providers.local.provider.MAX_OFFICE_SECONDS", 2)
     mail = b"Date: x\nMIME-Version: 1.0\nFrom: " + b"((a" * 100 + b"a, " * 300_000 + b"b\n\nText\n"
     provider = LocalProvider()
@@ -668,14 +670,14 @@ def test_an_exceeded_limit_is_reported_with_numbers(provider: LocalProvider, mad
 
 
 def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
-    """No picture, link, style, or relationship of a document causes a request."""
-    asked: list[str] = []
+    """Pictures, links, styles, and relationships of a document cause no requests."""
+    requested: list[str] = []
 
-    class Peer(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
 
-    server = HTTPServer(("127.0.0.1", 0), Peer)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}/"
@@ -691,7 +693,7 @@ def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert asked == []
+    assert requested == []
 
 
 class BrokenFile(io.BytesIO):

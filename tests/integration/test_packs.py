@@ -1,4 +1,4 @@
-"""Packs of batches: a worker stores the small files of a manifest as their chunks end. A26, A38, P4."""
+"""Packs of batches: objects with copies of the small files of a manifest, written as the chunks end. A26, A38, P4."""
 
 import hashlib
 import time
@@ -37,7 +37,7 @@ def _writable_storage() -> None:
 
 @pytest.fixture
 def job(alone: Dataset, alice: User) -> Job:
-    """A job with a manifest, whose first chunk ended alone, and the others in two batches."""
+    """A job with a manifest. The first chunk ended alone, and the others ended in two batches."""
     job = make_job(alone, alice, 7, delivery="manifest")
     for size in (1, 3, 3):
         run(claim_batch(size))
@@ -46,14 +46,14 @@ def job(alone: Dataset, alice: User) -> Job:
 
 
 def packs_of(job: Job) -> list[int | None]:
-    """Return the pack of each file, numbered by age."""
+    """Return the number of the pack of each file, from 1 for the oldest pack. None: the file is in no pack."""
     tokens = list(job.chunks.in_request_order().values_list("pack", flat=True))
     numbers = {token: n for n, token in enumerate(sorted({token for token in tokens if token}), 1)}
     return [numbers.get(token or 0) for token in tokens]
 
 
 def objects(job: Job) -> set[str]:
-    """Return the delivered objects of a job by their key without the job and tokens."""
+    """Return the keys of the delivered objects of a job, without the job's prefix and tokens."""
     keys = [item.key.split("/", 3)[2:] for item in storage.list_objects(f"_receipts/{job.pk}/")]
     return {folder if folder == "batches" else name for folder, name in keys}
 
@@ -70,14 +70,14 @@ def file_of(chunk: Chunk) -> bytes:
 
 
 def check_files(job: Job) -> None:
-    """Assert that every file has its recorded checksum, although none is at its path any more."""
+    """Check that every file has its recorded checksum after all objects at the files' paths were replaced."""
     replace_files(job)
     for chunk in job.chunks.all():
         assert hashlib.sha256(file_of(chunk)).hexdigest() == chunk.sha256
 
 
 def test_a_manifest_keeps_files_of_batches_that_were_replaced(job: Job) -> None:
-    """A38: and reads none of them again."""
+    """A38: the completion reads none of them again."""
     for chunk in job.chunks.filter(pack__isnull=False):
         storage.delete(chunk.path)
     completion.complete(job.pk)
@@ -90,7 +90,7 @@ def test_a_manifest_keeps_files_of_batches_that_were_replaced(job: Job) -> None:
         for item in storage.list_objects(f"_receipts/{job.pk}/")
         if "packs/0" in item.key
     }
-    assert list(sizes.values()) == [len(CONTENT)]  # only the file that was alone
+    assert list(sizes.values()) == [len(CONTENT)]  # only the file of the chunk that ended alone
     check_files(job)
 
 
@@ -128,7 +128,7 @@ def test_a_pack_fits_one_request(
 
 @pytest.fixture
 def refused(settings: LazySettings) -> Iterator[None]:
-    """A storage that stores no pack of a batch."""
+    """An object storage that refuses packs of batches."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         proxy.trouble("PUT", "/batches/", faulty_s3.answer_500, times=1000)
@@ -136,8 +136,8 @@ def refused(settings: LazySettings) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_pack_that_is_not_stored_costs_no_chunk(alone: Dataset, alice: User) -> None:
-    """The completion packs its files."""
+def test_a_failure_to_store_a_pack_fails_no_chunk(alone: Dataset, alice: User) -> None:
+    """The completion packs the files instead."""
     job = make_job(alone, alice, 3, delivery="manifest")
     run(claim_batch(3))
     assert packs_of(job) == [None] * 3
@@ -147,10 +147,10 @@ def test_a_pack_that_is_not_stored_costs_no_chunk(alone: Dataset, alice: User) -
     check_files(job)
 
 
-def test_a_storage_that_hangs_costs_no_lease(
+def test_a_hanging_storage_loses_no_lease(
     alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A16: a pack takes one request of some seconds at most, and the next batch waits for no other."""
+    """A16: a worker waits for a pack only for a few seconds, and the next batch does not try to store one."""
     monkeypatch.setattr(small_puts, "SECONDS", 1)
     held: list[bytes] = []
 
@@ -176,7 +176,7 @@ def test_a_storage_that_hangs_costs_no_lease(
 
 @pytest.mark.parametrize("garbage", [b"x" * 4000, b""], ids=["other bytes", "nothing"])
 def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> None:
-    """A38: the file is taken from its path if it is the same there."""
+    """A38: the file is delivered from its path if it is unchanged there."""
     completion.complete(job.pk)
     chunk = job.chunks.get(seq=2)
     key = packs.key_of_batch(job.pk, chunk.pack or 0)
@@ -191,7 +191,7 @@ def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> No
 
 
 def test_the_completion_packs_files_of_a_lost_pack_again(job: Job) -> None:
-    """A28, A38: the rows come from a backup."""
+    """A28, A38: such as after the database was restored from a backup."""
     storage.delete(packs.key_of_batch(job.pk, job.chunks.get(seq=1).pack or 0))
     completion.complete(job.pk)
     assert packs_of(job) == [None] * 4 + [1] * 3
@@ -209,7 +209,7 @@ def test_the_completion_packs_files_of_old_packs_again(job: Job, monkeypatch: py
 
 
 def test_a_stale_completion_changes_no_pack(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A12: another one may have issued a receipt."""
+    """A12: another worker may already have issued a receipt."""
     token = completion.claim(job.pk)
     assert token
     monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
@@ -223,9 +223,9 @@ def test_a_file_that_is_exported_again_leaves_its_pack(job: Job) -> None:
     token = completion.claim(job.pk)
     assert token
     chunk = job.chunks.get(seq=2)
-    Chunk.objects.filter(pk=chunk.pk).update(pack=None)  # as after a pack that was not stored
+    Chunk.objects.filter(pk=chunk.pk).update(pack=None)  # as if the pack had not been stored
     storage.delete(chunk.path)
-    storage.delete(job.chunks.get(seq=3).path)  # its bytes are in the pack
+    storage.delete(job.chunks.get(seq=3).path)  # this file is still in the pack
     assert completion.export_missing_again(job, token) == 1
     assert list(job.chunks.filter(status="pending").values_list("seq", "pack", "pack_offset")) == [(2, None, None)]
 
@@ -253,7 +253,7 @@ def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
 
 
 def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A26: their deletion was not promised to a client, so they are not counted as violations."""
+    """A26: no client was promised an expiry of these, so they are not counted as violations."""
     assert storage_cleanup.delete_orphans() == 0  # the completion may use recent packs
     assert after_restore.unknown_deliveries(delete=False) == 0
     completion.complete(job.pk)
@@ -285,7 +285,7 @@ def test_a_retry_keeps_the_packs_of_finished_chunks(alone: Dataset, alice: User)
 
 
 def test_reused_files_are_packed_with_one_request_for_each(job: Job, alice: User) -> None:
-    """A38, P9."""
+    """A38, P9: each file is read with one request."""
     again = make_job(job.dataset, alice, 7, delivery="manifest")
     execution.drain()
     again.refresh_from_db()

@@ -1,4 +1,4 @@
-"""The layout of a document and the images of its pages: from the API, from a worker, and from storage. B30."""
+"""The layout of a document and the images of its pages: API, drawing in a worker, and storage. B30."""
 
 import json
 import threading
@@ -30,7 +30,7 @@ A4 = (595, 842)
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_reader() -> Iterator[None]:
-    """Keep the reader of this process for all tests, as a worker does: its start takes a second."""
+    """Share the sandboxed reader process among all tests, like a worker does, because it takes a second to start."""
     yield
     engines.local().close()
 
@@ -59,8 +59,8 @@ def image(api: APIClient, task: Task, page: int, width: str = "") -> Any:
     return api.get(path(task, "pages", str(page), f"image{width}"))
 
 
-def draw_beside(task: Task, page: int, width: int) -> threading.Thread:
-    """Process the message like a worker, in a thread."""
+def draw_in_thread(task: Task, page: int, width: int) -> threading.Thread:
+    """Process the drawing message in a thread, like a worker."""
 
     def work() -> None:
         try:
@@ -129,7 +129,7 @@ def test_an_image_is_drawn_once_when_it_is_first_requested(api: APIClient, alice
     task = submit(alice, pages(10))
     run(task)
     valkey().delete("etl-ocr")
-    worker = draw_beside(task, 3, 1240)
+    worker = draw_in_thread(task, 3, 1240)
     response = image(api, task, 3)
     worker.join()
 
@@ -140,7 +140,7 @@ def test_an_image_is_drawn_once_when_it_is_first_requested(api: APIClient, alice
     assert drawn.convert("L").getextrema() == (0, 255)  # black text on white
 
     valkey().delete("etl-ocr")
-    assert [image(api, task, page).status_code for page in (1, 8)] == [302, 302]  # of the same group
+    assert [image(api, task, page).status_code for page in (1, 8)] == [302, 302]  # drawn together with page 3
     assert queued("etl-ocr") == 0
     before = page_images.find(task, 3, 1240)
     page_images.draw(task.pk, page=3, width=1240)  # a repeated message
@@ -200,7 +200,7 @@ def test_without_a_worker_the_response_has_retry_after(
 
 
 def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: User) -> None:
-    """The reader process crashes on this document: the worker continues, and does not try again at each request."""
+    """The reader process crashes on this document. The worker survives, and later requests do not draw it again."""
     task = submit(alice, pages(1))
     run(task)
     replace(task, b"not a PDF any more", "pdf")

@@ -1,4 +1,4 @@
-"""Properties of all pages: access, allowed resources, and error pages. C1."""
+"""Properties of all pages: sign-in, content security policy, tokens, formats, and error pages. C1."""
 
 from typing import Any, cast
 from uuid import uuid4
@@ -21,8 +21,8 @@ PASSWORD = "only for tests, 1"
 
 
 @pytest.fixture(autouse=True)
-def windows() -> None:
-    """Reset the rate limits, so that attempts of one test do not count in the next."""
+def reset_rate_limits() -> None:
+    """Reset the rate limits, so that attempts in one test do not count in the next."""
     valkey().flushdb()
 
 
@@ -74,11 +74,12 @@ def test_any_text_is_accepted_as_a_password(carol: User) -> None:
 
 
 def test_pages_require_a_session(transactional_db: None) -> None:
-    paths = [path for path in page_paths() if path != "app/" and not path.startswith("app/sign-")]  # app/: leads to one
+    # `app/` redirects to a page.
+    paths = [path for path in page_paths() if path != "app/" and not path.startswith("app/sign-")]
     assert len(paths) > 3
     for path in paths:
         for answer in (Client().get(f"/{path}"), Client().post(f"/{path}")):
-            if answer.status_code not in (401, 405):  # instead of a page: to a script; for the wrong method
+            if answer.status_code not in (401, 405):  # 401 for requests of scripts, 405 for the wrong method
                 assert answer.status_code == 302, path
                 assert answer["Location"].startswith("/app/sign-in?next="), path
 

@@ -96,7 +96,7 @@ def typed(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
 
 
 def comparable(value: Any) -> Any:
-    """Return values that compare equal, also for NaN."""
+    """Return the value in a form in which NaN is equal to itself."""
     if isinstance(value, list):
         return [comparable(each) for each in value]
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
@@ -162,7 +162,8 @@ def test_the_schema_is_in_the_file_without_rows(typed: Dataset, alice: User, sou
 def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, type_name: str, value: str
 ) -> None:
-    """A30: it is not changed silently, and the chunk not retried. The detail names the column and not the value."""
+    """A30: the value is not changed silently, and the chunk is not retried. The detail names the column, never the
+    value."""
     source_db.execute("CREATE DOMAIN data.two AS numeric(4, 2)")
     function(source_db, "bad", f'n int, "the value" {type_name}', f"VALUES (1, NULL), (2, ({value})::{type_name})")
     dataset.function = "data.bad"
@@ -174,7 +175,7 @@ def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
     assert (chunk.status, chunk.attempts, chunk.error_code) == ("failed", 1, "EXPORT_SOURCE_ERROR")
     assert chunk.error_detail.startswith('column "the value" has a value that ')
     assert storage.head(chunk.path) is None
-    # The session is usable for the next call.
+    # The connection to the source database is still usable.
     dataset.function = "data.rows_for"
     dataset.save()
     assert finish(make_job(dataset, alice, 1, key="LGA", shape=PARQUET)).rows == 3
@@ -184,7 +185,7 @@ def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
 def test_single_is_one_file_in_the_order_of_the_request(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A30: small files are read ahead, large ones by ranges."""
+    """A30: both for small files, which are read completely, and for large ones, which are read by range requests."""
     for small_bytes in (bundles.SMALL_BYTES, 0):
         monkeypatch.setattr(bundles, "SMALL_BYTES", small_bytes)
         receipt = finish(make_job(dataset, alice, 12, delivery="single", shape=PARQUET))
@@ -199,7 +200,7 @@ def test_single_is_one_file_in_the_order_of_the_request(
 
 
 def test_single_adopts_a_file_that_was_replaced(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A30: a large file, whose ETag changed after its chunk was done."""
+    """A30: also a large file, whose ETag changed after its chunk was done."""
     monkeypatch.setattr(bundles, "SMALL_BYTES", 0)
     job = make_job(dataset, alice, 2, delivery="single", shape=PARQUET)
     execution.drain()
@@ -224,7 +225,7 @@ def test_files_with_other_columns_are_not_joined(dataset: Dataset, alice: User, 
 
 
 def test_a_zip_of_parquet_files_is_read_by_one_statement(dataset: Dataset, alice: User, tmp_path: Path) -> None:
-    """A30: as docs/api-exports.md shows it. Columns are selected as in other formats, A32."""
+    """A30, A32: with the statement of docs/api-exports.md. Columns can be selected as in other formats."""
     shape = Shape(format="parquet", compression="none", columns=("n", "k"))
     archive = zipfile.ZipFile(io.BytesIO(delivered(finish(make_job(dataset, alice, 3, delivery="zip", shape=shape)))))
     archive.extractall(tmp_path)
@@ -273,14 +274,14 @@ def plpgsql(source_db: psycopg.Connection, returns: str, body: str) -> None:
     ("setting", "works"),
     [(("TimeZone", "Asia/Kolkata"), True), (("DateStyle", "German"), False), (("IntervalStyle", "iso_8601"), True)],
 )
-def test_settings_of_the_function_change_no_value(
+def test_settings_of_the_function_do_not_change_values(
     dataset: Dataset,
     alice: User,
     source_db: psycopg.Connection,
     setting: tuple[str, str],
     works: bool,  # noqa: FBT001
 ) -> None:
-    """A30: other time zones are converted, and dates in another style are refused instead of misread."""
+    """A30: values in other time zones are converted. Dates in another style are refused rather than misread."""
     plpgsql(source_db, '"at" timestamptz, "day" date', f"""
         PERFORM set_config('{setting[0]}', '{setting[1]}', false);
         RETURN QUERY SELECT timestamptz '2024-02-29 12:00:00+00', date '2024-02-01';
@@ -296,8 +297,8 @@ def test_settings_of_the_function_change_no_value(
         assert Chunk.objects.get().error_detail.startswith('column "at" has a value that ')
 
 
-def test_a_call_that_takes_too_long_ends(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    """A30: with the same timeout as for other formats, also after some rows."""
+def test_a_call_is_cancelled_after_its_timeout(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A30: the timeout of other formats applies, also if some rows have arrived."""
     function(source_db, "slow", "n int, t text", "SELECT n, pg_sleep(0.01)::text FROM generate_series(1, 1000) n")
     dataset.function, dataset.statement_timeout = "data.slow", 1
     dataset.save()

@@ -1,4 +1,4 @@
-"""A40: an object storage that refuses the files of one dataset, and accepts all others."""
+"""Pauses of a dataset whose files the object storage refuses, while it accepts all other files. A40."""
 
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -43,7 +43,7 @@ def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
     assert set(healthy.chunks.values_list("status", flat=True)) == {"done"}
     assert set(refused.chunks.values_list("status", flat=True)) == {"pending", "retrying"}
     assert not refused.chunks.filter(attempts__gt=0).exists()
-    assert len(tried) <= 2, "the source was called in vain"
+    assert len(tried) <= 2, "the source was called for files that could not be stored"
 
 
 def test_a_paused_dataset_continues_when_its_files_are_accepted(

@@ -1,4 +1,4 @@
-"""Log lines about an unreachable OCR provider or language model. B13, B16, A28."""
+"""Log events about an unreachable OCR provider or language model. B13, B16, A28."""
 
 import socket
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from etl.providers.mineru import MinerUProvider
 
 
 @pytest.fixture
-def closed() -> int:
+def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -50,7 +50,7 @@ def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
 def connect_to(
     request: pytest.FixtureRequest, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[dict[str, Any]]]:
-    """Return a function that calls an unreachable server, and returns the log lines about it."""
+    """Return a function that calls an unreachable server and returns the log events about it."""
     ask, event = request.param
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -67,11 +67,11 @@ def connect_to(
 ConnectTo = Callable[[str], list[dict[str, Any]]]
 
 
-def test_a_server_that_is_down_is_named_with_the_reason(connect_to: ConnectTo, closed: int) -> None:
-    lines = connect_to(f"http://127.0.0.1:{closed}/pearl")
+def test_a_server_that_is_down_is_logged_with_the_cause(connect_to: ConnectTo, closed_port: int) -> None:
+    lines = connect_to(f"http://127.0.0.1:{closed_port}/pearl")
     assert lines
     for line in lines:
-        assert (line["log_level"], line["host"]) == ("warning", f"127.0.0.1:{closed}")
+        assert (line["log_level"], line["host"]) == ("warning", f"127.0.0.1:{closed_port}")
         assert line["cause"] == "ConnectionRefusedError (ECONNREFUSED)"
 
 

@@ -15,7 +15,7 @@ IDLE = 8
 
 
 def leave_idle_connections() -> None:
-    """Leave as many idle connections in the pool as a busy process does."""
+    """Fill the pool with IDLE idle connections, as after a peak of requests."""
     barrier = Barrier(IDLE)
 
     def use(_: int) -> None:
@@ -42,11 +42,11 @@ def end_all_connections() -> None:
 
 
 def test_requests_succeed_immediately_after_a_database_restart(api: APIClient, alice: User) -> None:
-    """All connections are dead, and the pool must not discover that one by one."""
+    """All connections of the pool are dead. If it checked one at a time, requests would be delayed for long."""
 
-    def ask() -> None:
+    def request_after_restart() -> None:
         leave_idle_connections()
         end_all_connections()
         assert api.get("/exports").status_code == 200
 
-    expect_within(3, ask)
+    expect_within(3, request_after_restart)

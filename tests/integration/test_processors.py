@@ -1,8 +1,8 @@
-"""The contract of all processors and strategies in ETL_POSTPROCESSORS and ETL_STRATEGIES, so that an entry there is
-enough to test a new one (B22; B15, B17, B18, B21). An added processor of the tests is among them.
+"""Contract of all processors and strategies in ETL_POSTPROCESSORS and ETL_STRATEGIES (B22; B15, B17, B18, B21).
 
-The requirements depend on what a processor declares: whether it returns data, and whether it calls a model. The model
-is a fake that reads the schema from the prompt, and fills it in.
+A new entry in these settings is tested without further code. The tests add a processor themselves. The requirements
+depend on the attributes of a processor: whether it returns data, and whether it calls a model. The fake model fills in
+the schema of the prompt.
 """
 
 import json
@@ -61,31 +61,31 @@ def kind_of(mode: str) -> type[PostProcessor]:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A mode, with a strategy if it calls a model."""
+class Variant:
+    """A mode, with a strategy if the mode calls a model."""
 
     mode: str
     strategy: str = ""
 
     @property
     def rule(self) -> RuleContent:
-        schema = SCHEMA if self.asks else None
+        schema = SCHEMA if self.calls_model else None
         return RuleContent(rule_id=1, version=1, name="r", mode=self.mode, strategy=self.strategy, json_schema=schema)
 
     @property
-    def asks(self) -> bool:
+    def calls_model(self) -> bool:
         return kind_of(self.mode).asks_model
 
     def __str__(self) -> str:
         return f"{self.mode} {self.strategy}".strip()
 
 
-WAYS = [Way(mode) for mode in MODES if mode not in {"llm", "einvoice"}]
-WAYS += [Way("einvoice", "chunked-extract")]  # for a document without an e-invoice
-WAYS += [Way("llm", strategy) for strategy in configured.ETL_STRATEGIES]
-ASKING = [way for way in WAYS if way.asks]
-every_way = pytest.mark.parametrize("way", WAYS, ids=str)
-every_asking_way = pytest.mark.parametrize("way", ASKING, ids=str)
+VARIANTS = [Variant(mode) for mode in MODES if mode not in {"llm", "einvoice"}]
+VARIANTS += [Variant("einvoice", "chunked-extract")]  # for a document without an e-invoice
+VARIANTS += [Variant("llm", strategy) for strategy in configured.ETL_STRATEGIES]
+MODEL_VARIANTS = [variant for variant in VARIANTS if variant.calls_model]
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+every_model_variant = pytest.mark.parametrize("variant", MODEL_VARIANTS, ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -98,13 +98,13 @@ def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
         sizes = {"etl_postprocess_chunk_threshold_chars": 900, "etl_postprocess_chunk_size_chars": 600}
         configure(settings, server, **sizes, etl_postprocess_parallel=1)  # so that calls have an order
-        server.always(sensible)
+        server.always(extract)
         yield server
         forget(server)
 
 
-def sensible(request: Request) -> Reply:
-    """Fill in the schema from the text, or return notes if no JSON is requested."""
+def extract(request: Request) -> Reply:
+    """Fill in the schema with values of the text, or return notes if no JSON is requested."""
     text = request.message("user")
     if not request.form and "```json code fence" not in request.message("system"):
         return says(text)
@@ -113,8 +113,8 @@ def sensible(request: Request) -> Reply:
     return gives({"name": name[1] if name else None, "amounts": amounts, "kind": "invoice"})
 
 
-def process(way: Way, context: StageContext | None = None) -> Processed:
-    return engines.processor(way.mode).process(ocr_of(*PAGES), way.rule, context=context or context_of())
+def process(variant: Variant, context: StageContext | None = None) -> Processed:
+    return engines.processor(variant.mode).process(ocr_of(*PAGES), variant.rule, context=context or context_of())
 
 
 # ---- Registration ---------------------------------------------------------------------------------------------------
@@ -135,35 +135,35 @@ def test_a_strategy_is_registered_by_its_name(name: str) -> None:
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------
-@every_way
-def test_the_result_matches_the_rule(models: ModelServer, way: Way) -> None:
-    """B15, B17: it matches the schema if a model is called."""
-    result = process(way)
+@every_variant
+def test_the_result_matches_the_rule(models: ModelServer, variant: Variant) -> None:
+    """B15, B17: the data matches the schema if a model is called."""
+    result = process(variant)
 
-    if not way.asks:
+    if not variant.calls_model:
         assert models.requests == []
         assert result.model is None
-    if not kind_of(way.mode).gives_data:
+    if not kind_of(variant.mode).gives_data:
         assert result == Processed()
-    if way.rule.json_schema is None:
+    if variant.rule.json_schema is None:
         return
     assert json_schema.errors(SCHEMA, result.data) == []
     assert result.data == {"name": SECRET, "amounts": [100.5, 200.5, 300.5], "kind": "invoice"}
-    assert (result.strategy, result.model) == (way.strategy, MODEL)
+    assert (result.strategy, result.model) == (variant.strategy, MODEL)
 
 
-@every_way
-def test_the_result_is_json(models: ModelServer, way: Way) -> None:
-    result = process(way)
+@every_variant
+def test_the_result_is_json(models: ModelServer, variant: Variant) -> None:
+    result = process(variant)
     parts = [result.data, result.citations, result.strategy, result.model]
     assert exact_json.loads(exact_json.dumps(parts)) == parts
 
 
-@every_asking_way
-def test_citations_match_the_text_at_their_offsets(models: ModelServer, way: Way) -> None:
+@every_model_variant
+def test_citations_match_the_text_at_their_offsets(models: ModelServer, variant: Variant) -> None:
     """B20: each quote is on its page."""
     ocr = ocr_of(*PAGES)
-    citations = process(way).citations
+    citations = process(variant).citations
 
     assert {"/name", "/amounts/0", "/amounts/1", "/amounts/2"} <= {each["pointer"] for each in citations}
     for each in citations:
@@ -172,39 +172,39 @@ def test_citations_match_the_text_at_their_offsets(models: ModelServer, way: Way
         assert each["match"] in ("exact", "normalized", "ambiguous")
 
 
-@every_way
-def test_the_result_is_deterministic(models: ModelServer, way: Way) -> None:
+@every_variant
+def test_the_result_is_deterministic(models: ModelServer, variant: Variant) -> None:
     first, second = context_of(), context_of()
-    assert process(way, first) == process(way, second)
+    assert process(variant, first) == process(variant, second)
     assert first.warnings == second.warnings
     half = len(models.requests) // 2
     assert [each.body for each in models.requests[:half]] == [each.body for each in models.requests[half:]]
 
 
-@every_way
-def test_progress_reaches_its_end(models: ModelServer, way: Way) -> None:
-    told: list[tuple[int, int]] = []
-    process(way, context_of(on_progress=lambda done, total: told.append((done, total))))
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1] > 0
+@every_variant
+def test_progress_reaches_its_end(models: ModelServer, variant: Variant) -> None:
+    reported: list[tuple[int, int]] = []
+    process(variant, context_of(on_progress=lambda done, total: reported.append((done, total))))
+    assert reported == sorted(reported)
+    assert reported[-1][0] == reported[-1][1] > 0
 
 
-@every_asking_way
-def test_every_response_is_counted(models: ModelServer, way: Way) -> None:
+@every_model_variant
+def test_every_response_is_counted(models: ModelServer, variant: Variant) -> None:
     """B17."""
     spent: list[Usage] = []
     context = context_of(on_usage=spent.append)
-    process(way, context)
+    process(variant, context)
     calls = len(models.requests)
     assert context.usage == Usage(prompt_tokens=11 * calls, completion_tokens=7 * calls, calls=calls)
     assert len(spent) == calls
 
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
-@every_asking_way
-def test_only_the_document_is_sent_and_as_data(models: ModelServer, way: Way) -> None:
-    """B21: the text is between markers, in the user message only, without tools and streaming."""
-    process(way)
+@every_model_variant
+def test_only_the_document_is_sent_and_as_data(models: ModelServer, variant: Variant) -> None:
+    """B21: the text is between markers, and only in the user message. Tools and streaming are not used."""
+    process(variant)
     for request in models.requests:
         system, user = request.messages
         marker = user["content"].split("\n")[1]
@@ -219,29 +219,29 @@ def test_only_the_document_is_sent_and_as_data(models: ModelServer, way: Way) ->
         assert not request.body.get("stream")
 
 
-@every_asking_way
-def test_the_whole_document_is_sent(models: ModelServer, way: Way) -> None:
+@every_model_variant
+def test_the_whole_document_is_sent(models: ModelServer, variant: Variant) -> None:
     """B18: nothing is omitted silently."""
-    process(way)
+    process(variant)
     sent = "".join(request.message("user") for request in models.requests)
     for page in (1, 2, 3):
         assert sent.count(f"Filler of page {page}.") >= 20
 
 
 # ---- Errors ---------------------------------------------------------------------------------------------------------
-@every_way
-def test_it_stops_when_the_lease_is_lost(models: ModelServer, way: Way) -> None:
+@every_variant
+def test_it_stops_when_the_lease_is_lost(models: ModelServer, variant: Variant) -> None:
     context = context_of()
     context.lease_lost.set()
     with pytest.raises(Fenced):
-        process(way, context)
+        process(variant, context)
     assert models.requests == []
 
 
-@every_way
-def test_it_stops_at_the_deadline(models: ModelServer, way: Way) -> None:
+@every_variant
+def test_it_stops_at_the_deadline(models: ModelServer, variant: Variant) -> None:
     with pytest.raises(OutOfTime):
-        process(way, context_of(seconds=0))
+        process(variant, context_of(seconds=0))
 
 
 FAULTS = {
@@ -256,59 +256,59 @@ FAULTS = {
 }
 
 
-@every_asking_way
+@every_model_variant
 @pytest.mark.parametrize(("reply", "code", "transient"), FAULTS.values(), ids=FAULTS.keys())
 def test_failures_have_an_error_code(
-    models: ModelServer, way: Way, reply: Reply, code: str, *, transient: bool
+    models: ModelServer, variant: Variant, reply: Reply, code: str, *, transient: bool
 ) -> None:
-    """B18: each fault has its own error, without content of the document."""
+    """B18: the error contains no content of the document."""
     models.always(reply)
     with pytest.raises(EtlError) as caught:
-        process(way)
+        process(variant)
     assert (caught.value.code, caught.value.transient) == (code, transient)
     assert contains_no_private_data(caught.value, SECRET)
 
 
-@every_asking_way
-def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, way: Way) -> None:
+@every_model_variant
+def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, variant: Variant) -> None:
     """B17: a model that never returns valid data leads to schema_validation after a bounded number of calls."""
     models.always(lambda r: gives({"name": [SECRET], "more": SECRET}) if r.form else says("Notes."))
     with pytest.raises(EtlError) as caught:
-        process(way)
+        process(variant)
     assert caught.value.code == "schema_validation"
     assert contains_no_private_data(caught.value, SECRET)
     assert len(models.requests) <= 3 + 3
 
 
 class Killed(BaseException):
-    """The worker process ended."""
+    """Simulated death of the worker process."""
 
 
-@every_asking_way
-def test_paid_responses_are_reused(models: ModelServer, way: Way) -> None:
-    """B2: killed after each of its responses, it sends each request once, and ends with the same result."""
+@every_model_variant
+def test_paid_responses_are_reused(models: ModelServer, variant: Variant) -> None:
+    """B2: a worker that is killed after each response sends each request once, and has the same result in the end."""
 
-    def dies(_usage: Usage) -> None:
+    def kill(_usage: Usage) -> None:
         raise Killed
 
-    undisturbed = process(way)
+    undisturbed = process(variant)
     calls = len(models.requests)
     models.requests.clear()
     response_cache = MemoryResponseCache()
 
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(way, context_of(response_cache=response_cache, on_usage=dies))
-    context = context_of(response_cache=response_cache, on_usage=dies)
+            process(variant, context_of(response_cache=response_cache, on_usage=kill))
+    context = context_of(response_cache=response_cache, on_usage=kill)
 
-    assert process(way, context) == undisturbed
+    assert process(variant, context) == undisturbed
     assert len(models.requests) == calls == context.usage.calls
 
 
-@every_asking_way
-def test_warnings_are_bounded_and_contain_no_private_data(models: ModelServer, way: Way) -> None:
+@every_model_variant
+def test_warnings_are_bounded_and_contain_no_private_data(models: ModelServer, variant: Variant) -> None:
     many = [{"name": f"{SECRET}-{number}"} for number in range(500)]
-    rule = rule_of({"type": "object"}, strategy=way.strategy)
+    rule = rule_of({"type": "object"}, strategy=variant.strategy)
     models.always(
         lambda request: gives({"x" * 500: many, "y": len(models.requests)}) if request.form else says("Notes.")
     )

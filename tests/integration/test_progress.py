@@ -1,4 +1,4 @@
-"""Consistent counters, and the estimate of the remaining time. A35."""
+"""Progress of exports: consistent counters, and the estimate of the remaining time. A35."""
 
 import re
 import threading
@@ -34,7 +34,7 @@ def test_counters_equal_the_counts_of_chunks(dataset: Dataset, alice: User, step
     job = make_job(dataset, alice, 8)
     held: list[leases.Claim] = []
     for step in steps:
-        take(step, job, held)
+        perform(step, job, held)
         shown = representation.find(job.pk, user_id=alice.pk)
         assert shown
         progress = representation.progress(shown, shown.created_at)
@@ -46,7 +46,7 @@ def test_counters_equal_the_counts_of_chunks(dataset: Dataset, alice: User, step
     outcomes.release(held)
 
 
-def take(step: str, job: Job, held: list[leases.Claim]) -> None:
+def perform(step: str, job: Job, held: list[leases.Claim]) -> None:
     if step == "claim" and (claim := claim_one(backend="test")):
         held.append(claim)
     elif step == "batch":
@@ -63,7 +63,7 @@ def take(step: str, job: Job, held: list[leases.Claim]) -> None:
 
 
 def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A35: a job that failed an hour ago and was retried is not estimated by that hour."""
+    """A35: the time before the retry does not affect the estimate."""
     job = make_job(dataset, alice, 4)
     for _ in range(4):
         claim = claim_one(backend="test")
@@ -77,8 +77,8 @@ def test_the_estimate_counts_from_the_retry(dataset: Dataset, alice: User, api: 
     assert api.get(f"/exports/{job.pk}").json()["progress"]["etaSeconds"] == pytest.approx(12, abs=2)
 
 
-def test_a_page_shows_one_point_in_time(dataset: Dataset, alice: User) -> None:
-    """A35: a chunk that ends between two queries of a page is done in none of its parts, or in all."""
+def test_a_page_shows_a_consistent_snapshot(dataset: Dataset, alice: User) -> None:
+    """A35: if a chunk ends between two queries of a page, all parts of the page show it with the same status."""
     job = make_job(dataset, alice, 3)
     end_chunk()
     seen: list[int] = []
@@ -109,7 +109,7 @@ def end_in_thread() -> None:
 
 
 def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: User) -> None:
-    """A35: the counts of the table's filters equal those above."""
+    """A35: the counts in the table's filters equal the counts above the table."""
     job = make_job(dataset, alice, 3)
     end_chunk()
     url = f"/app/exports/{job.pk}"
@@ -124,12 +124,12 @@ def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: Us
     assert as_user(alice).get(url).content.decode().count('id="chunk-tabs"') == 1
 
 
-def test_a_stale_statement_costs_one_page_only(dataset: Dataset, alice: User) -> None:
-    """The connection is discarded: otherwise each page on it would fail until it is closed."""
+def test_a_stale_prepared_statement_fails_only_one_request(dataset: Dataset, alice: User) -> None:
+    """The connection is discarded. Otherwise, each page that uses it would fail until it is closed."""
     page, visitor = f"/app/exports/{make_job(dataset, alice, 1).pk}", as_user(alice)
     assert visitor.get(page).status_code == 200
     with connection.cursor() as cursor:
-        cursor.execute("DEALLOCATE ALL")  # as a pooler that switches sessions
+        cursor.execute("DEALLOCATE ALL")  # like a pooler that switches sessions
     with pytest.raises(ProgrammingError, match="prepared statement"):
         visitor.get(page)
     assert visitor.get(page).status_code == 200

@@ -1,4 +1,4 @@
-"""The beginning of a prompt is what model servers cache: the calls of a task share as much of it as possible."""
+"""Prompt caching: the calls of a task share a prefix that is as long as possible, because model servers cache it."""
 
 import json
 import re
@@ -19,7 +19,7 @@ LONG_RULE = "Read the amounts in the column on the right. " * 1_700  # 77 kB, wi
 @pytest.fixture
 def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
-        # The larger the pieces, the smaller the shared part of the calls.
+        # The larger the pieces are, the smaller is the share of the common prefix.
         configure(settings, server, etl_postprocess_chunk_size_chars=8_000)
         server.always(gives({"number": "INV-2024-17", "total": 1234.5}))
         yield server
@@ -67,7 +67,8 @@ def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> N
 
 
 def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: ModelServer) -> None:
-    """Its schema has only one list. Before, it preceded the instructions of the rule, and the share was 1 %."""
+    """The schema of a correction has only one list. Before, it was sent before the instructions of the rule, and only 1
+    % of the prompt was shared."""
     row = {"type": "object", "properties": {"n": {"type": "string"}, "amount": {"type": "number"}}, "required": ["n"]}
     schema = {"type": "object", "properties": {"rows": {"type": "array", "items": row}, "total": {"type": "number"}}}
 
@@ -85,7 +86,7 @@ def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: Model
 
 
 def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
-    """Without a long rule, too, everything before the marker is the same."""
+    """Also with a short rule."""
     process(rule_of(INVOICE, strategy="chunked-extract"))
 
     first, second = (sent(request) for request in models.requests[:2])
@@ -95,7 +96,7 @@ def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
     assert second[before_marker + len(marker) :].startswith("<user>")
 
 
-def test_servers_without_a_system_role_can_cache_it_too(models: ModelServer) -> None:
+def test_servers_without_a_system_role_can_cache_the_prefix(models: ModelServer) -> None:
     models.always(
         lambda request: (
             problem(400, "System role not supported")

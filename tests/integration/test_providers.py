@@ -1,4 +1,4 @@
-"""The contract of OCR providers (B13, B18, B22). A new provider needs an entry in PROVIDERS."""
+"""Contract of OCR providers (B13, B18, B22). To test a new provider, add it to PROVIDERS."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,35 +22,35 @@ from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
 from etl.providers.local import LocalProvider
 from tests.integration.mineru_servers import CloudServer, Scripted, V3Server, V4Server, serving
 
-# The pages of the document that all providers get; "" is a blank page.
+# The pages of the document that all providers convert. "" is a blank page.
 PAGES = ("Invoice number 17 of the year", "", "The total to be paid is 12.50")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A provider, and a function that sets up its environment for a document with these pages."""
+    """A provider, and a context manager that sets up its environment for a document with the given pages."""
 
     name: str
-    around: Callable[[LazySettings, tuple[str, ...]], AbstractContextManager[None]]
+    environment: Callable[[LazySettings, tuple[str, ...]], AbstractContextManager[None]]
 
 
-def alone(_settings: LazySettings, _pages: tuple[str, ...]) -> AbstractContextManager[None]:
+def no_environment(_settings: LazySettings, _pages: tuple[str, ...]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
 def with_server(kind: type[Scripted]) -> Callable[..., AbstractContextManager[None]]:
     @contextmanager
-    def around(settings: LazySettings, pages: tuple[str, ...]) -> Iterator[None]:
+    def environment(settings: LazySettings, pages: tuple[str, ...]) -> Iterator[None]:
         with serving(kind(pages=[[page] if page else [] for page in pages])) as server:
             values = {"etl_mineru_url": server.base, "etl_mineru_api_key": SecretStr(CloudServer.key)}
             settings.SLUICE = settings.SLUICE.model_copy(update=values)
             yield
 
-    return around
+    return environment
 
 
 PROVIDERS = {
-    "local": Case("local", alone),
+    "local": Case("local", no_environment),
     "mineru, 3.x": Case("mineru", with_server(V3Server)),
     "mineru, 4.0": Case("mineru", with_server(V4Server)),
     "mineru, hosted": Case("mineru", with_server(CloudServer)),
@@ -64,16 +64,16 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[LocalProvider]:
-    """The local provider of all tests, as in a worker: its start takes a second."""
-    with closing(LocalProvider()) as made:
-        yield made
+    """The local provider, shared by all tests like in a worker, because it takes a second to start."""
+    with closing(LocalProvider()) as local:
+        yield local
 
 
 @contextmanager
 def running(case: Case, settings: LazySettings, reader: LocalProvider, pages: tuple[str, ...]) -> Iterator[OCRProvider]:
-    """Give the provider, with what it needs for a document with these pages."""
+    """Yield the provider in an environment for a document with these pages."""
     with ExitStack() as stack:
-        stack.enter_context(case.around(settings, pages))
+        stack.enter_context(case.environment(settings, pages))
         if case.name == "local":
             yield reader
         else:
@@ -82,8 +82,8 @@ def running(case: Case, settings: LazySettings, reader: LocalProvider, pages: tu
 
 @pytest.fixture
 def provider(case: Case, settings: LazySettings, reader: LocalProvider) -> Iterator[OCRProvider]:
-    with running(case, settings, reader, PAGES) as made:
-        yield made
+    with running(case, settings, reader, PAGES) as started:
+        yield started
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def result(provider: OCRProvider, document: Document) -> OCRResult:
 
 
 def test_pages_are_complete_and_ordered_with_exact_offsets(result: OCRResult) -> None:
-    """B13: also the pages without text."""
+    """B13: pages without text are included."""
     assert [page.number for page in result.pages] == [1, 2, 3]
     texts = [result.markdown[page.start : page.end].strip() for page in result.pages]
     assert [" ".join(text.split()) for text in texts] == list(PAGES)
@@ -125,7 +125,7 @@ def test_pages_are_complete_and_ordered_with_exact_offsets(result: OCRResult) ->
 
 
 def test_pages_start_with_a_marker(result: OCRResult) -> None:
-    """B20: citations are checked with these."""
+    """B20: citations are verified with these markers."""
     at = 0
     for page in result.pages:
         marker = result.markdown.index(f"{page_marker(page.number)}\n", at)
@@ -135,7 +135,7 @@ def test_pages_start_with_a_marker(result: OCRResult) -> None:
 
 
 def test_the_result_names_its_provider(result: OCRResult, case: Case) -> None:
-    """B13, B19: provider, pages, duration and version."""
+    """B13, B19: with the number of pages, the duration, and the version."""
     assert result.provider == case.name
     assert result.metadata["pages"] == len(result.pages)
     assert isinstance(result.metadata["duration_ms"], int)
@@ -150,7 +150,7 @@ def test_the_result_survives_serialization(result: OCRResult) -> None:
 
 
 def test_conversion_is_deterministic(provider: OCRProvider, document: Document) -> None:
-    """B2: and one instance serves many documents."""
+    """B2: also if one instance converts several documents."""
     first, second = (provider.convert(document, context=StageContext(seconds=60)) for _ in range(2))
     assert (first.markdown, first.pages) == (second.markdown, second.pages)
 
@@ -194,14 +194,14 @@ def test_it_stops_at_the_deadline(provider: OCRProvider, document: Document) -> 
 
 
 def test_supported_kinds_are_known_without_a_server(case: Case, settings: LazySettings) -> None:
-    """B1: submissions are checked against this."""
+    """B1: submissions are checked against these."""
     provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
     assert DocumentFormat.PDF in provider.formats
     assert all(isinstance(kind, DocumentFormat) for kind in provider.formats)
 
 
 def test_a_provider_is_found_by_name_and_by_dotted_path(case: Case, settings: LazySettings) -> None:
-    """B22: a new one is a class and one setting."""
+    """B22: a new provider needs only a class and a setting."""
     path = settings.ETL_OCR_PROVIDERS[case.name]
     for value in (case.name, path):
         settings.SLUICE = settings.SLUICE.model_copy(update={"etl_ocr_provider": value})

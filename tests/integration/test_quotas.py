@@ -1,4 +1,4 @@
-"""A2: daily quotas of users: displayed, debited atomically, and refunded. A5: previews."""
+"""Daily quotas of users: display, atomic debits, and refunds (A2). Previews (A5)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -30,8 +30,8 @@ FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-
 
 
 @pytest.fixture
-def small(settings: LazySettings) -> None:
-    """3 jobs and 10 chunks a day."""
+def small_quota(settings: LazySettings) -> None:
+    """A quota of 3 jobs and 10 chunks a day."""
     limits = {"export_daily_jobs": 3, "export_daily_chunks": 10}
     settings.SLUICE = settings.SLUICE.model_copy(update=limits)
 
@@ -49,7 +49,7 @@ def rows() -> list[Any]:
     return [list(model.objects.values()) for model in (Job, Chunk, Usage)]
 
 
-def test_it_shows_limits_and_remaining_quota(api: APIClient, dataset: Dataset, small: None) -> None:
+def test_it_shows_limits_and_remaining_quota(api: APIClient, dataset: Dataset, small_quota: None) -> None:
     """A2: GET /exports/limits."""
     before = api.get("/exports/limits").json()
     assert submit(api).status_code == 202
@@ -66,8 +66,8 @@ def test_it_shows_limits_and_remaining_quota(api: APIClient, dataset: Dataset, s
     }
 
 
-def test_over_the_quota_of_chunks_is_429_and_changes_nothing(
-    api: APIClient, dataset: Dataset, alice: User, small: None
+def test_a_request_over_the_chunk_quota_is_refused_and_changes_nothing(
+    api: APIClient, dataset: Dataset, alice: User, small_quota: None
 ) -> None:
     """A2."""
     submit(api)
@@ -86,21 +86,23 @@ def test_messages_use_the_singular_for_one_chunk() -> None:
     assert quotas.exceeded(full, jobs=1, chunks=1).detail.startswith("This needs 1 chunk, and 0 of today's 9 are left.")
 
 
-def test_over_the_quota_of_jobs_is_429(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
+def test_a_request_over_the_job_quota_is_refused(
+    api: APIClient, dataset: Dataset, alice: User, small_quota: None
+) -> None:
     """A2."""
     one = {"filters": {**FILTERS, "keys": ["JFK"], "dateTo": "2024-02-28"}}
     assert [submit(api, **one).status_code for _ in range(4)] == [202, 202, 202, 429]
     assert used(alice) == (3, 3)
 
 
-def test_refused_input_does_not_count(api: APIClient, dataset: Dataset, small: None) -> None:
+def test_refused_input_does_not_count(api: APIClient, dataset: Dataset, small_quota: None) -> None:
     """A2, A3."""
     assert submit(api, format="xml").status_code == 400
     assert not Usage.objects.exists()
 
 
-def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User, small: None) -> None:
-    """A2: of eight at once exactly those that fit are accepted."""
+def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User, small_quota: None) -> None:
+    """A2: three of eight concurrent requests are accepted, which is as many as the quota allows."""
 
     clients = [client_of(alice) for _ in range(8)]
     three = {**FILTERS, "keys": ["A"]}
@@ -111,11 +113,11 @@ def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User
     assert Job.objects.count() == 3
 
 
-def test_quota_taken_in_the_meantime_is_unavailable(dataset: Dataset, alice: User, small: None) -> None:
-    """A2: also if it was taken after this request had started."""
+def test_quota_that_another_request_has_used_is_unavailable(dataset: Dataset, alice: User, small_quota: None) -> None:
+    """A2: another request debits the quota after this one has started."""
     assert submit(client_of(alice)).status_code == 202
 
-    def come_late() -> Any:
+    def submit_late() -> Any:
         try:
             return submit(client_of(alice), filters={**FILTERS, "keys": ["A"]})
         finally:
@@ -124,19 +126,19 @@ def test_quota_taken_in_the_meantime_is_unavailable(dataset: Dataset, alice: Use
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             quotas.debit(user_id=alice.pk, jobs=1, chunks=4)
-            late = pool.submit(come_late)
+            late = pool.submit(submit_late)
             wait_until(lambda: late.done() or waits_for_a_lock())
         assert late.result().status_code == 429
     assert used(alice) == (2, 10)
 
 
-def test_each_user_has_a_separate_quota(api: APIClient, dataset: Dataset, bob: User, small: None) -> None:
+def test_each_user_has_a_separate_quota(api: APIClient, dataset: Dataset, bob: User, small_quota: None) -> None:
     """A2, A7."""
     submit(api)
     assert submit(client_of(bob)).status_code == 202
 
 
-def test_staff_can_give_a_user_other_limits(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
+def test_staff_can_give_a_user_other_limits(api: APIClient, dataset: Dataset, alice: User, small_quota: None) -> None:
     """A2."""
     Allowance.objects.create(user=alice, daily_chunks=20)
 
@@ -146,8 +148,8 @@ def test_staff_can_give_a_user_other_limits(api: APIClient, dataset: Dataset, al
     assert used(alice) == (3, 18)
 
 
-def test_a_job_larger_than_the_daily_quota_is_refused(api: APIClient, dataset: Dataset, small: None) -> None:
-    """A2: also as the first one of the day, when there is no row yet."""
+def test_a_job_larger_than_the_daily_quota_is_refused(api: APIClient, dataset: Dataset, small_quota: None) -> None:
+    """A2: also if it is the first job of the day, when the user has no usage row yet."""
     assert submit(api, filters={**FILTERS, "dateTo": "2024-03-10"}).status_code == 429
     assert not Usage.objects.exists()
 
@@ -180,7 +182,9 @@ def test_failed_chunks_are_refunded_and_charged_again_by_a_retry(dataset: Datase
     assert used(alice) == (1, 2)
 
 
-def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
+def test_a_retry_over_the_quota_changes_nothing(
+    api: APIClient, dataset: Dataset, alice: User, small_quota: None
+) -> None:
     """A2, A19."""
     job = make_job(dataset, alice, 1)
     claim = claim_one(backend="test")
@@ -205,7 +209,7 @@ def test_cancelled_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
 
 
 def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
-    """A2: a stale worker writes the same end once more."""
+    """A2: even if a stale worker writes the same end again."""
     make_job(dataset, alice, 2)
     claim = claim_one(backend="test")
     assert claim
@@ -215,8 +219,9 @@ def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
 
 
 def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset, alice: User) -> None:
-    """A2: its file is missing when the delivery is created, so the source is called after all; then the job is
-    cancelled.
+    """A2: the file is missing when the delivery is created, so the chunk has to be exported.
+
+    Then the job is cancelled.
     """
     make_job(dataset, alice, 2)
     execution.drain()
@@ -231,7 +236,7 @@ def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset
 
 
 def test_a_refund_goes_to_the_charged_day(dataset: Dataset, alice: User) -> None:
-    """A2: a job that runs past midnight refunds the day on which it was charged."""
+    """A2: also if the job runs past midnight."""
     job = make_job(dataset, alice, 3)
     yesterday = quotas.debit(user_id=alice.pk, jobs=0, chunks=0) - timedelta(days=1)
     Usage.objects.update(day=yesterday)
@@ -257,7 +262,7 @@ def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
 def test_a_preview_describes_a_request_and_changes_nothing(
     api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A5: chunks, duplicates, reusable files, and the cost."""
+    """A5: it has the numbers of chunks, duplicates, and reusable files, and the cost."""
     count_calls(source_db, dataset)
     make_job(dataset, alice, 2)  # JFK on 28 and 29 February
     execution.drain()
@@ -269,7 +274,7 @@ def test_a_preview_describes_a_request_and_changes_nothing(
     assert response.json() == {"totalChunks": 6, "duplicates": 3, "reusable": 2, "quotaCost": 4}
     assert api.post("/exports/preview", {**body, "reuse": "never"}).json()["quotaCost"] == 6
     assert rows() == before
-    assert calls(source_db) == 2, "those of the job"
+    assert calls(source_db) == 2, "only the job calls the source"
 
 
 def test_a_preview_counts_no_file_of_another_dataset(api: APIClient, dataset: Dataset, alice: User) -> None:
@@ -282,7 +287,7 @@ def test_a_preview_counts_no_file_of_another_dataset(api: APIClient, dataset: Da
 
 
 def test_a_preview_refuses_the_same_requests_as_a_submission(api: APIClient, dataset: Dataset) -> None:
-    """A5: with the same messages."""
+    """A5: with the same error messages."""
     bad = {"dataset": "nothing", "filters": {**FILTERS, "dateTo": "2024-01-01"}, "surprise": 1}
     preview, submission = api.post("/exports/preview", bad), api.post("/exports", bad)
 

@@ -1,6 +1,6 @@
-"""Quotas in any order of actions of owners, workers, staff, and midnight, compared with a model. A2.
+"""Model-based test of quotas: random sequences of actions of owners, workers, and staff, and of midnight. A2.
 
-The usage of a day is the debits minus the refunds, never negative, and never above the limit at the time of a debit.
+The usage of a day is its debits minus its refunds. It is never negative, and a debit never exceeds the limit.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ JOBS_A_DAY, CHUNKS_A_DAY = 4, 8
 
 
 class Quotas(RuleBasedStateMachine):
-    """Accounts are (user, day). Yesterday's are closed: only refunds reach them."""
+    """State machine of quotas. An account is a user and a day. Accounts of past days get only refunds."""
 
     jobs = Bundle("jobs")
 
@@ -94,7 +94,7 @@ class Quotas(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["live", "live", "refused", "failed", "released"]), late=st.booleans())
     def work(self, how: str, *, late: bool) -> None:
-        """Run one call. `late`: its end is reported once more."""
+        """Claim a chunk and end it. `late`: report the end a second time."""
         claim = claim_one(backend="test")
         assert (claim is None) == (not self.model.claimable())
         if claim is None:
@@ -155,14 +155,14 @@ class Quotas(RuleBasedStateMachine):
 
     @rule()
     def midnight(self) -> None:
-        for days in (1_000, -999):  # through unused days: each user has one row a day
+        for days in (1_000, -999):  # via unused days, because (user, day) is unique
             Usage.objects.update(day=F("day") - timedelta(days=days))
         Job.objects.update(charged_on=F("charged_on") - timedelta(days=1))
         self.day += 1
 
     @rule(user=st.integers(0, 1), chunks=st.integers(0, 12))
     def allow(self, user: int, chunks: int) -> None:
-        """Change a user's limit as staff. The current usage may then exceed it."""
+        """Change a user's limit as staff, possibly to less than the current usage."""
         pk = list(self.users)[user]
         Allowance.objects.update_or_create(user_id=pk, defaults={"daily_chunks": chunks})
         self.limit[pk] = chunks

@@ -1,4 +1,4 @@
-"""`manage.py reconcile`, step by step. tests/operations/test_restore.py runs all of it."""
+"""The steps of `manage.py reconcile`. tests/operations/test_restore.py tests a complete restore."""
 
 from io import StringIO
 from typing import Any
@@ -48,7 +48,7 @@ def next_token() -> int:
 
 
 def test_no_number_is_reused(alice: User) -> None:
-    """Also for tables with smaller ID types."""
+    """Sequences of tables with smaller ID types are advanced by less."""
     before, user_before = next_token(), last_value("auth_user_id_seq")
     assert sequences.advance() >= 20
     assert next_token() == before + sequences.STEPS["bigint"] + 1
@@ -68,7 +68,7 @@ def test_earlier_workers_are_fenced_off_without_counting_attempts(dataset: Datas
         leases.renew(stale)
     chunk = Chunk.objects.get(pk=stale.chunk_id)
     assert (chunk.status, chunk.attempts) == ("pending", 0)
-    assert Slot.objects.held().exists(), "its call may still run: the reaper ends it first"
+    assert Slot.objects.held().exists(), "the call may still run, so the reaper has to end it first"
     fresh = claim_one(backend="new")
     assert fresh
     assert fresh.token > stale.token + 1_000
@@ -76,43 +76,41 @@ def test_earlier_workers_are_fenced_off_without_counting_attempts(dataset: Datas
 
 
 def test_a_retried_job_sends_events_with_unused_numbers(dataset: Dataset, alice: User) -> None:
-    """It was also retried in the lost period: clients have received those events under the numbers that would come
-    next.
-    """
+    """The job was also retried in the lost period, so clients have already received events with the next numbers."""
     job = make_job(dataset, alice, 1)
     fail_chunk()
     job.refresh_from_db()
     assert job.status == "failed"
-    heard = job.event_seq
-    lost = heard + 1
+    received = job.event_seq
+    lost = received + 1
 
     reconcile()
 
-    told = coming_back(job, heard)
-    assert told is None or told.after is None, "nobody waits for what was told"
+    start = reconnect(job, received)
+    assert start is None or start.after is None, "the client does not wait for events that it has received"
     actions.retry(job)
     end_chunk()
     job.refresh_from_db()
     assert job.event_seq > lost
-    again = coming_back(job, lost)
+    again = reconnect(job, lost)
     assert again
-    assert b"event: snapshot" in again.opening, "what came before its number is told"
+    assert b"event: snapshot" in again.opening, "the client receives the current state"
 
 
-def coming_back(job: Job, heard: int) -> event_stream.JobStreamStart | None:
-    """Return the beginning of the stream of a client with this last event ID."""
-    request = Request(RequestFactory().get("/", headers={"Last-Event-ID": str(heard)}))
+def reconnect(job: Job, received: int) -> event_stream.JobStreamStart | None:
+    """Return the start of the stream for a client with this last event ID."""
+    request = Request(RequestFactory().get("/", headers={"Last-Event-ID": str(received)}))
     return event_stream.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
 
 
-def done(job: Job) -> Receipt:
+def complete(job: Job) -> Receipt:
     execution.drain()
     completion.complete(job.pk)
     return Receipt.objects.get(job=job)
 
 
 def test_earlier_links_are_void_and_receipts_of_missing_objects_expire(dataset: Dataset, alice: User) -> None:
-    kept, gone = (done(make_job(dataset, alice, 1, key=key)) for key in ("KEPT", "GONE"))
+    kept, gone = (complete(make_job(dataset, alice, 1, key=key)) for key in ("KEPT", "GONE"))
     storage.delete(gone.object_key)
 
     reconcile()
@@ -125,8 +123,8 @@ def test_earlier_links_are_void_and_receipts_of_missing_objects_expire(dataset: 
 
 
 def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
-    """Otherwise a mistake in S3_BUCKET would invalidate all receipts and files permanently."""
-    receipt = done(make_job(dataset, alice, 1))
+    """Otherwise, a wrong S3_BUCKET would permanently invalidate all receipts and files."""
+    receipt = complete(make_job(dataset, alice, 1))
     storage.delete_many([receipt.object_key, File.objects.get().path])
     before = next_token()
 
@@ -143,7 +141,7 @@ def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
 
 def test_missing_and_replaced_files_leave_the_cache(dataset: Dataset, alice: User) -> None:
     for key in ("KEPT", "GONE", "REPLACED"):
-        done(make_job(dataset, alice, 1, key=key))
+        complete(make_job(dataset, alice, 1, key=key))
     paths = dict(File.objects.values_list("key", "path"))
     storage.delete(paths["GONE"])
     storage.delete(paths["REPLACED"])
@@ -155,9 +153,9 @@ def test_missing_and_replaced_files_leave_the_cache(dataset: Dataset, alice: Use
 
 
 def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice: User) -> None:
-    """A database that does not belong to the bucket must not empty it."""
+    """The database of another service must not empty the bucket."""
     storage.delete_many(item.key for item in storage.list_objects(""))
-    receipt = done(make_job(dataset, alice, 1, key="LOST"))
+    receipt = complete(make_job(dataset, alice, 1, key="LOST"))
     path = File.objects.get().path
     storage.put(f"{dataset.base_path}/notes.txt", b"not ours", content_type="text/plain")
     storage.put(f"{artifacts.TASKS}4711/ocr-1/result.json", b"{}", content_type="application/json")
@@ -177,8 +175,8 @@ def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice
 
 
 def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset, alice: User) -> None:
-    """It runs while the service runs."""
-    receipt = done(make_job(dataset, alice, 1, key="DONE"))
+    """The deletion runs while the service runs."""
+    receipt = complete(make_job(dataset, alice, 1, key="DONE"))
     make_job(dataset, alice, 1)
     held = claim_one(backend="test")
     assert held
@@ -188,7 +186,7 @@ def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset,
 
 
 def test_a_document_with_a_newer_run_state_continues(alice: User, rehearsed: Change) -> None:
-    """It was retried in the lost period. Without `reconcile`, recovery would never continue it."""
+    """The document was retried in the lost period. Without `reconcile`, recovery would never continue it."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(generation=2)
     task.refresh_from_db()

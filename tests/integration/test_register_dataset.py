@@ -1,4 +1,4 @@
-"""The command that creates and changes datasets. A8."""
+"""The command `register_dataset`, which creates and changes datasets. A8."""
 
 from io import StringIO
 from typing import Any
@@ -30,7 +30,7 @@ def test_a_base_path_may_have_trailing_slashes(dataset: Dataset, path: str) -> N
 
 @pytest.mark.parametrize("path", ["etl", "etl/", "etl/uploads", "etl/exports", "ETL", "Etl/uploads"])
 def test_the_folder_of_documents_is_reserved(dataset: Dataset, path: str) -> None:
-    """The cleanup of documents deletes old objects there."""
+    """The sweep of documents deletes old objects there."""
     with pytest.raises(CommandError, match="reserved"):
         register(path)
     assert not Dataset.objects.filter(name="flights").exists()
@@ -97,7 +97,7 @@ def test_it_explains_why_a_function_cannot_be_used(
 
 
 def test_it_names_the_missing_permission(dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A34: the owner of a function may lose it too."""
+    """A34: even the owner of a function can lose it."""
     source_db.execute("REVOKE EXECUTE ON FUNCTION data.rows_for(text, date) FROM PUBLIC, CURRENT_USER")
     assert refusal("data.rows_for") == (
         "The role of SOURCE_DATABASE_URL may not call data.rows_for: permission denied for function rows_for. It needs "
@@ -113,7 +113,7 @@ def test_it_reports_that_the_source_is_unavailable(dataset: Dataset, settings: A
 
 
 def test_it_warns_of_volatile_functions_that_may_not_write(dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A34: but registers them."""
+    """A34: the functions are registered nevertheless."""
     source_db.execute("ALTER FUNCTION data.rows_for(text, date) VOLATILE")
     for options, is_warned in (((), True), (("--allow-writes",), False)):
         out, err = StringIO(), StringIO()
@@ -130,7 +130,7 @@ def test_it_warns_of_volatile_functions_that_may_not_write(dataset: Dataset, sou
 
 
 def test_a_registration_is_in_the_audit_log(dataset: Dataset) -> None:
-    """A34: with the values of a new dataset, and later with the changed ones."""
+    """A34: the entry has the values of a new dataset, or the changed values."""
     arguments = ("new", "--function", "data.rows_for", "--base-path", "new")
     call_command("register_dataset", *arguments)
     call_command("register_dataset", *arguments, "--show-errors", "--statement-timeout", "30")

@@ -1,4 +1,4 @@
-"""Ids that a restored database issues again, while Redis and the bucket still have data of the lost documents."""
+"""IDs that a restored database issues again, while Redis and the bucket still have data of lost documents."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 def numbered() -> dict[str, Any]:
-    """Return the columns of a row that number its runs."""
+    """Return a UUID with the run numbers that are derived from it, as columns of a row."""
     task = Task(uuid=new_uuid())
     return {"uuid": task.uuid} | dict.fromkeys(("generation", "run", "ocr_run", "journal_run"), task.first_run)
 
 
 def lose(task: Task) -> Task:
-    """Delete the row, as by a restore, and create one of another document with the same ID and generation."""
+    """Delete the row, like a restore, and create a row of a new document with the same ID and generation."""
     Task.objects.filter(pk=task.pk).delete()
     columns = numbered() | {"generation": task.generation}
     return make_row(task.user, OWN, rule=task.rule, task_id=task.pk, **columns)
@@ -78,7 +78,7 @@ def test_the_run_state_of_a_lost_document_is_replaced(alice: User, stages: list[
 
 @pytest.mark.parametrize("stages", [[], [Stage.OCR], list(Stage)], ids=["waiting", "recognized", "ended"])
 def test_recovery_recreates_it_after_a_submission_without_redis(alice: User, stages: list[Stage]) -> None:
-    """No worker starts the lost document in the meantime."""
+    """Before that, no worker starts the lost document."""
     lost = make_task(alice, LOST, **numbered())
     for stage in stages:
         run(lost, stage)
@@ -95,7 +95,7 @@ def test_recovery_recreates_it_after_a_submission_without_redis(alice: User, sta
 
 
 def test_an_end_of_a_lost_document_is_not_recorded(alice: User) -> None:
-    """A worker from before the restore ends it."""
+    """A worker that started the lost document before the restore ends it now."""
     lost = make_task(alice, LOST)
     run(lost, Stage.OCR)
     state = runstate.start(lost.pk, stage=Stage.POSTPROCESS).state
@@ -111,7 +111,7 @@ def test_an_end_of_a_lost_document_is_not_recorded(alice: User) -> None:
 
 
 def test_a_document_of_an_earlier_release_keeps_its_artifacts(alice: User) -> None:
-    """Its row was inserted without a UUID, and so was its run-state."""
+    """Neither its row nor its run-state has a UUID."""
     row = make_row(alice, OWN)
     columns = ", ".join(str(f.column) for f in Task._meta.concrete_fields if f.column not in {"task_id", "uuid"})
     with connection.cursor() as cursor:
@@ -153,7 +153,7 @@ def keys_of(task: Any) -> list[str]:
 
 
 def test_a_delivery_is_not_taken_over_from_a_lost_attempt(dataset: Dataset, alice: User) -> None:
-    """Its folder has the token that the restored sequence issues again."""
+    """The folder of the lost attempt has the fencing token that the restored sequence issues again."""
     job = make_job(dataset, alice, 1)
     execution.drain()
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The previous result during a retry, and the display of tasks that wait for a worker."""
+"""The previous result during a retry, and the display of waiting tasks."""
 
 from typing import Any
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 @pytest.fixture
 def task(alice: User) -> Task:
-    """A completed task whose next run fails."""
-    made = make_task(alice, "Hello.", rule=make_rule(alice, mode="llm", name="first"))
-    run(made)
-    return made
+    """A completed task."""
+    created = make_task(alice, "Hello.", rule=make_rule(alice, mode="llm", name="first"))
+    run(created)
+    return created
 
 
 def shown(api: APIClient, task: Task) -> Any:
     return api.get(f"/api/v1/etl/tasks/{task.pk}").json()
 
 
-def retry(task: Task, alice: User, name: str, *, act: str = "") -> None:
-    """Retry with another rule, whose processor executes `act` from the text."""
-    rule = make_rule(alice, mode="llm" if not act else "unknown", name=name)
+def retry(task: Task, alice: User, name: str, *, fails: bool = False) -> None:
+    """Retry with another rule. `fails`: the run fails, because the mode of the rule does not exist."""
+    rule = make_rule(alice, mode="unknown" if fails else "llm", name=name)
     content = actions.rule_of(task, rule.pk, user=alice)
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS, rule_content=content)
 
@@ -41,7 +41,7 @@ def test_the_previous_result_stays_during_a_retry_and_after_its_failure(
 ) -> None:
     first = shown(api, task)["result"]
     assert shown(api, task)["previous_result"] is None
-    retry(task, alice, "second", act="fails")  # its mode does not exist
+    retry(task, alice, "second", fails=True)
 
     waiting = shown(api, task)
     run(task, Stage.POSTPROCESS)
@@ -55,8 +55,8 @@ def test_the_previous_result_stays_during_a_retry_and_after_its_failure(
     assert first["output_s3_key"] == f"{artifacts.folder(task)}result-1/output.json"
 
 
-def test_a_new_result_replaces_it(task: Task, api: APIClient, alice: User) -> None:
-    retry(task, alice, "second", act="fails")
+def test_a_new_result_replaces_the_previous_one(task: Task, api: APIClient, alice: User) -> None:
+    retry(task, alice, "second", fails=True)
     run(task, Stage.POSTPROCESS)
     retry(task, alice, "third")
     run(task, Stage.POSTPROCESS)
@@ -67,8 +67,10 @@ def test_a_new_result_replaces_it(task: Task, api: APIClient, alice: User) -> No
     assert done["result"]["output_s3_key"] == f"{artifacts.folder(task)}result-3/output.json"
 
 
-def test_it_stays_when_an_earlier_release_runs_the_retry(task: Task, api: APIClient, alice: User) -> None:
-    """Such a release clears and writes only the columns that it knows."""
+def test_the_previous_result_stays_when_an_earlier_release_runs_the_retry(
+    task: Task, api: APIClient, alice: User
+) -> None:
+    """Earlier releases clear and write only older columns."""
     first = shown(api, task)["result"]
     Task.objects.filter(pk=task.pk).update(
         status="failed", run=2, generation=2, result=None, error={"code": "timeout", "stage": "postprocess"}
@@ -78,9 +80,9 @@ def test_it_stays_when_an_earlier_release_runs_the_retry(task: Task, api: APICli
     assert shown(api, task)["previous_result"] == first
 
 
-def test_the_page_shows_it_with_its_rule(task: Task, alice: User, client: Client) -> None:
+def test_the_page_shows_the_previous_result_with_its_rule(task: Task, alice: User, client: Client) -> None:
     first_rule = row_of(task).rule_id
-    retry(task, alice, "second", act="fails")
+    retry(task, alice, "second", fails=True)
     run(task, Stage.POSTPROCESS)
     client.force_login(alice)
 

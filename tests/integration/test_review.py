@@ -1,4 +1,4 @@
-"""Corrections and approvals of results. B37."""
+"""Review of results: corrections and approvals. B37."""
 
 from typing import Any
 
@@ -34,7 +34,10 @@ def path(task: Task, part: str = "/result") -> str:
 
 
 def correct(api: APIClient, task: Task, patch: Any, tag: str | None = None) -> Any:
-    """PATCH with the tag of the current result, or another one. A patch may be text, for the digits of its numbers."""
+    """Correct a result. `tag`: the ETag, by default of the current result.
+
+    A patch as text keeps the digits of numbers.
+    """
     tag = api.get(path(task))["ETag"] if tag is None else tag
     body = f'{{"data": {patch}}}' if isinstance(patch, str) else exact_json.dumps({"data": patch})
     return api.patch(path(task), body, content_type="application/json", headers={"If-Match": tag})
@@ -51,9 +54,9 @@ def matches(result: dict[str, Any]) -> dict[str, str]:
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------
 def test_a_corrected_result_replaces_the_original_which_stays(task: Task, api: APIClient) -> None:
-    """B37: wherever the result is shown, also while Redis has the previous one."""
+    """B37: in all responses, also while Redis still has the original result."""
     before = api.get(path(task)).json()
-    assert runstate.read_many([task.pk]), "the end is still in Redis"
+    assert runstate.read_many([task.pk]), "the ended run-state is still in Redis"
 
     corrected = correct(api, task, {"number": "INV-71", "supplier": {"vat": "DE1"}, "kind": None})
 
@@ -69,7 +72,7 @@ def test_a_corrected_result_replaces_the_original_which_stays(task: Task, api: A
 
 
 def test_numbers_keep_their_digits(task: Task, api: APIClient) -> None:
-    """B37, B43: those of the original, those of the patch, and those of the history."""
+    """B37, B43: in the original, in the patch, and in the history."""
     total, price = b"90071992547409.930", b"31.50"
     answer = correct(api, task, '{"total": 123456789012345678901234567890.10}')
     assert b"123456789012345678901234567890.10" in answer.content
@@ -82,7 +85,7 @@ def test_numbers_keep_their_digits(task: Task, api: APIClient) -> None:
 
 
 def test_a_wrong_value_can_be_corrected_to_null(alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B37: rules often require a member and allow null, for what is not in the document."""
+    """B37: rules often require a member and allow null for values that are not in the document."""
     members: Any = SCHEMA["properties"]
     monkeypatch.setitem(members, "total", {"type": ["number", "null"]})
     answer = correct(api, make_invoice(alice), {"total": None, "kind": None})
@@ -118,7 +121,7 @@ def test_the_history_has_the_user_time_and_values_of_each_change(task: Task, api
     assert newest["at"] > first[0]["at"]
 
 
-def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, api: APIClient) -> None:
+def test_citations_of_corrected_values_are_marked_as_corrected(task: Task, api: APIClient) -> None:
     """B37: other values keep their citations, also after a removed row."""
     lines = exact_json.loads(DATA)["lines"]
     patch = {"number": "INV-71", "paid": None, "lines": [lines[0], lines[2] | {"quantity": 2}, {"item": "Cable"}]}
@@ -127,8 +130,8 @@ def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, a
     found = matches(result)
     assert (found["/number"], found["/total"], found["/lines/0/item"]) == ("corrected", "exact", "exact")
     assert found["/lines/2/item"] == "corrected"
-    (own,) = (each for each in result["citations"] if each["pointer"] == "/number")
-    assert own == {"pointer": "/number", "page": None, "bbox": None, "quote": None, "match": "corrected"}
+    (citation,) = (each for each in result["citations"] if each["pointer"] == "/number")
+    assert citation == {"pointer": "/number", "page": None, "bbox": None, "quote": None, "match": "corrected"}
 
     removed = correct(api, task, {"number": "INV-17", "lines": lines[1:]}).json()
     assert (matches(removed)["/number"], matches(removed)["/lines/0/item"]) == ("exact", "exact")
@@ -137,7 +140,7 @@ def test_citations_of_corrected_values_name_a_person_as_the_source(task: Task, a
 
 
 def test_a_value_does_not_take_the_citation_of_a_removed_row(task: Task, api: APIClient) -> None:
-    """B37: an edited row is not the one that was at its place, even where their values are equal."""
+    """B37: an edited row is a different row from the one that was at its position, even if some values are equal."""
     lines = exact_json.loads(DATA)["lines"]
     edited = correct(api, task, {"lines": [lines[1] | {"item": "Lamp", "price": lines[0]["price"]}]}).json()
     assert {pointer: match for pointer, match in matches(edited).items() if pointer.startswith("/lines")} == {
@@ -150,7 +153,7 @@ def test_a_value_does_not_take_the_citation_of_a_removed_row(task: Task, api: AP
 
 
 def test_a_correction_needs_the_tag_of_the_result_that_was_read(task: Task, api: APIClient) -> None:
-    """B37: 428 without one, and 412 with an old one; nothing is changed."""
+    """B37: without a tag, the response is 428; with an old tag, it is 412. Nothing is changed."""
     first = api.get(path(task))["ETag"]
     missing = api.patch(path(task), {"data": {"number": "x"}})
     assert (missing.status_code, missing.json()["code"]) == (428, "precondition_required")
@@ -198,7 +201,7 @@ def test_data_that_does_not_fit_is_refused_with_pointers(
     assert not row_of(task).corrections
 
 
-def test_the_schema_is_that_of_the_version_that_the_task_was_run_with(task: Task, api: APIClient) -> None:
+def test_corrections_are_checked_with_the_schema_of_the_rule_version_of_the_task(task: Task, api: APIClient) -> None:
     """B37."""
     rule = api.get(f"/api/v1/etl/rules/{task.rule_id}").json()
     body = {name: rule[name] for name in ("name", "postprocess_mode")} | {"json_schema": {"type": "array"}}
@@ -207,7 +210,7 @@ def test_the_schema_is_that_of_the_version_that_the_task_was_run_with(task: Task
 
 
 @pytest.mark.parametrize("body", ["{}", '{"data": {}, "more": 1}', "[]", "{"])
-def test_a_body_of_another_shape_is_refused(task: Task, api: APIClient, body: str) -> None:
+def test_a_malformed_body_is_refused(task: Task, api: APIClient, body: str) -> None:
     answer = api.patch(path(task), body, content_type="application/json", headers={"If-Match": "*"})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
 
@@ -251,8 +254,8 @@ def test_a_result_is_not_sent_again_if_it_has_not_changed(task: Task, api: APICl
 
 
 # ---- Approval -------------------------------------------------------------------------------------------------------
-def test_an_approval_is_a_mark_with_its_person_and_time(task: Task, api: APIClient) -> None:
-    """B37: a second one changes nothing, and DELETE removes it."""
+def test_an_approval_has_a_user_and_a_time(task: Task, api: APIClient) -> None:
+    """B37: a second approval changes nothing, and DELETE removes the approval."""
     approved = api.post(path(task, "/approve"))
     assert (approved.status_code, approved.json()["approved_by"]) == (200, "alice")
     shown = api.get(path(task, "")).json()
@@ -273,15 +276,15 @@ def test_the_event_stream_begins_with_the_approval(task: Task, api: APIClient) -
 
 
 def test_a_correction_removes_the_approval(task: Task, api: APIClient) -> None:
-    """B37: the approved result was another one."""
+    """B37: because a different result was approved."""
     api.post(path(task, "/approve"))
     correct(api, task, {"number": "INV-71"})
     assert api.get(path(task, "")).json()["approved_at"] is None
     assert {each["kind"] for each in history(api, task)} == {"approved", "corrected", "approval_removed"}
 
 
-def test_an_approval_may_name_the_result_that_was_read(task: Task, api: APIClient) -> None:
-    """B37: so that a user does not approve a change of another user that they have not seen."""
+def test_an_approval_with_an_old_tag_is_refused(task: Task, api: APIClient) -> None:
+    """B37: so that users do not approve changes of other users that they have not seen."""
     tag = api.get(path(task))["ETag"]
     correct(api, task, {"number": "INV-71"})
     assert api.post(path(task, "/approve"), headers={"If-Match": tag}).status_code == 412
@@ -308,7 +311,7 @@ def test_lists_are_filtered_by_approval_and_correction(alice: User, api: APIClie
 
 # ---- Retries --------------------------------------------------------------------------------------------------------
 def test_a_retry_makes_a_result_without_review_and_keeps_the_history(task: Task, api: APIClient) -> None:
-    """B37: until then, the corrected result is the previous one."""
+    """B37: until the retry has completed, the corrected result is the previous result."""
     corrected = correct(api, task, {"number": "INV-71"}).json()
     api.post(path(task, "/approve"))
 
@@ -328,7 +331,7 @@ def test_a_retry_makes_a_result_without_review_and_keeps_the_history(task: Task,
 
 
 def test_a_corrected_result_stays_when_a_late_worker_overwrites_the_run_state(task: Task, api: APIClient) -> None:
-    """B37: readers use the row, which alone has the corrections."""
+    """B37: readers use the row, because only the row has the corrections."""
     number = correct(api, task, {"number": "INV-71"}).json()["data"]["number"]
     runstate.create(row_of(task), stage=Stage.OCR, status="pending", again=True)  # type: ignore[arg-type]
     completion.correct(task.pk)
@@ -337,20 +340,20 @@ def test_a_corrected_result_stays_when_a_late_worker_overwrites_the_run_state(ta
 
 
 def test_a_redis_outage_changes_nothing(task: Task, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B37: otherwise Redis would still have the result without the correction."""
+    """B37: otherwise, Redis would still have the result without the correction."""
     tag = api.get(path(task))["ETag"]
 
-    def away(*_: Any, **__: Any) -> Any:
-        raise runstate.Unavailable("away")
+    def fail_to_connect(*_: Any, **__: Any) -> Any:
+        raise runstate.Unavailable("no connection")
 
-    monkeypatch.setattr(runstate, "forget", away)
+    monkeypatch.setattr(runstate, "forget", fail_to_connect)
     answer = correct(api, task, {"number": "x"}, tag)
     assert (answer.status_code, answer.json()["code"]) == (503, "run_state_unavailable")
     assert (row_of(task).corrections, ReviewEvent.objects.count()) == (0, 0)
 
 
 # ---- Access ---------------------------------------------------------------------------------------------------------
-def test_staff_correct_for_the_owner_with_a_record_without_contents(
+def test_corrections_by_staff_are_recorded_without_content(
     task: Task, staff: User, bob: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B37: other users get 404."""

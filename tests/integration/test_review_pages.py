@@ -1,4 +1,4 @@
-"""The page that corrects and approves a result, in a browser without scripts. B37."""
+"""Pages for correction and approval of a result, in a browser without scripts. B37."""
 
 import re
 from decimal import Decimal
@@ -48,7 +48,7 @@ def data(task: Task) -> Any:
 
 
 def fields(client: Client, url: str) -> dict[str, str]:
-    """Return the form as a browser would send it unchanged."""
+    """Return the fields of the form as a browser sends them if the user changes nothing."""
     page = client.get(url).content.decode()
     form = page[page.index('<form method="post" class="pane edit"') :]
     found = {}
@@ -60,14 +60,14 @@ def fields(client: Client, url: str) -> dict[str, str]:
 
 
 def send(client: Client, task: Task, *, query: str = "", **changes: Any) -> Any:
-    """Send the current form with changes. None omits a control."""
+    """Send the current form with changes. None omits a field."""
     url = path(task) + query
     form = {name: value for name, value in (fields(client, url) | changes).items() if value is not None}
     return client.post(url, form)
 
 
 def test_the_form_has_a_control_for_each_value_typed_by_the_schema(task: Task, client: Client) -> None:
-    """B37: with the value, the description, and the place in the document."""
+    """B37: with the value, the description, and the position in the document."""
     page = client.get(path(task)).content.decode()
     for control in (
         'name="v/date" type="date" value="2024-02-29"',
@@ -83,7 +83,7 @@ def test_the_form_has_a_control_for_each_value_typed_by_the_schema(task: Task, c
 
 
 def test_a_form_without_changes_changes_nothing(task: Task, client: Client) -> None:
-    """B37: neither digits, nulls, nor missing members."""
+    """B37: including digits of numbers, nulls, and missing members."""
     before = exact_json.dumps(data(task))
     assert send(client, task).status_code == 302
     assert exact_json.dumps(data(task)) == before
@@ -124,7 +124,7 @@ def test_a_value_does_not_take_the_citation_of_a_row_that_the_form_removed(task:
     assert (found["/lines/0/item"], found["/lines/0/price"]) == ("corrected", "corrected")
 
 
-def test_rows_are_added_without_losing_what_was_entered(task: Task, client: Client) -> None:
+def test_adding_a_row_keeps_the_entered_values(task: Task, client: Client) -> None:
     """B37: nothing is saved until the form is sent."""
     shown = send(client, task, **{"v/number": "INV-71", "drop/lines/0": "1", "add": "/lines"})
     page = shown.content.decode()
@@ -178,7 +178,7 @@ def test_the_first_of_two_concurrent_changes_is_kept(task: Task, client: Client,
 
 
 def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
-    """B37: a long list is shown some rows at a time; the others stay unchanged."""
+    """B37: a long list is shown in parts, and saving a part does not change the other rows."""
     count = MAX_FIELDS
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}}}' for n in range(count))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}]}}')
@@ -201,7 +201,7 @@ def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
 
 
 def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> None:
-    """B37: added rows do not change the division into parts."""
+    """B37: adding rows does not change how the form is split into parts."""
     lines = ",".join(f'{{"item": "Item {n}", "quantity": {n}, "price": 1}}' for n in range(MAX_FIELDS // 3 - 5))
     task = make_invoice(alice, f'{{"number": "1", "total": 1, "lines": [{lines}], "tags": ["a", "b"]}}')
     count = len(data(task)["lines"])
@@ -212,8 +212,8 @@ def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> Non
 
 
 @pytest.mark.parametrize("pointer", ["/nothing", "/lines/-1", "/lines/01", "/lines/9", "/number/0", "x"])
-def test_a_place_that_does_not_exist_is_404(task: Task, client: Client, pointer: str) -> None:
-    """B37: a negative index would put a row at another place."""
+def test_an_unknown_pointer_is_404(task: Task, client: Client, pointer: str) -> None:
+    """B37: a negative index would address a different row."""
     assert client.get(f"{path(task)}?at={pointer}").status_code == 404
 
 
@@ -254,7 +254,7 @@ def test_a_correction_is_saved_and_approved_at_once(task: Task, client: Client) 
     assert (data(task)["number"], row_of(task).approved_at is not None) == ("INV-71", True)
 
 
-def test_documents_without_data_can_be_approved_only(alice: User, client: Client) -> None:
+def test_documents_without_data_can_only_be_approved(alice: User, client: Client) -> None:
     task = make_task(alice)
     complete(task)
     page = client.get(path(task, "")).content.decode()

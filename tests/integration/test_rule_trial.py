@@ -1,4 +1,4 @@
-"""POST /rules/{id}/test: a rule is tried on Markdown, without a task. B27, B15."""
+"""Rule tests: `POST /rules/{id}/test` applies a rule to Markdown without a task. B27, B15."""
 
 import threading
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
     return api.post(f"{rule}/test", {"markdown": markdown})
 
 
-def test_skip_wraps_the_markdown_without_a_model(api: APIClient, models: ModelServer) -> None:
-    """B27: the default rule, which all users share."""
+def test_skip_returns_the_markdown_without_calling_a_model(api: APIClient, models: ModelServer) -> None:
+    """B27: such as the default rule, which all users share."""
     default = Rule.objects.get(slug="default")
     response = try_out(api, f"{URL}/{default.pk}")
 
@@ -76,7 +76,7 @@ def test_skip_wraps_the_markdown_without_a_model(api: APIClient, models: ModelSe
 
 
 def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServer, rule: str) -> None:
-    """B27: the data of a task's result."""
+    """B27: like the result of a task."""
     models.always(gives({"total": 12.5}, {"/total": {"page": 2, "quote": "Total: 12.50 EUR"}}))
     answer = try_out(api, rule).json()
 
@@ -104,7 +104,7 @@ def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServ
 def test_failed_trials_are_reported_without_a_server_error(
     api: APIClient, models: ModelServer, rule: str, reply: Any, code: str, *, retryable: bool
 ) -> None:
-    """B27: with the cost."""
+    """B27: the response includes the usage."""
     models.always(reply)
     response = try_out(api, rule)
 
@@ -124,11 +124,11 @@ def test_a_trial_ends_at_its_deadline(
     """B27."""
     monkeypatch.setattr(trial, "MAX_SECONDS", 1)
 
-    def never(_request: Request) -> openai_server.Reply:
+    def respond_too_late(_request: Request) -> openai_server.Reply:
         models.stopped.wait(10)
         return gives({"total": 1})
 
-    models.always(never)
+    models.always(respond_too_late)
     answer = try_out(api, rule).json()
     assert answer["ok"] is False
     assert answer["error"]["code"] in ("timeout", "llm_unavailable")
@@ -168,83 +168,83 @@ def test_deleted_rules_and_rules_of_other_users_are_404(api: APIClient, bob: Use
 
 
 def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer, rule: str, settings: Any) -> None:
-    """B27: otherwise as many trials as the pool has connections would stop the service."""
-    thinking, go_on = threading.Semaphore(0), threading.Event()
+    """B27: otherwise, a few trials would occupy all connections of the pool and stop the service."""
+    called, may_respond = threading.Semaphore(0), threading.Event()
 
-    def slowly(_request: Request) -> openai_server.Reply:
-        thinking.release()
-        go_on.wait(120)
+    def respond_when_allowed(_request: Request) -> openai_server.Reply:
+        called.release()
+        may_respond.wait(120)
         return gives({"total": 1})
 
-    models.always(slowly)
+    models.always(respond_when_allowed)
     size = connections["default"].settings_dict["OPTIONS"]["pool"]["max_size"]
     trials = min(trial.MAX_AT_ONCE, size)
     staff = [User.objects.create_superuser(f"staff{number}") for number in range(trials + 1)]
-    clients = [client_of(user) for user in staff]  # they may read alice's rule
-    before = connections_in_use()  # ours
+    clients = [client_of(user) for user in staff]  # staff may read alice's rule
+    before = connections_in_use()  # connections of this test
 
-    def one(client: APIClient) -> Any:
+    def try_and_disconnect(client: APIClient) -> Any:
         try:
             return try_out(client, rule)
         finally:
             connection.close()
 
     with ThreadPoolExecutor(trials) as threads:
-        waiting = [threads.submit(one, client) for client in clients[:trials]]
+        waiting = [threads.submit(try_and_disconnect, client) for client in clients[:trials]]
         try:
-            assert all(thinking.acquire(timeout=60) for _ in range(trials))
-            # The pool also counts a connection that its own threads are still opening, and it opens more than are
-            # needed when many ask at once. Such a connection becomes available; one that a trial holds does not.
+            assert all(called.acquire(timeout=60) for _ in range(trials))
+            # The pool also counts connections that its threads are still opening. When many requests start together, it
+            # opens more than it needs. These connections become available, unlike a connection that a trial holds.
             wait_until(lambda: connections_in_use() <= before, limit=30)
             assert open_transactions() == 0
             busy = try_out(clients[-1], rule)
         finally:
-            go_on.set()
+            may_respond.set()
         assert [each.result().json()["ok"] for each in waiting] == [True] * trials
     assert (busy.status_code, busy.json()["code"]) == (503, "too_many_trials")
     assert int(busy["Retry-After"]) > 0
 
 
-def test_a_user_cannot_hold_all_places_and_a_skip_rule_needs_none(
+def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
     api: APIClient, bob: User, alice: User, models: ModelServer, rule: str
 ) -> None:
-    """B27: before, one user with eight slow models blocked the trials of all others."""
-    thinking, go_on = threading.Semaphore(0), threading.Event()
+    """B27: before, one user with eight slow trials blocked the trials of all other users."""
+    called, may_respond = threading.Semaphore(0), threading.Event()
 
-    def slowly(_request: Request) -> openai_server.Reply:
-        thinking.release()
-        go_on.wait(60)
+    def respond_when_allowed(_request: Request) -> openai_server.Reply:
+        called.release()
+        may_respond.wait(60)
         return gives({"total": 1})
 
-    def one(client: APIClient) -> Any:
+    def try_and_disconnect(client: APIClient) -> Any:
         try:
             return try_out(client, rule)
         finally:
             connection.close()
 
-    models.always(slowly)
+    models.always(respond_when_allowed)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # staff may read the rule
     with ThreadPoolExecutor(trial.MAX_OF_USER + 1) as threads:
-        waiting = [threads.submit(one, client_of(alice)) for _ in range(trial.MAX_OF_USER)]
+        waiting = [threads.submit(try_and_disconnect, client_of(alice)) for _ in range(trial.MAX_OF_USER)]
         try:
-            assert all(thinking.acquire(timeout=60) for _ in waiting)
+            assert all(called.acquire(timeout=60) for _ in waiting)
             refused, without_model = try_out(api, rule), try_out(api, skip)
-            others = threads.submit(one, client_of(User.objects.get(pk=bob.pk)))
-            assert thinking.acquire(timeout=60)
+            others = threads.submit(try_and_disconnect, client_of(User.objects.get(pk=bob.pk)))
+            assert called.acquire(timeout=60)
         finally:
-            go_on.set()
+            may_respond.set()
         assert [each.result().json()["ok"] for each in (*waiting, others)] == [True] * 3
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_trials")
     assert int(refused["Retry-After"]) > 0
     assert without_model.json()["ok"]
-    assert try_out(api, rule).json()["ok"]  # the places are free again
+    assert try_out(api, rule).json()["ok"]  # the user's places are free again
 
 
 def test_tests_with_a_model_are_limited_in_a_day(
     api: APIClient, bob: User, models: ModelServer, rule: str, settings: Any
 ) -> None:
-    """B27: before, a script of one user could run two paid calls at a time, all day."""
+    """B27: before, a user's script could run two paid calls at a time, all day long."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 2})
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     models.always(lambda _request: gives({"total": 1}))
@@ -264,30 +264,30 @@ def test_tests_with_a_model_are_limited_in_a_day(
 def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(
     api: APIClient, models: ModelServer, rule: str
 ) -> None:
-    """B24: bodies of trials are processed one at a time, too."""
-    thinking, go_on = threading.Semaphore(0), threading.Event()
+    """B24: large bodies are processed one at a time, also those of trials."""
+    called, may_respond = threading.Semaphore(0), threading.Event()
 
-    def slowly(_request: Request) -> openai_server.Reply:
-        thinking.release()
-        go_on.wait(60)
+    def respond_when_allowed(_request: Request) -> openai_server.Reply:
+        called.release()
+        may_respond.wait(60)
         return gives({"total": 1})
 
-    def one(client: APIClient, path: str) -> Any:
+    def try_and_disconnect(client: APIClient, path: str) -> Any:
         try:
             return try_out(client, path, "x" * 100_000)
         finally:
             connection.close()
 
-    models.always(slowly)
+    models.always(respond_when_allowed)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     with ThreadPoolExecutor(2) as threads:
-        waiting = threads.submit(one, api, rule)
+        waiting = threads.submit(try_and_disconnect, api, rule)
         try:
-            assert thinking.acquire(timeout=60)
-            beside = threads.submit(one, api, skip).result(timeout=30)
+            assert called.acquire(timeout=60)
+            other = threads.submit(try_and_disconnect, api, skip).result(timeout=30)
         finally:
-            go_on.set()
-        assert waiting.result().status_code == beside.status_code == 200
+            may_respond.set()
+        assert waiting.result().status_code == other.status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rules: the API, versions, the default rule, and rules as files. B23, B24, B25, B26."""
+"""Rules: API, versions, the default rule, and rules in files. B23, B24, B25, B26."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from tests.integration.test_leases import in_threads
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
-OURS = {"default", "einvoice", "invoice", "receipt", "contract-summary"}
+SHIPPED = {"default", "einvoice", "invoice", "receipt", "contract-summary"}
 
 
 def post(api: APIClient, **body: Any) -> Any:
@@ -85,7 +85,7 @@ def test_it_creates_and_shows_a_rule(api: APIClient) -> None:
 
 
 def test_a_rule_may_require_complete_documents(api: APIClient) -> None:
-    """B32: each version keeps its value; strings are no booleans."""
+    """B32: each version keeps its value. Strings are refused."""
     rule = post(api, require_complete=True).json()
     assert rule["require_complete"] is True
     assert api.patch(f"{URL}/{rule['rule_id']}", {"require_complete": False}).json()["version"] == 2
@@ -187,7 +187,7 @@ def test_lists_contain_own_and_system_rules_newest_first(api: APIClient, bob: Us
 
 
 def test_a_page_of_large_rules_is_short(api: APIClient, alice: User) -> None:
-    """B24: before, 200 rules with the largest schemas took more memory than a web container has."""
+    """B24: before, 200 rules with schemas of maximum size took more memory than a web container has."""
     large = [make_rule(alice, json_schema={"examples": [{} for _ in range(21_800)]}).pk for _ in range(40)]
     tracemalloc.start()
     try:
@@ -207,7 +207,7 @@ def test_a_page_of_large_rules_is_short(api: APIClient, alice: User) -> None:
 
 
 def test_other_users_see_nothing(rule: str, bob: User) -> None:
-    """B23: another user's rule is 404 for every method."""
+    """B23: every method returns 404 for a rule of another user."""
     stranger = client_of(bob)
     assert [stranger.get(rule).status_code, stranger.delete(rule).status_code] == [404, 404]
     assert [stranger.put(rule, {}).status_code, stranger.patch(rule, {}).status_code] == [404, 404]
@@ -247,7 +247,7 @@ def test_each_change_creates_one_version(api: APIClient, rule: str) -> None:
 
 
 def test_an_empty_change_creates_no_version(api: APIClient, rule: str) -> None:
-    """B25: nor does another order of members, or 1.0 for 1."""
+    """B25: a different order of members, or 1.0 for 1, is no change."""
     assert api.patch(rule, {}).json()["version"] == 1
     assert api.patch(rule, {"name": "Tickets", "json_schema": dict(reversed(SCHEMA.items()))}).json()["version"] == 1
     assert api.put(rule, {"name": "Tickets", "json_schema": SCHEMA, "postprocess_strategy": ""}).json()["version"] == 1
@@ -277,7 +277,7 @@ def test_a_required_schema_cannot_be_removed(api: APIClient, rule: str) -> None:
 
 
 def test_concurrent_changes_are_all_kept(alice: User, api: APIClient, rule: str) -> None:
-    """B25: one version each, and none is lost."""
+    """B25: each change creates one version."""
     clients = [client_of(alice) for _ in range(4)]
     start = threading.Barrier(4)
 
@@ -321,7 +321,7 @@ def test_every_database_has_the_default_rule(api: APIClient, alice: User) -> Non
 
 
 def test_system_rules_are_read_only(api: APIClient) -> None:
-    """B26: for staff, too: their source is a file."""
+    """B26: also for staff, because the source of system rules is a file."""
     path = f"{URL}/{Rule.objects.get(slug='invoice').pk}"
     staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
     for client in (api, staff):
@@ -341,7 +341,7 @@ def test_the_default_rule_can_be_disabled(api: APIClient, alice: User, settings:
 
 
 def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User, settings: Any, rule: str) -> None:
-    """B26: then all users can use it, and no user can change it, not even its owner."""
+    """B26: all users can use the default rule, and not even its owner can change it."""
     number = int(rule.rpartition("/")[2])
     configure(settings, etl_global_rule_id=number)
 
@@ -372,7 +372,7 @@ def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Pa
     yield tmp_path
     system_rules.reported.clear()
     for file in tmp_path.iterdir():
-        file.unlink()  # the database is emptied next, and loads the existing files
+        file.unlink()  # next, the database is emptied and loads all existing rule files
 
 
 def write(folder: Path, file: str, **changes: Any) -> None:
@@ -385,7 +385,7 @@ def names(outcome: system_rules.Outcome) -> dict[str, list[str]]:
 
 
 def test_a_rule_file_becomes_a_rule_and_updates_it(folder: Path, api: APIClient) -> None:
-    """B26: new, the same, changed, gone, and back."""
+    """B26: the file is created, unchanged, changed, deleted, and created again."""
     write(folder, "tickets.json")
     assert names(system_rules.load_all()) == {"created": ["tickets"]}
     assert names(system_rules.load_all()) == {}
@@ -404,7 +404,7 @@ def test_a_rule_file_becomes_a_rule_and_updates_it(folder: Path, api: APIClient)
 
 
 def test_unknown_schema_keywords_of_a_file_are_refused(folder: Path) -> None:
-    """Unquoted text in YAML ends at a comma, and the rest becomes a keyword that no validator knows."""
+    """Unquoted text in YAML ends at a comma. The rest becomes an unknown keyword, which validators would ignore."""
     (folder / "bills.yaml").write_text(
         "name: Bills\nrequire_complete: true\njson_schema:\n  type: object\n  properties:\n"
         "    iban: { type: string, description: The seller's, without spaces }\n"
@@ -477,7 +477,7 @@ def test_a_file_that_becomes_invalid_keeps_its_rule(folder: Path) -> None:
 
 
 def test_a_file_with_a_shipped_name_replaces_the_shipped_rule(folder: Path) -> None:
-    """B26: also the default rule. Without the file, the shipped one returns."""
+    """B26: also the default rule. When the file is deleted, the shipped rule is restored."""
     write(folder, "default.json", name="Ticket or nothing")
     assert names(system_rules.load_all()) == {"changed": ["default"]}
     assert Rule.objects.get(slug="default").postprocess_mode == "llm"
@@ -487,7 +487,7 @@ def test_a_file_with_a_shipped_name_replaces_the_shipped_rule(folder: Path) -> N
 
 
 def test_a_missing_folder_hides_no_rule(folder: Path, settings: Any) -> None:
-    """B26: a host without the folder must not remove the rules of the others."""
+    """B26: a host without the folder must not hide the rules of other hosts."""
     write(folder, "tickets.json")
     system_rules.load_all()
     configure(settings, etl_rules_dir=folder / "absent")
@@ -538,12 +538,12 @@ def test_a_relative_folder_is_relative_to_the_project(settings: Any) -> None:
 
 
 def test_the_shipped_rules_are_valid(alice: User) -> None:
-    """B26: they pass the checks, forbid further members, and define for every field whether it may be absent.
+    """B26: their schemas forbid additional members, and require all fields.
 
-    B41: in an e-invoice, terms that the sender omitted are absent, and only lists are always present.
+    B41: the schema of e-invoices requires only lists, because the sender can omit terms.
     """
     rules = {str(rule.slug): rule for rule in Rule.objects.filter(owner=None, deleted_at=None)}
-    assert rules.keys() == OURS
+    assert rules.keys() == SHIPPED
     for rule in rules.values():
         assert rule.description
         for part in objects_in(rule.json_schema):
@@ -571,7 +571,7 @@ def test_staff_can_view_rules(client: Any, rule: str) -> None:
 
 
 def test_schema_members_keep_their_order(api: APIClient) -> None:
-    """B23: models fill fields in the order of the schema, and users see their own order."""
+    """B23: models fill in the fields in the order of the schema, and users see the order in which they wrote them."""
     names = ["total", "a", "currency", "supplier", "b"]
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
 
@@ -592,7 +592,7 @@ def versions() -> int:
 
 
 def test_each_version_of_a_day_counts(api: APIClient, bob: User, rule: str, settings: Any) -> None:
-    """B23: before, changes filled the database with 338 MB a minute."""
+    """B23: before, changes could fill the database with 338 MB a minute."""
     configure(settings, etl_daily_rule_versions=3)
     statuses = [api.patch(rule, {"name": f"n{number}"}).status_code for number in range(3)]
     refused = post(api)
@@ -629,7 +629,7 @@ def test_concurrent_changes_cannot_overspend(alice: User, rule: str, settings: A
 
 
 def test_changes_have_the_rate_of_posts(api: APIClient, rule: str, settings: Any) -> None:
-    """B23: before, they had that of polls, which is five times as high."""
+    """B23: before, changes had the rate of polls, which is five times as high."""
     configure(settings, etl_rate="3/min")
     valkey().flushdb()
     for expected in ([200, 400, 204], [429] * 3):

@@ -1,4 +1,4 @@
-"""The pages of rules, without a browser: permissions, refusals, and preserved input. C1."""
+"""Pages of rules, tested without a browser: permissions, refusals, and preserved input. C1."""
 
 import html
 import json
@@ -44,12 +44,8 @@ TYPED = {name: value for name, value in CONTENT.items() if name != "require_comp
     "json_schema": json.dumps(SCHEMA)
 }
 HTMX = {"HX-Request": "true"}
-UNSAVED = (
-    "check-rule",
-    "rule-fields",
-    "try-rule",
-    "suggest-schema",
-)  # the actions of the editor's buttons before it is saved
+# The actions of the editor's buttons that do not save the rule.
+UNSAVED = ("check-rule", "rule-fields", "try-rule", "suggest-schema")
 
 
 @pytest.fixture
@@ -311,7 +307,7 @@ def test_a_repeated_save_is_not_a_conflict(me: Client, rule: Rule) -> None:
 
 
 def test_one_of_two_concurrent_changes_is_refused(alice: User, rule: Rule) -> None:
-    """The row's lock decides, with two real transactions."""
+    """With two real transactions, which the lock of the row serializes."""
     rules = Rule.objects.filter(owner=alice)
     locked, waiting = threading.Event(), threading.Event()
 
@@ -369,7 +365,7 @@ def test_the_schema_check_matches_the_api(me: Client, rule: Rule) -> None:
 
 
 def test_the_schema_check_refuses_a_member_twice(me: Client) -> None:
-    """One of them would be lost without notice."""
+    """Otherwise, one of the members would be lost silently."""
     response = me.post(reverse("check-rule"), {**TYPED, "json_schema": '{"type": "object", "type": "string"}'})
     assert "An object has the member &#x27;type&#x27; more than once." in response.content.decode()
 
@@ -386,7 +382,7 @@ def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
 TOO_LONG = "Has 4,600,003 characters; the limit is 65,536 bytes as compact JSON."
 
 
-def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) -> None:
+def test_huge_schemas_are_refused_without_being_parsed(me: Client, rule: Rule) -> None:
     """Reading each of its values would take a minute."""
     typed = {**TYPED, "json_schema": "[" + "0," * 2_300_000 + "0]", "markdown": "x"}
     began = time.thread_time()
@@ -406,7 +402,7 @@ def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) 
     ids=["long name", "many levels"],
 )
 @pytest.mark.slow
-def test_schemas_that_a_page_would_multiply_cost_little(me: Client, text: str) -> None:
+def test_schemas_that_would_grow_on_a_page_take_little_memory(me: Client, text: str) -> None:
     with bounded_memory(30):
         response = me.post(reverse("check-rule"), {**TYPED, "json_schema": text, "format": "1"})
     assert (response.context["formatted"], len(response.context["form"].flaws)) == (None, 1)
@@ -464,7 +460,7 @@ def test_edits_of_the_table_are_saved_without_scripts(me: Client, rule: Rule) ->
 
 
 def test_edits_of_the_text_and_the_table_are_both_kept(me: Client, rule: Rule) -> None:
-    """Neither had been applied to the other before the rule was saved."""
+    """Neither edit was applied to the other one before the rule was saved."""
     typed = table_of(me.get(page_of(rule)), field_0_kind="integer")
     wider = {**SCHEMA, "properties": {"date": {"type": "string"}, "total": {"type": "number", "title": "Sum"}}}
     save(me, rule, **typed, json_schema=json.dumps(wider))
@@ -542,7 +538,7 @@ def test_an_invalid_table_is_ignored(me: Client, shown: str) -> None:
     assert (response.status_code, response.context["form"].flaws) == (200, [])
 
 
-def test_a_table_never_multiplies_a_schema(me: Client) -> None:
+def test_the_table_of_a_schema_takes_little_memory(me: Client) -> None:
     inner = ", ".join(f'"{n}": {{"type": "string"}}' for n in range(190))
     text = f'{{"type": "object", "properties": {{"{"n" * 40_000}": {{"type": "object", "properties": {{{inner}}}}}}}}}'
     with bounded_memory(30):
@@ -690,7 +686,7 @@ def test_long_schemas_whose_brackets_repeat_are_compared() -> None:
 
 
 def test_repetitive_texts_are_shown_without_a_comparison() -> None:
-    """A line comparison takes long for many equal lines."""
+    """Comparing lines takes long if many of them are equal."""
     old, new = ("\n".join(f"s{each % 50}\n{sign}{each}" for each in range(1_400)) for sign in "uv")
     texts = {**dict.fromkeys(comparison.LABELS, ""), "system_prompt": old}
     began = time.thread_time()
@@ -706,7 +702,7 @@ def test_repetitive_texts_are_shown_without_a_comparison() -> None:
 
 @pytest.fixture
 def read_document(alice: User, rule: Rule) -> Task:
-    """Create a document of alice whose OCR is finished."""
+    """A document of alice whose OCR has completed."""
     key = f"etl/tasks/1/ocr-1/{uuid4()}.md"
     storage.put(key, b"Total: 12.50 EUR\n", content_type="text/markdown")
     return Task.objects.create(
@@ -768,7 +764,7 @@ def test_unusable_rules_are_marked_wherever_they_are_shown(
         return html.unescape(me.get(path).content.decode()).lower().count(NEEDS)
 
     assert marks(reverse("rules")) == count
-    assert marks(page_of(rule)) == 2  # at the mode, and at the trial
+    assert marks(page_of(rule)) == 2  # beside the mode, and beside the trial
     assert marks(page_of(invoice)) == 2
     assert marks(reverse("rule-version", args=[rule.pk, 1])) == 1
     assert marks(page_of(default)) == 0

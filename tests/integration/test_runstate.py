@@ -1,4 +1,4 @@
-"""The run-state in Redis: every transition is atomic. B3, B4, B6, B10."""
+"""Atomic transitions of the run-state in Redis. B3, B4, B6, B10."""
 
 import json
 import socket
@@ -30,12 +30,12 @@ WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def nothing_there() -> None:
+def empty_redis() -> None:
     valkey().flushdb()
 
 
 def row(task_id: int = 17, **changes: Any) -> Task:
-    """Return an unsaved row: a run-state needs no saved one."""
+    """Return an unsaved row, which is enough to create a run-state."""
     fields: dict[str, Any] = {
         "task_id": task_id,
         "uuid": "",
@@ -52,12 +52,12 @@ def row(task_id: int = 17, **changes: Any) -> Task:
     return Task(**(fields | changes))
 
 
-def made(task_id: int = 17, **changes: Any) -> RunState:
+def make_state(task_id: int = 17, **changes: Any) -> RunState:
     runstate.create(row(task_id, **changes), stage=Stage.OCR)
-    return seen(task_id)
+    return read_state(task_id)
 
 
-def seen(task_id: int = 17) -> RunState:
+def read_state(task_id: int = 17) -> RunState:
     state = runstate.read(task_id)
     assert state
     return state
@@ -70,7 +70,7 @@ def started(stage: Stage = Stage.OCR) -> RunState:
 
 
 def advanced() -> RunState:
-    made()
+    make_state()
     state = runstate.advance(started(), markdown_key="m.md", provider="local").state
     assert state
     return state
@@ -81,8 +81,8 @@ def lose_lease(task_id: int = 17) -> None:
 
 
 def test_a_new_run_state_matches_its_row() -> None:
-    """B1, B3: pending, progress 0, stage ocr, under the prefix, with a time to live."""
-    state = made()
+    """B1, B3: it is pending in the stage ocr with progress 0. Its key has the prefix and a time to live."""
+    state = make_state()
 
     assert (state.status, state.phase, state.progress) == ("pending", "ocr", 0)
     assert (state.task_id, state.user_id, state.rule_id, state.rule_version) == (17, 3, 5, 2)
@@ -93,7 +93,7 @@ def test_a_new_run_state_matches_its_row() -> None:
 
 
 def test_a_missing_run_state_is_none() -> None:
-    made()
+    make_state()
     assert runstate.read(18) is None
     assert runstate.read_many([16, 17, 18]).keys() == {17}
     assert runstate.read_many([]) == {}
@@ -101,7 +101,7 @@ def test_a_missing_run_state_is_none() -> None:
 
 def test_a_task_runs_from_pending_to_its_end() -> None:
     """B3, B4."""
-    made()
+    make_state()
     ocr = started()
     assert (ocr.status, ocr.attempts, ocr.started) == ("mineru_parsing", {"ocr": 1, "postprocess": 0}, True)
     runstate.note_progress(ocr, 30)
@@ -127,20 +127,20 @@ def test_a_task_runs_from_pending_to_its_end() -> None:
         "warnings": [],
         "failed_attempts": [],
     }
-    assert seen() == end
+    assert read_state() == end
     assert 3_500 < valkey().ttl("etl:task:17") <= 3_600
 
 
 def test_revisions_grow_with_every_visible_change() -> None:
-    made()
-    states = [seen(), state := started()]
+    make_state()
+    states = [read_state(), state := started()]
     runstate.note_progress(state, 10)
-    states.append(seen())
+    states.append(read_state())
     runstate.note_progress(state, 9)
     runstate.renew(state)
-    states.append(seen())
+    states.append(read_state())
     runstate.create(row(generation=2), stage=Stage.OCR)
-    states.append(seen())
+    states.append(read_state())
 
     revisions = [state.revision for state in states]
     assert revisions == sorted(set(revisions))
@@ -148,26 +148,26 @@ def test_revisions_grow_with_every_visible_change() -> None:
 
 
 def test_progress_never_decreases() -> None:
-    """B3: pages are reported in any order."""
-    made()
+    """B3: pages can be reported in any order."""
+    make_state()
     state = started()
     for percent in (30, 20):
         runstate.note_progress(state, percent)
-    assert seen().progress == 30
+    assert read_state().progress == 30
 
 
 # ---- Leases ---------------------------------------------------------------------------------------------------------
 def test_one_of_many_concurrent_starts_wins() -> None:
-    made()
+    make_state()
     with ThreadPoolExecutor(8) as pool:
         verdicts = list(pool.map(lambda _: runstate.start(17, stage=Stage.OCR).verdict, range(16)))
     assert sorted(set(verdicts)) == ["held", "moved"]
     assert verdicts.count(Verdict.MOVED) == 1
-    assert seen().attempts["ocr"] == 1
+    assert read_state().attempts["ocr"] == 1
 
 
 def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced_off() -> None:
-    made()
+    make_state()
     late = started()
     lose_lease()
     now = started()
@@ -179,11 +179,11 @@ def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced_off() -> None:
     assert runstate.release(late) is Verdict.LOST
     assert runstate.advance(late, markdown_key="late.md").verdict is Verdict.LOST
     assert runstate.fail(late, error={}, usage={}).verdict is Verdict.LOST
-    assert seen() == now
+    assert read_state() == now
 
 
 def test_an_expired_lease_can_be_renewed_until_it_is_taken() -> None:
-    made()
+    make_state()
     state = started()
     lose_lease()
     assert runstate.renew(state) is Verdict.MOVED
@@ -191,7 +191,7 @@ def test_an_expired_lease_can_be_renewed_until_it_is_taken() -> None:
 
 
 def test_attempts_are_counted_up_to_the_maximum() -> None:
-    made()
+    make_state()
     for _ in range(3):
         started()
         lose_lease()
@@ -199,36 +199,36 @@ def test_attempts_are_counted_up_to_the_maximum() -> None:
     assert answer.verdict is Verdict.SPENT
     assert answer.state
     assert answer.state.attempts["ocr"] == 3
-    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.HELD  # by its holder, which is about to end it
+    assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.HELD  # by the caller above, which has to end it
     assert runstate.fail(answer.state, error={"code": "x"}, usage={}).moved
-    assert seen().status == "failed"
+    assert read_state().status == "failed"
 
 
 def test_a_task_in_backoff_does_not_start() -> None:
-    made()
+    make_state()
     state = started()
     assert runstate.wait(state, delay=3000, wakes_up=True) is Verdict.MOVED
     early = runstate.start(17, stage=Stage.OCR)
     assert early.verdict is Verdict.EARLY
     assert 2970 < early.seconds <= 3000
-    assert seen().status == "mineru_parsing"
+    assert read_state().status == "mineru_parsing"
     valkey().hset(runstate.key_of(17), "available_at", 1)
     assert started().attempts["ocr"] == 2
 
 
 def test_graceful_shutdown_does_not_count_as_an_attempt() -> None:
-    made()
+    make_state()
     runstate.release(started())
-    assert seen().attempts["ocr"] == 0
+    assert read_state().attempts["ocr"] == 0
     assert started().attempts["ocr"] == 1
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
 def test_an_ended_task_does_not_change(end: str) -> None:
     """B3, B4."""
-    made()
+    make_state()
     if end == "cancel":
-        state = seen()
+        state = read_state()
         runstate.cancel(17, generation=1)
     else:
         runstate.advance(started(), markdown_key="m.md")
@@ -237,7 +237,7 @@ def test_an_ended_task_does_not_change(end: str) -> None:
             runstate.complete(state, result={}, usage={})
         else:
             runstate.fail(state, error={}, usage={})
-    before = seen()
+    before = read_state()
 
     for stage in Stage:
         assert runstate.start(17, stage=stage).verdict is Verdict.OVER
@@ -246,33 +246,33 @@ def test_an_ended_task_does_not_change(end: str) -> None:
     assert runstate.fail(state, error={}, usage={}).verdict is Verdict.OVER
     runstate.enqueued(17, job_id="late")
     assert runstate.create(row(), stage=Stage.OCR).verdict is Verdict.SAME
-    assert seen() == before
+    assert read_state() == before
 
 
 def test_a_late_write_of_the_previous_stage_changes_nothing() -> None:
     """B3: a late mineru_parsing cannot follow llm_processing."""
-    made()
+    make_state()
     late = started()
     runstate.advance(late, markdown_key="m.md")
-    before = seen()
+    before = read_state()
 
     assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.PASSED
     assert runstate.note_progress(late, 99) is Verdict.PASSED
     assert runstate.renew(late) is Verdict.PASSED
-    assert seen() == before
+    assert read_state() == before
 
 
 def test_post_processing_does_not_start_before_ocr_has_ended() -> None:
-    made()
+    make_state()
     assert runstate.start(17, stage=Stage.POSTPROCESS).verdict is Verdict.BEHIND
 
 
 def test_only_pending_tasks_are_cancelled() -> None:
     """B6."""
-    made()
+    make_state()
     assert runstate.cancel(17, generation=1).moved
-    assert seen().status == "cancelled"
-    made(18)
+    assert read_state().status == "cancelled"
+    make_state(18)
     runstate.start(18, stage=Stage.OCR)
     assert runstate.cancel(18, generation=1).verdict is Verdict.STARTED
     runstate.create(row(19), stage=Stage.OCR, started=True)
@@ -284,7 +284,7 @@ def test_a_concurrent_cancel_and_start_have_exactly_one_winner() -> None:
     """B6: 200 races."""
     with ThreadPoolExecutor(2) as pool:
         for task_id in range(1, 201):
-            made(task_id)
+            make_state(task_id)
             together = threading.Barrier(2)
 
             def race(move: Any, together: threading.Barrier = together) -> Any:
@@ -299,19 +299,19 @@ def test_a_concurrent_cancel_and_start_have_exactly_one_winner() -> None:
 # ---- Generations ----------------------------------------------------------------------------------------------------
 def test_only_a_greater_generation_replaces_a_run_state() -> None:
     """B7, B10."""
-    made()
+    make_state()
     old = started()
     assert runstate.create(row(generation=3), stage=Stage.POSTPROCESS).moved
     assert runstate.create(row(generation=2), stage=Stage.OCR).verdict is Verdict.NEWER
     assert runstate.renew(old) is Verdict.NEWER
     assert runstate.cancel(17, generation=2).verdict is Verdict.NEWER
     assert runstate.cancel(17, generation=4).verdict is Verdict.STALE
-    assert (seen().generation, seen().phase, seen().attempts["ocr"]) == (3, "postprocess", 0)
+    assert (read_state().generation, read_state().phase, read_state().attempts["ocr"]) == (3, "postprocess", 0)
 
 
 def test_without_a_run_state_no_write_succeeds() -> None:
     """B10: after a flush, no late write recreates part of a run-state."""
-    made()
+    make_state()
     state = started()
     valkey().flushall()
 
@@ -324,7 +324,7 @@ def test_without_a_run_state_no_write_succeeds() -> None:
 
 
 def test_an_evicted_script_is_loaded_again() -> None:
-    made()
+    make_state()
     valkey().script_flush()
     assert runstate.start(17, stage=Stage.OCR).moved
     valkey().script_flush()
@@ -332,20 +332,20 @@ def test_an_evicted_script_is_loaded_again() -> None:
 
 
 def test_a_repeated_transition_is_applied_once() -> None:
-    """A reply may be lost: the client then sends the same transition again."""
-    made()
+    """If a reply is lost, the client sends the same transition again."""
+    make_state()
     state = started()
-    words = script.encoded({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
+    arguments = script.encoded({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
     _, compare_and_advance = script.redis()
-    replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[words]) for _ in range(3)]
+    replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[arguments]) for _ in range(3)]
 
     assert [reply[0] for reply in replies] == ["moved"] * 3
-    assert seen().usage["calls"] == 1
+    assert read_state().usage["calls"] == 1
 
 
 def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> None:
-    """B2: its reply was lost, and others made transitions in the meantime."""
-    made()
+    """B2: the reply was lost, and other clients made transitions before it is repeated."""
+    make_state()
     answers = []
     for _ in range(2):
         answers.append(runstate.start(17, stage=Stage.OCR, move_id="a"))
@@ -355,7 +355,7 @@ def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> 
     assert first
     assert again
     assert first.token == again.token
-    assert (seen().attempts["ocr"], seen().job_id) == (1, "late")
+    assert (read_state().attempts["ocr"], read_state().job_id) == (1, "late")
     for _ in range(2):
         assert runstate.advance(first, markdown_key="m.md", move_id="b").moved
     assert runstate.advance(first, markdown_key="m.md", move_id="c").verdict is Verdict.PASSED
@@ -368,7 +368,7 @@ def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> 
 
 
 def test_a_repeated_start_without_attempts_gets_the_same_reply() -> None:
-    made()
+    make_state()
     valkey().hset(runstate.key_of(17), "attempts_ocr", 3)
     for _ in range(2):
         assert runstate.start(17, stage=Stage.OCR, move_id="a").verdict is Verdict.SPENT
@@ -376,17 +376,17 @@ def test_a_repeated_start_without_attempts_gets_the_same_reply() -> None:
 
 def test_only_run_states_of_earlier_generations_are_deleted() -> None:
     """B7."""
-    made(generation=2)
+    make_state(generation=2)
     runstate.cancel(17, generation=2)
     assert not runstate.forget(17, generation=1)
-    assert seen().status == "cancelled"
+    assert read_state().status == "cancelled"
     for _ in range(2):
         assert runstate.forget(17, generation=2)
     assert runstate.read(17) is None
 
 
 # ---- Unreadable run-states ------------------------------------------------------------------------------------------
-def harm(task_id: int, how: str) -> None:
+def corrupt(task_id: int, how: str) -> None:
     key, redis = runstate.key_of(task_id), valkey()
     if how == "another type":
         redis.delete(key)
@@ -398,20 +398,20 @@ def harm(task_id: int, how: str) -> None:
         redis.hset(key, field, value.encode("latin-1"))
 
 
-HARMS = [
+CORRUPTIONS = [
     *("another type", "no such field", "status=odd", "phase=", "fence=one", "attempts_ocr=x", "progress=1e"),
     *("ocr={", "postprocess=[]", "created_at=inf", "user_id=\xff"),
 ]
 
 
-@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize("how", CORRUPTIONS)
 def test_an_unreadable_run_state_counts_as_missing(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """B10: the others are still read, and it can be recreated."""
+    """B10: other run-states are still read, and the unreadable one can be recreated."""
     script.log_unreadable.cache_clear()
     for task_id in (16, 17, 18):
-        made(task_id)
+        make_state(task_id)
         valkey().hset(runstate.key_of(task_id), "hinted_at", 1)
-    harm(17, how)
+    corrupt(17, how)
     for _ in range(3):
         assert runstate.read_many([16, 17, 18]).keys() == {16, 18}
     answers = runstate.find_due([row(16), row(17), row(18)])
@@ -427,11 +427,11 @@ def test_an_unreadable_run_state_counts_as_missing(how: str, caplog: pytest.LogC
 def test_active_run_states_are_found_among_other_keys(settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_prefix": "odd[*]?:"})
     for task_id in range(1, 41):
-        made(task_id)
+        make_state(task_id)
     for task_id in range(1, 11):
         runstate.cancel(task_id, generation=1)
-    harm(11, "another type")
-    harm(12, "status=odd")
+    corrupt(11, "another type")
+    corrupt(12, "status=odd")
     for key in ("odd[*]?:task:x", "odd[*]?:recovery", "oddy:task:5", "task:5"):
         valkey().set(key, "x")
     found = [task_id for batch in runstate.scan_open(size=7, max_batches=100) for task_id in batch]
@@ -441,7 +441,7 @@ def test_active_run_states_are_found_among_other_keys(settings: LazySettings) ->
 
 # ---- Facts ----------------------------------------------------------------------------------------------------------
 def test_usage_adds_up_over_attempts_and_never_decreases() -> None:
-    """B17: all attempts' token use is counted."""
+    """B17: the tokens of all attempts are counted."""
     advanced()
     for _ in range(2):
         state = started(Stage.POSTPROCESS)
@@ -462,50 +462,50 @@ def test_a_large_result_is_not_kept_in_redis() -> None:
     assert (valkey().memory_usage(runstate.key_of(17)) or 0) < 20_000
 
 
-def test_an_ended_row_is_shown_unchanged() -> None:
+def test_a_run_state_created_from_an_ended_row_matches_the_row() -> None:
     ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, generation=4)
     runstate.create(ended, stage=Stage.POSTPROCESS)
     expected = replace(RunState.of_row(ended), phase=Stage.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
-    assert seen() == expected
+    assert read_state() == expected
     assert valkey().ttl("etl:task:17") <= 3_600
 
 
-def looked() -> Verdict:
+def due_verdict() -> Verdict:
     return runstate.find_due([row()])[17].verdict
 
 
-# ---- Hints ----------------------------------------------------------------------------------------------------------
+# ---- Wake-ups -------------------------------------------------------------------------------------------------------
 def test_a_wake_up_is_due_if_none_was_sent_recently(settings: LazySettings) -> None:
     """A lost message is sent again, but a long queue does not fill with copies."""
-    made()
-    assert looked() is Verdict.WAITING
+    make_state()
+    assert due_verdict() is Verdict.WAITING
     gaps = []
     for _ in range(5):
         now = float(valkey().time()[0])
         for gap in (30, 60, 120, 240):
             valkey().hset(runstate.key_of(17), "hinted_at", now - gap - 1)
-            if looked() is Verdict.MOVED:
+            if due_verdict() is Verdict.MOVED:
                 gaps.append(gap)
                 break
     assert gaps == [30, 60, 120, 120, 120]
     runstate.start(17, stage=Stage.OCR)
-    assert looked() is Verdict.HELD
+    assert due_verdict() is Verdict.HELD
     lose_lease()
-    assert looked() is Verdict.WAITING
+    assert due_verdict() is Verdict.WAITING
     valkey().hset(runstate.key_of(17), "hinted_at", float(valkey().time()[0]) - 31)
-    assert looked() is Verdict.MOVED, "a start resets the pauses"
+    assert due_verdict() is Verdict.MOVED, "a start resets the pauses"
 
 
 def test_wake_ups_that_were_not_sent_are_due_again() -> None:
-    made()
+    make_state()
     runstate.mark_unsent([17, 99])
     assert runstate.find_due([row()])[17].verdict is Verdict.MOVED
     assert runstate.read(99) is None
 
 
 def test_recovery_extends_the_run_state_of_an_open_task() -> None:
-    made()
-    made(18)
+    make_state()
+    make_state(18)
     runstate.cancel(18, generation=1)
     for task_id in (17, 18):
         valkey().expire(runstate.key_of(task_id), 60)
@@ -535,15 +535,17 @@ def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, sile
 
 
 # ---- Any order ------------------------------------------------------------------------------------------------------
-ENDED_WORDS = {"completed", "failed", "cancelled"}
+ENDED = {"completed", "failed", "cancelled"}
 ORDER = {"ocr": 1, "postprocess": 2}
-# A recreated state is pending; holders of the lost one still send transitions.
+# The statuses before each transition. They matter for holders of a lost run-state, because the recreated one is
+# pending.
 BEFORE = {"advance": {"mineru_parsing"}, "complete": {"llm_processing"}, "fail": {"mineru_parsing", "llm_processing"}}
 
 
 @dataclass
 class Model:
-    """A simple model of a run-state, without concurrency, and with flags for the ends of the lease and the pause."""
+    """A simple model of a run-state without concurrency. `is_live`: the lease has not expired. `is_due`: the task isn't
+    in backoff."""
 
     exists: bool = False
     generation: int = 1
@@ -558,10 +560,10 @@ class Model:
 
     @property
     def has_ended(self) -> bool:
-        return self.status in ENDED_WORDS
+        return self.status in ENDED
 
     def refuses(self, *, generation: int | None, stage: str | None) -> str | None:
-        """Return why a transition is refused, for any caller."""
+        """Return the verdict if any caller's transition is refused, or None."""
         if not self.exists:
             return "gone"
         if generation is not None and generation != self.generation:
@@ -598,14 +600,14 @@ class Model:
         self.status, self.token = "cancelled", ""
         return "moved"
 
-    def act(self, word: str, holder: RunState, percent: int) -> str:
+    def act(self, action: str, holder: RunState, percent: int) -> str:
         if refused := self.refuses(generation=holder.generation, stage=holder.phase):
             return refused
-        if self.status not in BEFORE.get(word, {self.status}):
+        if self.status not in BEFORE.get(action, {self.status}):
             return "elsewhere"
         if self.token != holder.token:
             return "lost"
-        getattr(self, f"do_{word}")(percent)
+        getattr(self, f"do_{action}")(percent)
         return "moved"
 
     def do_renew(self, _percent: int) -> None:
@@ -632,8 +634,8 @@ class Model:
         self.attempts[self.phase] -= 1
 
 
-class Story:
-    """The same transitions of the run-state and of the model."""
+class ModelComparison:
+    """Applies the same transitions to the run-state and to the model, and compares them."""
 
     def __init__(self) -> None:
         valkey().flushdb()
@@ -643,9 +645,9 @@ class Story:
         self.model = Model()
         self.create()
 
-    def apply(self, word: str, number: int) -> None:
+    def apply(self, action: str, number: int) -> None:
         before = runstate.read(17)
-        getattr(self, word, partial(self.act, word))(number)
+        getattr(self, action, partial(self.act, action))(number)
         after = runstate.read(17)
         self.compare(after)
         if before and after and before.generation == after.generation:
@@ -695,10 +697,10 @@ class Story:
     def cancel(self, _number: int) -> None:
         assert runstate.cancel(17, generation=self.generation).verdict == self.model.cancel(self.generation)
 
-    def act(self, word: str, number: int) -> None:
+    def act(self, action: str, number: int) -> None:
         if number < len(self.holders):
             holder, percent = self.holders[-1 - number], number * 20
-            assert verdict_of(word, holder, percent) == self.model.act(word, holder, percent)
+            assert verdict_of(action, holder, percent) == self.model.act(action, holder, percent)
 
     def lose(self, _number: int) -> None:
         if self.model.exists and not self.model.has_ended:
@@ -710,7 +712,7 @@ class Story:
             valkey().hset(runstate.key_of(17), "available_at", 0)
             self.model.is_due = True
 
-    def look(self, _number: int) -> None:
+    def find_due(self, _number: int) -> None:
         runstate.find_due([row(generation=self.generation)])
         runstate.enqueued(17, job_id="a")
 
@@ -719,7 +721,7 @@ class Story:
         self.model.exists = False
 
 
-def verdict_of(word: str, holder: RunState, percent: int) -> str:
+def verdict_of(action: str, holder: RunState, percent: int) -> str:
     acts: dict[str, Callable[[], Any]] = {
         "advance": lambda: runstate.advance(holder, markdown_key="m.md").verdict,
         "complete": lambda: runstate.complete(holder, result={}, usage={}).verdict,
@@ -729,7 +731,7 @@ def verdict_of(word: str, holder: RunState, percent: int) -> str:
         "renew": lambda: runstate.renew(holder),
         "progress": lambda: runstate.note_progress(holder, percent),
     }
-    return str(acts[word]())
+    return str(acts[action]())
 
 
 def shown(state: RunState) -> tuple[Any, ...]:
@@ -737,20 +739,20 @@ def shown(state: RunState) -> tuple[Any, ...]:
 
 
 # The regular transitions are more likely than others, so that most sequences make progress.
-WORDS = [
+ACTIONS = [
     *["start_ocr", "advance", "start_post"] * 3,
     *["progress", "complete", "fail", "wait", "release", "renew", "lose"] * 2,
-    *["cancel", "due", "look", "create", "late_create", "retry", "flush"],
+    *["cancel", "due", "find_due", "create", "late_create", "retry", "flush"],
 ]
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([0, 0, 0, 1, 2, 4])), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from([0, 0, 0, 1, 2, 4])), max_size=40))
 @examples(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_run_states_match_the_model_after_any_sequence_of_actions(words: list[tuple[str, int]]) -> None:
-    """B3, B6: with duplicates, late transitions of fenced holders, and lost states, each reply and each state equals
-    the model's, in which nothing goes back, ended tasks stay ended, and cancelled ones never start.
+def test_run_states_match_the_model_after_any_sequence_of_actions(actions: list[tuple[str, int]]) -> None:
+    """B3, B6: also with repeated transitions, late transitions of fenced holders, and lost run-states. In the model, no
+    task goes back to an earlier state, ended tasks stay ended, and cancelled tasks never start.
     """
-    story = Story()
-    for word, number in words:
-        story.apply(word, number)
+    comparison = ModelComparison()
+    for action, number in actions:
+        comparison.apply(action, number)

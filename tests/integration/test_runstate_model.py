@@ -1,9 +1,9 @@
-"""Tasks in any order of actions of workers, users, and recovery, and of losses: run-states, rows, and object storage.
+"""Model-based test of tasks: random sequences of actions of workers, users, and recovery, and of losses of data.
 B2, B3, B6, B7, B10.
 
-`test_runstate.py` compares each transition of one run-state with a model. This test has several tasks with their rows,
-and covers inconsistencies between the stores: ends that did not reach the row, a Redis that loses data or is restored
-from an older copy, recovery, cancel, retry, and workers of earlier runs.
+`test_runstate.py` compares each transition of one run-state with a model. This test has several tasks with rows and
+artifacts, and covers inconsistencies between the stores: ends that are not in the row, a Redis that loses data or is
+restored from an older copy, recovery, cancellation, retry, and workers of earlier runs.
 """
 
 from copy import deepcopy
@@ -37,15 +37,15 @@ from etl.runstate import RunState, TransitionResult
 from rules.models import Rule
 from tests.broker import valkey
 from tests.integration.etl_factories import make_rule
-from tests.integration.test_runstate import ENDED_WORDS, Model, lose_lease
+from tests.integration.test_runstate import ENDED, Model, lose_lease
 
 HOUR = 3600
 FOUND = OCRResult(markdown="# Read", pages=(), provider="local", provider_task_id="", metadata={"pages": 0})
 
 
 @dataclass
-class Known:
-    """The expected state of a task: its row, its run-state, and the stored results of OCR."""
+class ExpectedTask:
+    """The expected row, run-state, and stored OCR results of a task."""
 
     state: Model
     status: str = "pending"
@@ -57,14 +57,14 @@ class Known:
 
     @property
     def has_ended(self) -> bool:
-        return self.status in ENDED_WORDS
+        return self.status in ENDED
 
     @property
     def is_open_in_redis(self) -> bool:
         return self.state.exists and not self.state.has_ended
 
     def record(self) -> None:
-        """Record the end in the row."""
+        """Expect the end of the run-state in the row."""
         if not self.has_ended and self.generation == self.state.generation:
             self.status = self.state.status
         else:
@@ -74,7 +74,7 @@ class Known:
         if self.has_ended and self.state.exists:
             self.state = Model(exists=True, generation=self.generation, status=self.status)
 
-    def take_up(self) -> None:
+    def recreate(self) -> None:
         self.generation += not self.state.exists
         self.state = Model(exists=True, generation=self.generation, started=True)
         if self.ocr_run in self.stored:
@@ -91,7 +91,7 @@ class Documents(RuleBasedStateMachine):
         super().__init__()
         Task.objects.all().delete()
         valkey().flushdb()
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, ExpectedTask] = {}
 
     @initialize(target=tasks)
     def begin(self) -> Any:
@@ -100,11 +100,11 @@ class Documents(RuleBasedStateMachine):
     @precondition(lambda self: len(self.known) < 3)
     @rule(target=tasks, is_sent=st.booleans())
     def make(self, *, is_sent: bool) -> int:
-        """Create a row, and a run-state unless the process dies in between."""
+        """Create a row and, unless the process dies in between (`is_sent` is False), a run-state."""
         row = Task.objects.create(
             user=self.user, rule=self.rule_of_all, rule_version=1, filename="a", kind="txt", size=1, document_key="none"
         )
-        self.known[row.pk] = Known(Model())
+        self.known[row.pk] = ExpectedTask(Model())
         if is_sent:
             self.create_late(row.pk)
         return row.pk
@@ -121,7 +121,7 @@ class Documents(RuleBasedStateMachine):
     # ---- Workers
     @rule(task=tasks, stage=st.sampled_from(Stage))
     def start(self, task: int, stage: Stage) -> None:
-        """Start a stage like a worker after a wake-up message, which reads the row first."""
+        """Start a stage like a worker that has received a wake-up message. It reads the row first."""
         known = self.known[task]
         row = execution.find_open(task)
         assert (row is None) == known.has_ended
@@ -147,7 +147,7 @@ class Documents(RuleBasedStateMachine):
             self.end(task, 0, "complete", is_recorded=True)
 
     def holder(self, task: int, age: int) -> RunState | None:
-        """Return the newest holder, or an older one that has not noticed the loss of its lease."""
+        """Return the newest holder of the lease, or with `age` an older holder that has not noticed the loss."""
         holders = self.known[task].holders
         return holders[-1 - age] if age < len(holders) else None
 
@@ -161,7 +161,7 @@ class Documents(RuleBasedStateMachine):
 
     @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["complete", "fail"]), is_recorded=st.booleans())
     def end(self, task: int, age: int, how: str, *, is_recorded: bool) -> None:
-        """End a task. The end reaches the row unless the process dies in between."""
+        """End a task. `is_recorded`: write the end to the row, unlike a process that dies in between."""
         if holder := self.holder(task, age):
             known, answer = self.known[task], self.ended(holder, how)
             may = not (how == "fail" and known.state.status == "pending")
@@ -179,7 +179,7 @@ class Documents(RuleBasedStateMachine):
         return runstate.fail(holder, error={"code": "x"}, usage={})
 
     @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["renew", "wait", "release"]))
-    def go_on(self, task: int, age: int, how: str) -> None:
+    def use_lease(self, task: int, age: int, how: str) -> None:
         if holder := self.holder(task, age):
             if how == "wait":
                 verdict = runstate.wait(holder, delay=HOUR, wakes_up=False)
@@ -197,20 +197,20 @@ class Documents(RuleBasedStateMachine):
             self.known[task].state.is_live, self.known[task].state.is_due = False, True
 
     @rule(task=tasks)
-    def vanish(self, task: int) -> None:
+    def lose_run_state(self, task: int) -> None:
         valkey().delete(runstate.key_of(task))
         self.known[task].state = Model()
 
     @precondition(lambda self: any(known.state.exists for known in self.known.values()))
     @rule()
-    def save(self) -> None:
+    def back_up_redis(self) -> None:
         for task, known in self.known.items():
             copy = valkey().dump(runstate.key_of(task))
             known.copy = (copy, deepcopy(known.state)) if copy else known.copy
 
     @precondition(lambda self: any(known.copy for known in self.known.values()))
     @rule()
-    def restore_the_copy(self) -> None:
+    def restore_redis(self) -> None:
         for task, known in self.known.items():
             if known.copy:
                 valkey().restore(runstate.key_of(task), 0, known.copy[0], replace=True)
@@ -250,7 +250,7 @@ class Documents(RuleBasedStateMachine):
             if known.has_ended:
                 continue
             if not known.state.exists or known.state.generation < known.generation:
-                known.take_up()
+                known.recreate()
             elif known.state.has_ended:
                 known.record()
 
@@ -296,7 +296,7 @@ class Documents(RuleBasedStateMachine):
 
 
 def shown(state: RunState | Model) -> tuple[Any, ...]:
-    place = () if state.status in ENDED_WORDS else (state.phase, state.token, state.started)
+    place = () if state.status in ENDED else (state.phase, state.token, state.started)
     return (state.generation, str(state.status), *map(str, place))
 
 

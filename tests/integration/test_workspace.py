@@ -82,7 +82,7 @@ def test_a_leftover_is_locked_until_it_is_gone(cache: Path, monkeypatch: pytest.
 
     def delete_beside_its_worker(path: Path, **options: Any) -> None:
         with pytest.raises(BlockingIOError):
-            workspace.locked(path)
+            workspace.lock_folder(path)
         refused.append(path)
         delete(path, **options)
 
@@ -118,14 +118,14 @@ def test_folders_of_other_machines_are_kept_until_they_are_old(cache: Path, sett
 
 
 def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, hurry = workspace.locked, iter([True])
+    lock_folder, is_first = workspace.lock_folder, iter([True])
 
-    def locked(path: Path) -> int:
-        if next(hurry, False):
+    def lock_after_deletion(path: Path) -> int:
+        if next(is_first, False):
             workspace.clear()  # by another process, right after the folder was created
-        return lock(path)
+        return lock_folder(path)
 
-    monkeypatch.setattr(workspace, "locked", locked)
+    monkeypatch.setattr(workspace, "lock_folder", lock_after_deletion)
     with workspace.folder() as folder:
         assert folder.is_dir()
 

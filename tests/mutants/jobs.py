@@ -316,7 +316,7 @@ MUTANTS = [
         " <= (SELECT daily_jobs FROM allowed) OR EXCLUDED.jobs = 0)\n"
         "  AND (SELECT chunks FROM exports_usage o WHERE o.user_id = %(user)s AND o.day = u.day) + EXCLUDED.chunks"
         " <= (SELECT daily_chunks FROM allowed)",
-        tests=quotas("quota_taken_in_the_meantime_is_unavailable"),
+        tests=quotas("quota_that_another_request_has_used_is_unavailable"),
     ),
     QUOTAS(
         name="skip the quota for the first request of a day",

@@ -38,7 +38,7 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
     # Providers store fetched results beside the document.
     with (
         local_copy(state, context, may_be_empty=DocumentFormat(state.kind) in PRINTED) as document,
-        workspace.usable(*workspace.FULL),
+        workspace.translate_errors(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
         duplicates.note(state, document.sha256)
@@ -94,7 +94,7 @@ def local_copy(state: ArtifactOwner, context: StageContext, *, may_be_empty: boo
     """Download the document into a temporary folder, under a name that the client did not choose."""
     with workspace.folder() as folder:
         path = folder / f"{state.task_id}.{DocumentFormat(state.kind)}"
-        with workspace.usable():
+        with workspace.translate_errors():
             sha256 = fetch(state, path, context)
         yield Document(
             path=path,

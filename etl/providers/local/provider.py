@@ -15,7 +15,7 @@ from django.conf import settings
 
 from config.platform.observability.metrics import CAUGHT
 from etl.core import errors
-from etl.core.characters import without_useless
+from etl.core.characters import remove_control_characters
 from etl.core.errors import BadDocument, EmptyDocument, EtlError, OcrFailed, UnsupportedFormat
 from etl.core.formats import IMAGES, OFFICE_FORMATS, DocumentFormat
 from etl.core.stage_context import StageContext
@@ -331,7 +331,7 @@ class ResultBuilder:
         self.append(number, "", "none", None)
 
     def append(self, number: int, text: str, method: str, confidence: float | None) -> None:
-        text = unmarked(without_useless(text)).strip("\n")
+        text = unmarked(remove_control_characters(text)).strip("\n")
         self.count(len(text))
         if len(self.text.pages) >= self.total:
             raise ReaderCrashed
@@ -410,7 +410,7 @@ def checked_layout(layout: Message, number: int) -> dict[str, Any]:
             "id": f"{number}-{index}",
             "kind": block["kind"] if block["kind"] in BLOCK_KINDS else "other",
             "bbox": [float(each) for each in block["bbox"][:4]],
-            "text": unmarked(without_useless(str(block["text"]))),
+            "text": unmarked(remove_control_characters(str(block["text"]))),
         }
         for index, block in enumerate(layout["blocks"], start=1)
     ]

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from etl.core.characters import without_useless
+from etl.core.characters import remove_control_characters
 from etl.core.errors import EmptyDocument, TooManyPages
 from etl.core.formats import IMAGES, DocumentFormat
 from etl.core.stage_context import StageContext
@@ -115,7 +115,7 @@ def strings(block: Block, *keys: str) -> list[str]:
 # ---- Text -----------------------------------------------------------------------------------------------------------
 def clean(text: str) -> str:
     """Remove links to images, which are not kept, and defuse text that looks like a page marker."""
-    text = without_useless(text.replace("\r\n", "\n"))
+    text = remove_control_characters(text.replace("\r\n", "\n"))
     return BLANK_LINES.sub("\n\n", unmarked(IMAGE.sub(r"\1", text))).strip()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from config.platform import exact_json
-from etl.core.characters import without_useless
+from etl.core.characters import remove_control_characters
 from etl.providers.base import EInvoice
 
 TEXT, AMOUNT = "text", "amount"
@@ -71,7 +71,7 @@ def checked(value: Any, shape: Any) -> Any:
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
-    return without_useless(value)
+    return remove_control_characters(value)
 
 
 def number(value: Any) -> Any:

@@ -3,7 +3,7 @@
 import csv
 
 from etl.core.errors import FileCorrupt
-from etl.core.formats import NAMED_DELIMITER, delimiter_of
+from etl.core.formats import DECLARED_DELIMITER, delimiter_of
 from etl.providers.local.office import markdown
 from etl.providers.local.office.bounds import TextBudget
 from etl.providers.local.office.pages import OfficePage
@@ -17,7 +17,7 @@ def page(text: str, budget: TextBudget) -> OfficePage:
     delimiter = delimiter_of(text[:SAMPLE], is_named=True) or ","
     rows = []
     try:
-        for row in csv.reader(NAMED_DELIMITER.sub("", text, count=1).splitlines(keepends=True), delimiter=delimiter):
+        for row in csv.reader(DECLARED_DELIMITER.sub("", text, count=1).splitlines(keepends=True), delimiter=delimiter):
             budget.count_cells(len(row))
             rows.append([budget.spend(cell) for cell in row])
     except csv.Error:

@@ -23,7 +23,7 @@ async function retry(image) {
   const response = await fetch(url, { redirect: "manual" }).catch(() => null);
   const problem = response?.status === 409 ? await response.json() : {};
   const isFinal = (response?.status >= 400 && problem.code !== "image_not_ready") || tries > MAX_RETRIES;
-  if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being made …";
+  if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being created …";
   image.classList.toggle("missing", isFinal);
   if (isFinal) return;
   window.setTimeout(() => { image.src = url; }, response?.type === "opaqueredirect" ? 0 : RETRY_MS);
