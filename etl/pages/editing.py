@@ -23,11 +23,11 @@ from etl.pipeline import review
 from etl.runstate import RunState
 from rules.library import catalog
 
-MAX_UNSAVED = 20  # values that a faster person's change has kept from being saved
+MAX_UNSAVED = 20  # entered values to show if another user has changed the result in the meantime
 
 
 class EditPage(TaskPage):
-    """The form of the data, beside the pages of the document. Works without scripts."""
+    """The form of the data, beside the pages of the document. Works without JavaScript."""
 
     audited = OPENS_DATA
     template_name = "etl/edit.html"
@@ -96,7 +96,7 @@ class EditPage(TaskPage):
         return self.render_to_response(self.get_context_data(row=row, form=form, **context), status=status)
 
     def stale(self, form: EditForm) -> HttpResponse:
-        """Show the current data, and the entered values that it does not have."""
+        """Show the current data, and the entered values that differ from it and were not saved."""
         row = self.row()
         differences = pairs((row.current_result or {})["data"], form.entered)
         entered = [pair for pair in differences if pair.is_change and pair.after is not ABSENT]

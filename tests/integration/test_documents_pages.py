@@ -520,7 +520,7 @@ def test_a_too_long_page_is_shown_completely_as_plain_text_parts(alice: User) ->
     key = lookup.known([task.pk])[task.pk].markdown_key
     found, at = [], 0
     while True:
-        stack = sheets.stack(key, at=at)
+        stack = sheets.load(key, at=at)
         found += stack.sheets
         if stack.after is None:
             break
