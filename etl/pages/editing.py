@@ -71,11 +71,11 @@ class EditPage(TaskPage):
         return redirect(f"{reverse('document', args=[task_id])}#json")
 
     def save(self, row: Task, form: EditForm) -> None:
-        """Save a correction. Raises Stale before DoesNotFit, because errors in outdated data are meaningless."""
+        """Save a correction. Raises Stale before SchemaMismatch, because errors in outdated data are meaningless."""
         tag = self.request.POST.get("tag", "")
         review.require_match(tag, review.tag(RunState.of_row(row)))
         if form.has_errors:
-            raise review.DoesNotFit
+            raise review.SchemaMismatch
         with staff.recorded(self.user, row, "On the web page: corrected the result."):
             saved = review.correct(row, lambda _: form.entered, user=self.user, if_match=tag)
         message = "Correction saved."
@@ -86,7 +86,7 @@ class EditPage(TaskPage):
         messages.success(self.request, message)
 
     def explain(self, problem: Problem, form: EditForm) -> None:
-        if not isinstance(problem, review.DoesNotFit):
+        if not isinstance(problem, review.SchemaMismatch):
             messages.error(self.request, problem_text(problem))
             return
         for error in problem.errors:

@@ -39,7 +39,7 @@ def make_task(user: User, text: str = "Hello.", *, rule: Rule | None = None, **c
     """Submit a document: row, run-state, message."""
     task = make_row(user, text, rule=rule, **changes)
     runstate.create(task, stage=Stage.OCR)
-    dispatch.start(task_id=task.pk, stage=Stage.OCR)
+    dispatch.wake(task_id=task.pk, stage=Stage.OCR)
     return task
 
 

@@ -33,7 +33,7 @@ def read(task: Task, markdown: str = MARKDOWN) -> RunState:
         provider_task_id="local-1",
         metadata={"pages": 1, "duration_ms": 5, "version": "1"},
     )
-    stored = artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None)
+    stored = artifacts.store_ocr(state, result, warnings=[], attempts=1, check=lambda: None)
     completion.advance(state, stored)
     return state
 
@@ -45,11 +45,13 @@ def complete(task: Task, result: dict[str, Any] | None = None) -> None:
 
 
 def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:
-    completion.settle(runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict()))
+    completion.record_end(
+        runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict())
+    )
 
 
 def fail(task: Task, error: EtlError | None = None) -> None:
     """Fail the task in OCR."""
     state = begin(task)
     shown = explain(error or FileEncrypted(), stage=state.phase)
-    completion.settle(runstate.fail(state, error=shown, usage=Usage().as_dict()))
+    completion.record_end(runstate.fail(state, error=shown, usage=Usage().as_dict()))

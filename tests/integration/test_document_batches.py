@@ -108,7 +108,7 @@ def fail_after_ocr(task: Task) -> None:
     read(task)
     state = begin(task, Stage.POSTPROCESS)
     error = explain(LlmRefused(), stage=state.phase)
-    completion.settle(runstate.fail(state, error=error, usage=Usage().as_dict()))
+    completion.record_end(runstate.fail(state, error=error, usage=Usage().as_dict()))
 
 
 # ---- Submission -----------------------------------------------------------------------------------------------------

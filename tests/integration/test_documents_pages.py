@@ -445,7 +445,7 @@ def end_without_a_model(task: Task) -> None:
     scenes.finish_ocr(task)
     state = begin(task, Stage.POSTPROCESS)
     error = errors.LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
-    completion.settle(runstate.fail(state, error=errors.explain(error, stage=state.phase), usage={}))
+    completion.record_end(runstate.fail(state, error=errors.explain(error, stage=state.phase), usage={}))
 
 
 def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, settings: LazySettings) -> None:

@@ -254,7 +254,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
         state = begin(task)
         # A request that got a place reads the task next, and may see this change already. More changes follow.
         for percent in range(1, 50):
-            runstate.note_progress(state, percent)
+            runstate.record_progress(state, percent)
             if wait([future], timeout=0.2).done:
                 break
         response = future.result(timeout=90)

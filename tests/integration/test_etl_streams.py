@@ -82,10 +82,10 @@ def test_a_stream_sends_each_status_and_progress(alice: User) -> None:
     assert client.look() == []
     state = begin(task)
     client.look()
-    runstate.note_progress(state, 20)
+    runstate.record_progress(state, 20)
     client.look()
-    runstate.note_progress(state, 30)
-    runstate.note_progress(state, 40)
+    runstate.record_progress(state, 30)
+    runstate.record_progress(state, 40)
     client.look()
     assert client.look() == []
     fail_now(state)
@@ -149,7 +149,7 @@ def test_a_reconnecting_client_gets_the_changes(alice: User) -> None:
     ((number, _, _),) = opening(task)
     assert opening(task, number) == []
     state = begin(task)
-    runstate.note_progress(state, 20)
+    runstate.record_progress(state, 20)
     ((newer, event, data),) = opening(task, number)
     assert (event, data["status"], data["progress"]) == ("status", "mineru_parsing", 20)
     assert newer > number

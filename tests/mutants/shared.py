@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     PIPELINE(
         name="change an outcome when it is repeated after a lost reply",
-        old="                return call(move_id)",
+        old="                return call(transition_id)",
         new="                return call(runstate.new_id())",
         tests=stages("an_outcome_with_a_late_reply_counts"),
     ),
@@ -228,8 +228,8 @@ MUTANTS = [
     ),
     CONTROL(
         name="let two retries both start a task",
-        old="if not again.has_ended or again.generation != ended.generation:",
-        new="if not again:",
+        old="if not row.has_ended or row.generation != ended.generation:",
+        new="if not row:",
         tests=control("a_retry_during_another_retry_changes_nothing"),
     ),
     CONTROL(
