@@ -335,7 +335,7 @@ def test_a_repeated_transition_is_applied_once() -> None:
     """A reply may be lost: the client then sends the same transition again."""
     made()
     state = started()
-    words = script.encoded({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
+    words = script.encoded({**transitions.lease_conditions(state), "increase": {"calls": 1}, "visible": True})
     _, compare_and_advance = script.redis()
     replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[words]) for _ in range(3)]
 
