@@ -1,4 +1,4 @@
-"""State changes of tasks like those of workers, without the work, for tests of the API."""
+"""State changes of tasks as workers make them, without the work, for tests of the API."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ RESULT = {"markdown_s3_key": "etl/tasks/x.md", "provider_task_id": "local-1", "m
 
 def begin(task: Task, stage: Stage = Stage.OCR) -> RunState:
     """Start a stage."""
-    answer = runstate.start(task.pk, stage=stage)
-    assert answer.moved, answer.verdict
-    assert answer.state
-    return answer.state
+    outcome = runstate.start(task.pk, stage=stage)
+    assert outcome.moved, outcome.verdict
+    assert outcome.state
+    return outcome.state
 
 
 def read(task: Task, markdown: str = MARKDOWN) -> RunState:
@@ -39,12 +39,11 @@ def read(task: Task, markdown: str = MARKDOWN) -> RunState:
 
 
 def complete(task: Task, result: dict[str, Any] | None = None) -> None:
-    """Complete the task."""
     read(task)
-    end_well(begin(task, Stage.POSTPROCESS), result)
+    end_completed(begin(task, Stage.POSTPROCESS), result)
 
 
-def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:
+def end_completed(state: RunState, result: dict[str, Any] | None = None) -> None:
     completion.record_end(
         runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict())
     )

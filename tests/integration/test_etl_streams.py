@@ -20,7 +20,7 @@ from etl.models import Task
 from etl.pipeline import actions
 from tests.broker import valkey
 from tests.integration.etl_factories import make_task
-from tests.integration.etl_progress import begin, complete, end_well, fail, read
+from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.test_etl_api import forget, get, path
 from tests.integration.test_etl_submission import change, silent  # noqa: F401
 from tests.integration.test_streams import events_in
@@ -177,7 +177,7 @@ def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None
     runstate.create(task, stage=Stage.OCR)
     client.look()
     read(task)
-    end_well(begin(task, Stage.POSTPROCESS))
+    end_completed(begin(task, Stage.POSTPROCESS))
     forget(task)
     client.look()
 

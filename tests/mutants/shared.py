@@ -37,7 +37,7 @@ MUTANTS = [
         name="accept another worker's object of the same size",
         old="if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:",
         new="if found and found.size == size:",
-        tests=storage("equal_bytes_of_another_writer_are_not_its_own"),
+        tests=storage("equal_bytes_of_another_writer_are_a_conflict"),
     ),
     COMMITS(
         name="ignore the conflict with an existing object",
@@ -61,7 +61,7 @@ MUTANTS = [
         name="leave a failed upload open",
         old="            self._multipart.abort()\n",
         new="            pass\n",
-        tests=storage("it_aborts_when_the_producer_fails"),
+        tests=storage("aborts_when_the_producer_fails"),
     ),
     UPLOADS(
         name="send what an abort has left of a small object",
