@@ -97,7 +97,7 @@ class StartOutcome(NamedTuple):
             tracing.span(f"stage {state.phase}", parent=state.traceparent, attempt=attempt, **ids),
             bound_contextvars(request_id=state.request_id, **ids),
         ):
-            return StageRun(state, since=self.since).do(is_spent=self.outcome.verdict is Verdict.SPENT)
+            return StageRun(state, since=self.since).execute(is_spent=self.outcome.verdict is Verdict.SPENT)
 
 
 def start_or_log(start: Callable[[], StartOutcome], *, task_id: int) -> StartOutcome | None:
@@ -184,7 +184,7 @@ class StageRun:
         if runstate.renew(self.state) is not Verdict.MOVED:
             raise LeaseLost
 
-    def do(self, *, is_spent: bool) -> bool:
+    def execute(self, *, is_spent: bool) -> bool:
         """Run the stage, and record its outcome in the metrics. Return whether it succeeded."""
         outcome = "released"  # an exception that leaves this block stops the worker, not the stage
         try:

@@ -133,7 +133,7 @@ def test_two_beats_make_one_run(dataset: Dataset, alice: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("competes", [False, True])
-def test_it_survives_a_kill_at_each_statement(dataset: Dataset, alice: User, *, competes: bool) -> None:
+def test_survives_a_kill_at_each_statement(dataset: Dataset, alice: User, *, competes: bool) -> None:
     """A33: a process is killed with SIGKILL before its n-th statement, alone or while another process runs."""
     own: Any = connection
     killed = 0
@@ -312,7 +312,7 @@ def test_a_success_that_the_next_run_continues_is_not_purged(dataset: Dataset, a
 
 
 # ---- Operation ------------------------------------------------------------------------------------------------------
-def test_the_task_of_the_beat_runs_what_is_due(dataset: Dataset, alice: User) -> None:
+def test_the_periodic_task_runs_due_schedules(dataset: Dataset, alice: User) -> None:
     """A33: the message is only a wake-up message, and a second one does nothing."""
     schedule = make_schedule(alice, dataset, cron="* * * * *", now=clock.now() - timedelta(minutes=2))
     run_schedules()
@@ -364,7 +364,7 @@ def test_old_runs_are_deleted_but_not_the_newest(dataset: Dataset, alice: User) 
     assert history(schedule) == [("01-01 03:00", "started")]
 
 
-def test_many_due_schedules_are_many_short_transactions(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+def test_each_due_schedule_has_a_separate_transaction(dataset: Dataset, alice: User, settings: LazySettings) -> None:
     """A33: no transaction locks more than one schedule, so that processes share the work of a busy minute."""
     for _ in range(20):
         make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")

@@ -344,7 +344,7 @@ def contents(node: Any) -> Iterator[dict[str, Any]]:
             yield from contents(member)
 
 
-def test_its_examples_match(schema: dict[str, Any]) -> None:
+def test_the_examples_match_their_schemas(schema: dict[str, Any]) -> None:
     shown = [(each, content["schema"]) for content in contents(schema["paths"]) for each in examples(content)]
     assert len(shown) >= 6
     for example, shape in shown:
@@ -386,7 +386,7 @@ def test_every_operation_has_a_unique_name(schema: dict[str, Any]) -> None:
     assert all(set(operation["tags"]) <= known for operation in operations)
 
 
-def test_the_page_loads_only_from_this_host(client: Client) -> None:
+def test_the_documentation_loads_resources_only_from_this_host(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
 
     loaded = re.findall(r"""<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]*)""", page)

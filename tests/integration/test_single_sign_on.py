@@ -156,7 +156,7 @@ def test_a_redirect_for_another_browser_is_refused(client: Client, provider: Ope
 
 
 @pytest.mark.parametrize("change_claims", ["aud", "nonce", "key"])
-def test_refuses_an_id_token_that_is_not_for_it(
+def test_an_unexpected_id_token_is_refused(
     client: Client, provider: OpenIDProvider, monkeypatch: pytest.MonkeyPatch, change_claims: str
 ) -> None:
     """The provider's signed response is real, but Sluice expects another value."""
@@ -179,7 +179,7 @@ def test_refuses_an_id_token_that_is_not_for_it(
     assert not User.objects.exists()
 
 
-def test_is_off_without_its_settings(client: Client) -> None:
+def test_single_sign_on_is_off_without_its_settings(client: Client) -> None:
     assert "single sign-on" not in client.get("/app/sign-in").content.decode()
     for path in ("/app/sign-in/sso", "/app/sign-in/sso/callback?code=1&state=1"):
         assert client.get(path)["Location"] == "/app/sign-in"
@@ -279,7 +279,7 @@ def test_the_access_of_a_user_deactivated_at_the_provider_ends(
     assert with_token.get("/exports/limits").status_code == 200
 
 
-def test_a_user_of_no_admitted_group_loses_all_tokens(
+def test_a_user_without_an_admitted_group_loses_all_tokens(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
     use(settings, provider, oidc_user_groups=["finance"])
@@ -300,7 +300,7 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
     assert not User.objects.get().is_active
 
 
-def test_an_account_that_staff_save_after_it_ended_stays_disabled(
+def test_an_account_that_staff_save_after_its_deactivation_stays_disabled(
     client: Client, provider: OpenIDProvider, admin_client: Client
 ) -> None:
     """C10: when staff save an account that the provider has deactivated, it is disabled."""

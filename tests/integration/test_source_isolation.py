@@ -150,7 +150,7 @@ def test_a_call_is_ended_even_if_it_renames_its_session(
             running.result(30)
 
 
-def test_random_numbers_do_not_follow_from_the_seed_of_another_call(
+def test_random_numbers_do_not_depend_on_the_seed_of_another_call(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
     """A39."""

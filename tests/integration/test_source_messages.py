@@ -67,7 +67,7 @@ def test_the_message_is_bounded(dataset: Dataset, alice: User, source_db: psycop
     assert len(Chunk.objects.get().source_message) == MAX_MESSAGE
 
 
-def test_a_retry_and_a_success_end_the_message(
+def test_a_retry_and_a_success_clear_the_message(
     dataset: Dataset, failed: Job, source_db: psycopg.Connection, alice: User
 ) -> None:
     """A34: it belongs to the latest error."""
@@ -103,7 +103,7 @@ def test_owners_see_it_only_if_the_dataset_shows_errors(failed: Job, api: APICli
     assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
-def test_others_never_see_it_over_the_api(failed: Job, bob: User) -> None:
+def test_other_users_never_see_the_message_over_the_api(failed: Job, bob: User) -> None:
     """A34: staff who may see the job can use the admin, which records the access."""
     show_errors()
     assert client_of(bob).get(f"/exports/{failed.pk}/chunks").status_code == 404
@@ -115,7 +115,7 @@ def test_others_never_see_it_over_the_api(failed: Job, bob: User) -> None:
     assert "secret" not in text_of(browser.get(f"/app/exports/{failed.pk}"))
 
 
-def test_an_owner_without_access_to_the_key_does_not_see_it(
+def test_an_owner_without_access_to_the_key_does_not_see_the_message(
     failed: Job, dataset: Dataset, alice: User, api: APIClient
 ) -> None:
     """A34, C12."""
@@ -128,7 +128,7 @@ def test_an_owner_without_access_to_the_key_does_not_see_it(
     assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
-def test_streams_do_not_have_it(failed: Job, api: APIClient) -> None:
+def test_streams_do_not_contain_the_message(failed: Job, api: APIClient) -> None:
     """A34: the owner and staff receive the same frames."""
     show_errors()
     frames = b"".join(frame for _, frame in event_hub.read({failed.pk: 0})[0][failed.pk].frames)
@@ -137,7 +137,7 @@ def test_streams_do_not_have_it(failed: Job, api: APIClient) -> None:
     assert "secret" not in api.get(f"/exports/{failed.pk}").content.decode()
 
 
-def test_the_page_shows_it_with_the_summary_of_failures(failed: Job, alice: User) -> None:
+def test_the_page_shows_the_message_with_the_summary_of_failures(failed: Job, alice: User) -> None:
     """A34: the message is escaped."""
     browser = Client()
     browser.force_login(alice)
@@ -174,7 +174,7 @@ def test_staff_see_it_in_the_admin_on_record(failed: Job, pages: Client, staff: 
     assert "secret" not in text_of(pages.get("/admin/exports/chunk/"))
 
 
-def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> None:
+def test_staff_without_the_permission_do_not_see_the_message(failed: Job, bob: User) -> None:
     """A34."""
     bob.is_staff = True
     bob.save()

@@ -516,7 +516,7 @@ def test_a_200_response_with_an_error_is_an_error(
     ids=["put", "complete", "create", "part"],
 )
 @pytest.mark.slow
-def test_it_retries_once_immediately(
+def test_retries_once_immediately(
     proxy: Proxy,
     key: str,
     data: bytes,
@@ -697,7 +697,7 @@ def test_finds_the_etag_of_an_object(proxy: Proxy, key: str) -> None:
         storage.etag_of(key)
 
 
-def test_reads_a_span(key: str) -> None:
+def test_reads_a_byte_range(key: str) -> None:
     stored = store(key, SMALL)
     assert storage.read_span(key, start=10, size=5, if_match=stored.etag) == SMALL[10:15]
     assert storage.read_span(key, start=990, size=50) == SMALL[990:]
@@ -729,7 +729,7 @@ def copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("copying")
 class TestCopy:
-    def test_a_copy_has_its_own_name(self, folder: str) -> None:
+    def test_a_copy_has_its_own_key_type_and_metadata(self, folder: str) -> None:
         source = store(f"{folder}/ä b+c", LARGE)
         copied = make_copy(source, f"{folder}/target")
         head = storage.head(copied.key)
@@ -772,7 +772,7 @@ class TestCopy:
     @failures
     @pytest.mark.parametrize("method", ["PUT", "POST"])
     @pytest.mark.slow
-    def test_it_retries_once_immediately(
+    def test_retries_once_immediately(
         self, proxy: Proxy, folder: str, method: str, failure: Callable[[faulty_s3.Handler, bytes], None]
     ) -> None:
         source = store(f"{folder}/source", LARGE)
@@ -843,7 +843,7 @@ def test_presigns_a_download_under_its_name_and_type(key: str) -> None:
 
 
 @pytest.mark.parametrize("change", [("text", "image"), ("rich", "poor"), ("X-Amz-Expires=60", "X-Amz-Expires=61")])
-def test_presigns_nothing_else(key: str, change: tuple[str, str]) -> None:
+def test_a_changed_presigned_url_is_refused(key: str, change: tuple[str, str]) -> None:
     store(key, SMALL)
     url = presign(key)
     assert change[0] in url
@@ -894,7 +894,7 @@ def test_presigns_for_the_public_address(key: str, settings: LazySettings) -> No
         ("", "filename=\"download\"; filename*=UTF-8''download"),
     ],
 )
-def test_names_stay_within_their_quotes(name: str, value: str) -> None:
+def test_file_names_cannot_leave_their_quotes(name: str, value: str) -> None:
     assert storage.content_disposition(name) == f"attachment; {value}"
 
 

@@ -159,7 +159,7 @@ def test_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
-def test_it_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer, strategy: str) -> None:
+def test_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer, strategy: str) -> None:
     """B16: it fails with an error, and never truncates silently."""
     with pytest.raises(DocumentTooLong) as caught:
         process(ocr=ocr_of(*PAGES, *PAGES), rule=rule_of(LINES, strategy=strategy))
@@ -312,7 +312,7 @@ def test_reports_conflicts_between_pieces(models: ModelServer) -> None:
     assert "Beta" not in warning.detail
 
 
-def test_bounds_its_reports(models: ModelServer) -> None:
+def test_limits_the_number_of_reported_conflicts(models: ModelServer) -> None:
     schema = {"type": "object", "additionalProperties": {"type": "number"}}
     models.always(lambda request: gives({f"m{number}": piece_of(request) for number in range(100)}))
     context = context_of()
@@ -381,7 +381,7 @@ def test_warns_of_a_result_without_a_value(models: ModelServer) -> None:
 
 
 # ---- Summarizing ----------------------------------------------------------------------------------------------------
-def test_puts_notes_into_the_form(models: ModelServer) -> None:
+def test_converts_notes_into_data(models: ModelServer) -> None:
     models.always(lambda r: says(f"Notes on {piece_of(r)}") if piece_of(r) else gives(ALL_LINES))
 
     assert process(rule=rule_of(LINES, strategy="chunked-summarize")).data == ALL_LINES
@@ -452,7 +452,7 @@ def cited(
     return {each["pointer"]: (each["page"], each["match"], each["quote"]) for each in result.citations}
 
 
-def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
+def test_checks_each_quote_against_the_text(models: ModelServer) -> None:
     """B20: citations of pages are verified."""
     context = context_of()
     found = cited(

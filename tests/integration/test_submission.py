@@ -34,7 +34,7 @@ def pointers(response: Any) -> set[tuple[str, str]]:
     return {(error["pointer"], error["code"]) for error in response.json()["errors"]}
 
 
-def test_it_accepts_items(api: APIClient, dataset: Dataset) -> None:
+def test_accepts_items(api: APIClient, dataset: Dataset) -> None:
     """A1, A3."""
     response = post(api, items=[ITEM, {"key": "EWR", "effectiveDate": "2024-02-29"}, ITEM])
 

@@ -190,7 +190,7 @@ def test_an_unavailable_broker_does_not_delay_the_cleanup(dataset: Dataset, alic
     assert {line["event"] for line in logs} == {"wakeup_not_sent"}
 
 
-def test_completion_messages_are_sent_beside_a_few_others(dataset: Dataset, alice: User, slots: int) -> None:
+def test_completion_messages_are_sent_while_few_are_queued(dataset: Dataset, alice: User, slots: int) -> None:
     """A12: a lost message delays a job by an interval. Messages do not accumulate: each wakes a worker for all."""
     make_job(dataset, alice, 1)
     execution.drain()
@@ -407,7 +407,7 @@ def test_referenced_files_are_kept(dataset: Dataset, alice: User) -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_objects_of_others_are_kept(dataset: Dataset, alice: User) -> None:
+def test_objects_that_workers_did_not_write_are_kept(dataset: Dataset, alice: User) -> None:
     claim = claimed(dataset, alice)
     storage.put(claim.path, b"put there by hand", content_type="text/csv")
     fail(claim)

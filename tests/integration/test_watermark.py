@@ -30,7 +30,7 @@ def reconcile() -> None:
     call_command("reconcile", stdout=StringIO())
 
 
-def test_the_reaper_moves_it_in_the_database_and_then_in_the_bucket() -> None:
+def test_the_reaper_advances_the_watermark_in_the_database_and_then_in_the_bucket() -> None:
     assert examine(database.SUBJECT, "watermark")[0] == "ok"
     for expected in (1, 2, 3):
         assert "advance" not in periodic.reap()
@@ -66,7 +66,7 @@ def test_a_restored_database_is_noticed_until_it_is_reconciled() -> None:
     assert (number(), copied()) == (6, 6)
 
 
-def test_the_doctor_notices_it_before_the_reaper_runs() -> None:
+def test_the_doctor_notices_a_restored_database_before_the_reaper_runs() -> None:
     for _ in range(2):
         watermark.advance()
     Watermark.objects.update(number=1)

@@ -154,7 +154,7 @@ def test_failures_and_cancellations_are_sent(
     assert sent["export.failed"]["error"]["code"] == "EXPORT_SOURCE_ERROR"
 
 
-def test_only_subscribed_ends_of_own_jobs_are_sent(
+def test_only_subscribed_events_of_own_jobs_are_sent(
     dataset: Dataset, alice: User, bob: User, api: APIClient, endpoint: Receiver
 ) -> None:
     early = make_job(dataset, alice, 1)
@@ -891,7 +891,7 @@ def test_a_delivery_in_backoff_can_be_sent_now(
     assert Delivery.objects.get().attempts == 4
 
 
-def test_one_of_several_parallel_redeliveries_counts(api: APIClient, endpoint: Receiver) -> None:
+def test_one_of_several_parallel_redeliveries_is_accepted(api: APIClient, endpoint: Receiver) -> None:
     hook = subscribe(api, endpoint.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()

@@ -54,7 +54,7 @@ def test_the_page_shows_calls_by_worker(dataset: Dataset, alice: User) -> None:
     assert f"<title>{claim.pair.key} {claim.pair.effective_date}: running, " in page
 
 
-def test_real_workers_record_themselves(dataset: Dataset, alice: User) -> None:
+def test_workers_record_their_names(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 3)
     execution.drain()
     chart = workers.chart_of(job)
@@ -80,7 +80,7 @@ def test_chunks_without_a_worker_have_lanes_too() -> None:
     assert list(found) == ["Not recorded", "Reused files", "other"]
 
 
-def test_reads_some_chunks_of_a_large_export(dataset: Dataset, alice: User) -> None:
+def test_reads_a_sample_of_the_chunks_of_a_large_export(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1_000)
     job.chunks.update(started_at=START, finished_at=START + timedelta(seconds=1))
     plans = [plan for statement, plan in plans_of(lambda _: workers.chart_of(job)) if "generate_series" in statement]

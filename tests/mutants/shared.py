@@ -55,7 +55,7 @@ MUTANTS = [
         name="do not retry a commit",
         old="ATTEMPTS = 2",
         new="ATTEMPTS = 1",
-        tests=storage("it_retries_once_immediately"),
+        tests=storage("retries_once_immediately"),
     ),
     UPLOADS(
         name="leave a failed upload open",

@@ -43,7 +43,7 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     try:
         stored, done = extract(state, rule, context)
     except EtlError as error:
-        keep_answer(state, error, context)
+        store_answer(state, error, context)
         raise
     output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
     return artifacts.commit(artifacts.output_key(state), output, check=context.check)
@@ -67,7 +67,7 @@ def extract(owner: ArtifactOwner, rule: RuleContent, context: StageContext) -> t
     return stored, engines.processor(rule.mode).process(ocr, rule, context=context)
 
 
-def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None:
+def store_answer(state: RunState, error: EtlError, context: StageContext) -> None:
     """Store the model's unusable response for the owner. A failure to store it is only logged."""
     if not error.answer:
         return
