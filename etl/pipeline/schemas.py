@@ -46,7 +46,7 @@ CITATIONS = {
             "match": {
                 "type": "string",
                 "enum": [*LEVELS, CORRECTED],
-                "description": "How certain the citation is. `exact`: the quote contains the value in the same notation. "
+                "description": "How certain the citation is. `exact`: the quote contains the value as it is written. "
                 "`normalized`: in another notation that has one meaning. `ambiguous`: in a notation with several "
                 "meanings, or at several places. `quote`: the quote is in the document, the value was not checked. "
                 "`image`: the model read it in the page image, and the text does not contain it. "
