@@ -87,7 +87,8 @@ class NothingChanged(Problem):
 class BulkTaskAction(Action):
     """Cancellation, deletion, or retry of the selected documents.
 
-    A refused document does not stop the others. The message has the number of successes and the reasons for refusals.
+    A refused document does not stop the others, but the rate limit does. The message has the number of successes and
+    the reasons for refusals.
     """
 
     def next_url(self) -> str:

@@ -36,7 +36,7 @@ MAX_COUNTDOWN = 60.0
 
 
 def begin(task: Task, *, stage: Stage) -> None:
-    """Create the run-state of a new or retried task and wake a worker. If that fails within 3 s, recovery does it."""
+    """Create the run-state of a new or retried task and wake a worker, in about 3 s. Otherwise, recovery does it."""
     try:
         runstate.create(task, stage=stage)
     except runstate.Unavailable as reason:

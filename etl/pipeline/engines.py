@@ -35,8 +35,10 @@ def reads_einvoices() -> bool:
 
 
 def reader(kind: DocumentFormat) -> OCRProvider:
-    """Return the provider for a format: the local one for XML, which other providers do not accept, else the configured
-    one."""
+    """Return the provider for a format: the configured one, but for XML the local one, if it is installed.
+
+    Other providers do not accept XML, and all e-invoices should be read.
+    """
     return local() if kind == DocumentFormat.XML and reads_einvoices() else provider()
 
 

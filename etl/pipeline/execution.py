@@ -46,7 +46,7 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.5
 RENEW_SECONDS = 2.0  # until a running stage detects that its task was cancelled
 BEGIN_SECONDS = 3.0  # for which a message waits for Redis
-CLOCK_SKEW_SECONDS = 5.0  # a message that is at most this early is sent again
+CLOCK_SKEW_SECONDS = 5.0  # a message that is early by less than this is sent again
 
 
 def run_next(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
