@@ -61,7 +61,7 @@ class ResultView(TaskAPIView):
             200: schemas.RESULT,
             **problems(
                 BadInput, NotPermitted, actions.NoSuchTask, review.NotCompleted, review.NoData, review.Stale,
-                review.DoesNotFit, review.ConditionMissing, actions.RunStateUnavailable,
+                review.SchemaMismatch, review.ConditionMissing, actions.RunStateUnavailable,
             ),
         },
     )  # fmt: skip

@@ -8,7 +8,7 @@ from etl import runstate
 from etl.core.states import Stage
 from etl.maintenance import recovery
 from etl.models import Task
-from etl.pipeline.actions import reading_state
+from etl.pipeline.actions import translate_state_errors
 from etl.runstate import TransitionResult, Verdict
 
 
@@ -50,7 +50,7 @@ def wake(task: Task) -> str:
     Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable and StorageUnavailable.
     """
     row = require_first(Task.objects.open().filter(pk=task.pk), TaskNotOpen)
-    with reading_state():
+    with translate_state_errors():
         return recover(row, runstate.find_due([row])[row.pk])
 
 

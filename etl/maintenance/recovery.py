@@ -68,7 +68,7 @@ def settle_batches() -> None:
     open_tasks = Task.objects.open().filter(batch_id=OuterRef("pk"))
     for batch_id in DocumentBatch.objects.running().exclude(Exists(open_tasks)).values_list("pk", flat=True):
         with transaction.atomic():
-            batch_ends.settle(batch_id)
+            batch_ends.end_if_complete(batch_id)
 
 
 def review() -> None:
@@ -145,7 +145,7 @@ class RecoveryPass:
 
     def wake_worker(self, task_id: int, stage: Stage) -> None:
         self.unsent.add(task_id)
-        if not self.is_without_broker and dispatch.start(task_id=task_id, stage=stage, broker=self.broker):
+        if not self.is_without_broker and dispatch.wake(task_id=task_id, stage=stage, broker=self.broker):
             self.unsent.discard(task_id)
         else:
             self.is_without_broker = True

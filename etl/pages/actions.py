@@ -20,7 +20,7 @@ ON_PAGE = "On the web page: deleted."
 
 
 class TaskAction(Action):
-    """An action on a task. Other users' tasks are 404."""
+    """An action on one task. Responds with 404 to users who may not see the task."""
 
     throttle = rates.EtlThrottle
 
@@ -46,8 +46,8 @@ class DeleteTask(TaskAction):
         return "Document deleted."
 
     def next_url(self, *, task_id: int) -> str:
-        is_there = Task.objects.filter(pk=task_id).exists()
-        return reverse("document", args=[task_id]) if is_there else reverse("documents")
+        exists = Task.objects.filter(pk=task_id).exists()
+        return reverse("document", args=[task_id]) if exists else reverse("documents")
 
 
 class RetryTask(TaskAction):
@@ -61,7 +61,7 @@ class RetryTask(TaskAction):
 
 
 def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
-    """Retry with the body of the API request. `rule_id`: "" for the current rule. Raises Problem."""
+    """Retry with the validation of the API. `rule_id`: "" for the current rule. Raises Problem."""
     body = {"from_stage": stage, "rule_id": number_or_text(rule_id)}
     wanted = validated(RetrySerializer, body)
     actions.retry(
@@ -77,7 +77,7 @@ def number_or_text(text: str) -> int | str | None:
     return (text or None) if number is None else number
 
 
-# ---- Several at once ------------------------------------------------------------------------------------------------
+# ---- Bulk actions ---------------------------------------------------------------------------------------------------
 class NothingChanged(Problem):
     status = 409
     code = "nothing_done"
@@ -85,8 +85,11 @@ class NothingChanged(Problem):
 
 
 class BulkTaskAction(Action):
-    """Cancellation, deletion, or retry of the selected documents one by one. The message counts successes and the
-    reasons of refusals."""
+    """Cancellation, deletion, or retry of the selected documents.
+
+    A refused document does not stop the others, but the rate limit does. The message has the number of successes and
+    the reasons for refusals.
+    """
 
     def next_url(self) -> str:
         query = self.request.GET.urlencode()
@@ -117,13 +120,13 @@ class BulkTaskAction(Action):
         deletion.delete(task, user=self.user, message=ON_PAGE)
 
     def retry(self, task: Task) -> None:
-        """Retry from the requested stage, else from the failed one, else from the start."""
+        """Retry from the requested stage, else from the failed stage, else from the start."""
         self.count(rates.EtlThrottle)
-        stage = self.request.POST.get("from_stage") or stage_of(task)
+        stage = self.request.POST.get("from_stage") or default_stage(task)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
 
 
-def stage_of(task: Task) -> str:
+def default_stage(task: Task) -> str:
     """Return the default stage of a retry. Raises NothingChanged for a completed task."""
     if task.status == Status.COMPLETED:
         raise NothingChanged("The document is completed. Choose the stage to run again.")

@@ -1,4 +1,4 @@
-"""Base classes and helpers of the document pages. Rate limits and visibility are those of the API."""
+"""Base classes of the document pages. Rate limits and permissions are those of the API."""
 
 from django.contrib.auth.models import User
 

@@ -1,4 +1,4 @@
-"""Pages of batches: the list with its form, and one batch with its progress, documents, and results."""
+"""Batch pages: the list with the upload form, and one batch with its progress, documents, and results."""
 
 from collections import Counter
 from dataclasses import replace
@@ -36,7 +36,7 @@ from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
 from etl.pages.listing import ORDER, RULE, rows_of
-from etl.pages.submitting import FormReceived, Receiver, once_of
+from etl.pages.submitting import SubmissionPage, UploadView, idempotency_of
 from etl.pipeline import batch_actions
 from rules.api import rates
 from rules.library import catalog
@@ -50,7 +50,7 @@ TABS = {
     Status.FAILED: "Failed",
     Status.CANCELLED: "Cancelled",
 }
-REASONS = 10  # of failures that the page lists
+MAX_REASONS = 10  # of failures, on the page of a batch
 
 
 # ---- The list and the form ------------------------------------------------------------------------------------------
@@ -94,17 +94,17 @@ class BatchListPage(DocumentsPage):
 
 
 @method_decorator(csrf_protect, name="dispatch")
-class SubmittedBatch(FormReceived, BatchListPage):
+class SubmittedBatch(SubmissionPage, BatchListPage):
     form = BatchForm
 
-    def submitted(self) -> HttpResponse:
+    def create(self) -> HttpResponse:
         batch = submit(self.request, self.user)
         messages.success(self.request, f"{batch.total:,} documents uploaded. This page shows their progress.")
         return redirect("batch", batch_id=batch.pk)
 
 
 @method_decorator(csrf_exempt, name="dispatch")
-class SubmitBatch(Receiver):
+class SubmitBatch(UploadView):
     """`POST /app/documents/batches/submit`."""
 
     handler, view, home = FilesInOne, SubmittedBatch, "batches"
@@ -121,14 +121,14 @@ def submit(request: HttpRequest, user: User) -> DocumentBatch:
         user=user,
         **wanted.options,
         request_id=request_id(request),
-        idempotency=once_of(request, identity_of(wanted)),
+        idempotency=idempotency_of(request, identity_of(wanted)),
     )
     return batch
 
 
 # ---- One batch ------------------------------------------------------------------------------------------------------
 class BatchPage(DocumentsPage):
-    """The page. htmx fetches its fragment every few seconds until the batch has ended, and then the whole page."""
+    """The page of a batch. htmx fetches its fragment every few seconds, and the whole page when the batch has ended."""
 
     audited = CHANGES
     template_name = "etl/batch.html"
@@ -187,7 +187,7 @@ def rule_of(batch: DocumentBatch) -> str:
 
 
 def tabs(batch: Any, open_now: int) -> list[tuple[str, str, int]]:
-    """Return the filters of the documents with their counts, without empty ones."""
+    """Return `(status, label, count)` for each filter of the documents that is not empty."""
     numbers = {
         Status.PENDING: open_now,
         Status.COMPLETED: batch.completed,
@@ -199,14 +199,14 @@ def tabs(batch: Any, open_now: int) -> list[tuple[str, str, int]]:
 
 
 def failures(tasks: QuerySet[Task]) -> list[dict[str, Any]]:
-    """Return the reasons of failures with their numbers, the most frequent first."""
+    """Return the most frequent reasons for failures with their counts, the most frequent first."""
     found = tasks.filter(status=Status.FAILED).order_by().values_list("error__code", "error__retryable")
     reasons: Counter[tuple[str, bool]] = Counter()
     for code, retryable, number in found.annotate(number=Count("pk")):
         reasons[code, retryable] += number
     return [
         {"explained": explanations.of_error({"code": code, "retryable": retryable}), "code": code, "count": number}
-        for (code, retryable), number in reasons.most_common(REASONS)
+        for (code, retryable), number in reasons.most_common(MAX_REASONS)
     ]
 
 
@@ -242,8 +242,8 @@ class BatchResultsDownload(DocumentsPage):
     def get(self, request: HttpRequest, *, batch_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         batch = visible(batch_id, user=self.user)
-        asked = api_request(request)
-        layout = batch_results.layout_of(asked)
+        drf_request = api_request(request)
+        layout = batch_results.layout_of(drf_request)
         layout = replace(layout, rows=layout.rows or None)  # an empty field of the form
         message = "On the web page: downloaded the results."
-        return batch_results.results(batch, layout, asked, user=self.user, message=message)
+        return batch_results.results(batch, layout, drf_request, user=self.user, message=message)

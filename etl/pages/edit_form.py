@@ -2,7 +2,7 @@
 
 The form is plain HTML. Its fields are named by JSON Pointers: `v/total` has the text of a value, `n/lines` the number
 of rows of a list, and `drop/lines/2` marks a row to remove. A control whose text was not changed keeps its exact
-value. Parts that are too large for one form have pages of their own.
+value. Parts that are too large for one form have separate pages.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from etl.postprocessors.schemas import Guide, Schema, as_map
 MAX_FIELDS = 300  # fields of a form, without those of added rows
 ROWS = 25  # rows of a long list that a page shows
 MAX_NEW_ROWS = 50  # rows that a form may add to a list
-NEW_LEVELS = 3  # levels of objects that do not exist yet, because a schema may nest them without limit
-LONG = 60  # characters; longer texts get several lines
+NEW_LEVELS = 3  # nesting of objects that the data lacks; a recursive schema would nest them without limit
+LONG = 60  # characters; longer texts get a control with several lines
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 BOOLEANS = {"true": True, "false": False}
@@ -40,7 +40,7 @@ class InvalidEntry(Exception):
 @dataclasses.dataclass(slots=True, kw_only=True)
 class EditField:
     """A control, or a group of them. `result`: the value to save. `pointer` names the controls; `target` is
-    the pointer into the entered data, where rows may be missing. `is_linked`: the part has a page of its own."""
+    the pointer into the entered data, where rows may be missing. `is_linked`: the part has a separate page."""
 
     name: str
     key: str  # suffix of the ids of its HTML elements
@@ -59,7 +59,7 @@ class EditField:
     is_linked: bool = False
     is_row: bool = False
     is_removed: bool = False
-    is_new: bool = False  # was just added, and gets the focus
+    is_new: bool = False  # in a row that was just added: gets the focus
 
     @property
     def is_group(self) -> bool:
@@ -67,7 +67,7 @@ class EditField:
 
     @property
     def attributes(self) -> SafeString:
-        """The attributes of its control that depend on its texts and its state."""
+        """The HTML attributes of the control: its descriptions, its validity, and the focus."""
         described = [f"h{self.key}"] * bool(self.description) + [f"e{self.key}"] * bool(self.error)
         invalid = "true" if self.error else None
         return flatatt(
@@ -99,7 +99,7 @@ class EditForm:
         add: str | None = None,
     ) -> None:
         self.data, self.sources, self.at, self.posted, self.add = data, sources, at, posted, add
-        # Fields of added rows do not count: the same parts must be in the form when it is sent.
+        # Fields of added rows are not counted, so that the submitted form has the same parts as the displayed one.
         self.remaining, self.field_count, self.is_counted = MAX_FIELDS, 0, True
         self.errors: list[str] = []  # errors that belong to no field
         part = resolve(data, at)
@@ -149,7 +149,7 @@ class EditForm:
         levels: int = NEW_LEVELS,
         is_required: bool = False,
     ) -> EditField:
-        """Return the field for a value. `levels`: the levels of new objects that may follow."""
+        """Return the field for a value. `levels`: how many levels of new objects it may have."""
         kind, self.field_count = kind_of(guide, base), self.field_count + 1
         description = guide.keyword("description")
         field = EditField(name=name, key=str(self.field_count), pointer=pointer, kind=kind, is_required=is_required)
@@ -163,7 +163,7 @@ class EditForm:
         return field
 
     def link_if_too_large(self, field: EditField, base: Any) -> bool:
-        """Replace a part that is too large with a link to its own page, and keep its data. Return whether it was."""
+        """If a part is too large, make it a link to its own page, and keep its data. Return whether it is a link."""
         if field.pointer == self.at or base is ABSENT or base is None:
             return False
         field.size = len(base)
@@ -218,7 +218,7 @@ class EditForm:
         field.result = whole if whole or isinstance(base, list) else base
 
     def rows_of(self, pointer: str, shown: int) -> int:
-        """Return the number of rows in the form, with those that were added."""
+        """Return the number of rows in the form, including added rows."""
         if self.posted is None:
             return shown
         number = whole_number(self.posted.get(f"n{pointer}", ""), maximum=shown + MAX_NEW_ROWS)
@@ -251,7 +251,7 @@ class EditForm:
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
 def kind_of(guide: Guide, value: Any) -> str:
-    """Return the kind of control: by the value or, without one, by the schema."""
+    """Return the kind of control for a value or, if the value is missing, for its schema."""
     if isinstance(value, dict | list):
         return "object" if isinstance(value, dict) else "array"
     named = guide.keyword("type")
@@ -335,7 +335,7 @@ def empty_value(field: EditField, guide: Guide) -> Any:
     raise InvalidEntry("Enter a value.")
 
 
-# ---- Places ---------------------------------------------------------------------------------------------------------
+# ---- Positions ------------------------------------------------------------------------------------------------------
 def guide_at(guide: Guide, data: Any, pointer: str) -> Guide:
     for token in tokens(pointer):
         is_list = isinstance(data, list)

@@ -23,11 +23,11 @@ from etl.pipeline import review
 from etl.runstate import RunState
 from rules.library import catalog
 
-MAX_UNSAVED = 20  # values that a faster person's change has kept from being saved
+MAX_UNSAVED = 20  # entered values to show if another user has changed the result in the meantime
 
 
 class EditPage(TaskPage):
-    """The form of the data, beside the pages of the document. Works without scripts."""
+    """The form of the data, beside the pages of the document. Works without JavaScript."""
 
     audited = OPENS_DATA
     template_name = "etl/edit.html"
@@ -71,11 +71,11 @@ class EditPage(TaskPage):
         return redirect(f"{reverse('document', args=[task_id])}#json")
 
     def save(self, row: Task, form: EditForm) -> None:
-        """Save a correction. Raises Stale before DoesNotFit, because errors in outdated data are meaningless."""
+        """Save a correction. Raises Stale before SchemaMismatch, because errors in outdated data are meaningless."""
         tag = self.request.POST.get("tag", "")
         review.require_match(tag, review.tag(RunState.of_row(row)))
         if form.has_errors:
-            raise review.DoesNotFit
+            raise review.SchemaMismatch
         with staff.recorded(self.user, row, "On the web page: corrected the result."):
             saved = review.correct(row, lambda _: form.entered, user=self.user, if_match=tag)
         message = "Correction saved."
@@ -86,7 +86,7 @@ class EditPage(TaskPage):
         messages.success(self.request, message)
 
     def explain(self, problem: Problem, form: EditForm) -> None:
-        if not isinstance(problem, review.DoesNotFit):
+        if not isinstance(problem, review.SchemaMismatch):
             messages.error(self.request, problem_text(problem))
             return
         for error in problem.errors:
@@ -96,7 +96,7 @@ class EditPage(TaskPage):
         return self.render_to_response(self.get_context_data(row=row, form=form, **context), status=status)
 
     def stale(self, form: EditForm) -> HttpResponse:
-        """Show the current data, and the entered values that it does not have."""
+        """Show the current data, and the entered values that differ from it and were not saved."""
         row = self.row()
         differences = pairs((row.current_result or {})["data"], form.entered)
         entered = [pair for pair in differences if pair.is_change and pair.after is not ABSENT]

@@ -28,7 +28,7 @@ MAX_EXPECTED = 4_000  # characters of a sample's expected data
 
 
 class OwnRulePage(RulesPage):
-    """A page about a rule of the user's own. Others get the responses of the API."""
+    """A page about a rule that the user may change. Other users get the same errors as from the API."""
 
     def rules(self) -> QuerySet[Rule]:
         return access.changeable(self.user, self.kwargs["rule_id"])
@@ -56,19 +56,20 @@ class EvaluationsPage(OwnRulePage):
             listing=listing,
             rows=listing.rows,
             is_running=any(row.status == EvaluationStatus.RUNNING for row in listing.rows),
-            **({} if is_fragment else self.around(rule)),
+            **({} if is_fragment else self.page_context(rule)),
             **context,
         )
 
-    def around(self, rule: Rule) -> dict[str, Any]:
+    def page_context(self, rule: Rule) -> dict[str, Any]:
+        """Return the context that the fragment does not need: samples, and the comparison of two evaluations."""
         rows = Sample.objects.filter(rule=rule).with_task()
-        short = rows.defer("expected").annotate(shown=Left(Cast("expected", TextField()), MAX_EXPECTED))
+        shortened = rows.defer("expected").annotate(shown=Left(Cast("expected", TextField()), MAX_EXPECTED))
         newest = list(Evaluation.objects.filter(rule=rule).order_by("-id").values_list("number", flat=True)[:2])
         a, b = (whole_number(self.request.GET.get(name, "")) for name in ("a", "b"))
         if not (a and b):
             b, a = (newest * 2)[:2] if newest else (0, 0)
         return {
-            "samples": list(short.order_by("-id")),
+            "samples": list(shortened.order_by("-id")),
             "max_samples": samples.MAX_SAMPLES,
             "a": a,
             "b": b,
@@ -108,11 +109,11 @@ def refusal(problem: Problem) -> dict[str, Any]:
     if not isinstance(problem, BadInput):
         return {"refused": [problem_text(problem)]}
     of_task = [each.detail for each in problem.errors if each.pointer == "/task_id"]
-    of_data = [placed(each) for each in problem.errors[:MAX_SHOWN] if each.pointer != "/task_id"]
+    of_data = [with_place(each) for each in problem.errors[:MAX_SHOWN] if each.pointer != "/task_id"]
     return {"refused_task": of_task, "refused_data": of_data}
 
 
-def placed(error: InputError) -> str:
+def with_place(error: InputError) -> str:
     place = error.pointer.removeprefix(samples.POINTER)
     return f"{place}: {error.detail}" if place else error.detail
 
@@ -144,7 +145,7 @@ class AddResult(Action):
         return reverse("document", args=[task_id])
 
 
-class Start(Action):
+class StartEvaluation(Action):
     throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int) -> str:
@@ -157,7 +158,7 @@ class Start(Action):
         return reverse("rule-evaluations", args=[rule_id])
 
 
-class Cancel(Action):
+class CancelEvaluation(Action):
     throttle = rates.EtlThrottle
 
     def act(self, *, rule_id: int, number: int) -> str:
@@ -170,7 +171,7 @@ class Cancel(Action):
 
 
 class AccuraciesFragment(OwnRulePage):
-    """The accuracies of the versions, for the page of versions."""
+    """The accuracy of each evaluated version, for the page of versions."""
 
     audited = CHANGES
     template_name = "etl/_accuracies.html"

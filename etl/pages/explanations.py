@@ -20,7 +20,7 @@ from etl.postprocessors.citations.levels import (
 
 
 class Explanation(NamedTuple):
-    """A headline without a final stop, and one or two sentences of advice to the user who submitted the document."""
+    """A title without a final period, and one or two sentences of advice to the user who submitted the document."""
 
     title: str
     advice: str
@@ -80,7 +80,7 @@ ERRORS = {
     ),
     "vision_unsupported": Explanation(
         "The language model does not take images",
-        "Extract with a rule of another strategy, or ask your administrator to configure a model with vision.",
+        "Extract with a rule with another strategy, or ask your administrator to configure a model with vision.",
     ),
     "llm_refused": Explanation(
         "The language model refused to respond",
@@ -100,7 +100,7 @@ ERRORS = {
         "Relax the rule's schema at the place named in the error, and extract again.",
     ),
     "no_einvoice": Explanation(
-        "The document carries no e-invoice",
+        "The document contains no e-invoice",
         "Ask the sender for a file with an e-invoice, or your administrator to configure a language model, which reads "
         "other invoices.",
     ),
@@ -110,7 +110,8 @@ ERRORS = {
     ),
     "token_budget_exceeded": Explanation(
         "Today's budget of language model tokens is used up",
-        "Extract again tomorrow: completed pieces are not requested again. Or ask your administrator to raise it.",
+        "Extract again tomorrow: completed pieces are not requested again. Or ask your administrator to raise the "
+        "budget.",
     ),
     "document_too_long": Explanation(
         "The document is too long for the language model",
@@ -125,7 +126,7 @@ ERRORS = {
         "The document was not stored. Upload it again in a few minutes.",
     ),
 }
-# The same codes if the error is permanent.
+# ---- Permanent errors whose codes also cover temporary errors ------------------------------------------------------
 PERMANENT_ERRORS = {
     "llm_unavailable": Explanation(
         "No language model is configured",
@@ -153,13 +154,13 @@ WARNINGS = {
         "A page could not be shown to the language model", "Its values are missing from the result."
     ),
     "no_page_images": Explanation(
-        "The text was read, and not the images of pages", "Only PDFs and images have them, and not pasted text."
+        "The text was read instead of page images", "Only PDFs and images have page images. Pasted text has none."
     ),
     "image_not_read": Explanation("An image was not read", "If it shows text, that is missing from the result."),
     "formula_without_value": Explanation(
         "Values of formulas are missing", "Open the file in a spreadsheet program, save it, and upload it again."
     ),
-    "attachment_not_read": Explanation("Attachments were not read", "Upload them as documents of their own."),
+    "attachment_not_read": Explanation("Attachments were not read", "Upload them as separate documents."),
     "usage_incomplete": Explanation("Usage data is incomplete", "The result itself is complete."),
     "usage_unknown": Explanation("Usage data is unavailable", "The result itself is complete."),
     "text_left_out": Explanation(
@@ -186,7 +187,7 @@ WARNINGS = {
     ),
     "einvoice_differs": Explanation(
         "The e-invoice differs from the pages",
-        "A file with two different invoices may be a fraud. Do not pay before you have asked the sender.",
+        "A file with two different invoices may be fraudulent. Do not pay before you have asked the sender.",
     ),
     "number_unrepresentable": Explanation(
         "A number was stored as text", "It is too large or too precise for a number. Its digits are complete."
@@ -209,20 +210,22 @@ WARNINGS = {
 
 # ---- Citations, by their match ---------------------------------------------------------------------------------------
 MATCHES = {
-    EXACT: Explanation("Exact", "The document has the value as it is written here."),
-    NORMALIZED: Explanation("Same value", "The document has it in another notation, which has one meaning."),
-    AMBIGUOUS: Explanation("Unclear", "The notation has several meanings, or several places may be meant. Check it."),
-    QUOTE: Explanation("Quote only", "The document has the quote. Check whether it supports the value."),
-    IMAGE: Explanation("Seen", "The language model read it in the image of the page. Compare it with the page."),
-    COMPUTED: Explanation("Computed", "The document does not have it, but it is a sum or number of cited values."),
-    NOT_FOUND: Explanation("Not found", "The document does not have it. Check the value."),
-    CORRECTED: Explanation("Corrected", "A person has entered it. The history has the value before."),
+    EXACT: Explanation("Exact", "The document contains the value exactly as shown."),
+    NORMALIZED: Explanation("Same value", "The document contains the value in another, unambiguous notation."),
+    AMBIGUOUS: Explanation("Unclear", "The notation is ambiguous, or several places match. Check the value."),
+    QUOTE: Explanation("Quote only", "The document contains the quote. Check whether it supports the value."),
+    IMAGE: Explanation("Seen", "The language model read the value in the page image. Compare it with the page."),
+    COMPUTED: Explanation(
+        "Computed", "The document does not contain the value, but it is a sum or count of cited values."
+    ),
+    NOT_FOUND: Explanation("Not found", "The document does not contain the value. Check it."),
+    CORRECTED: Explanation("Corrected", "A person entered the value. The history has the previous value."),
 }
 
 
 def of_match(match: str) -> Explanation:
-    """Return the explanation of a citation's level; results of earlier releases have others."""
-    return MATCHES.get(match, Explanation("Not verified", "An earlier release cited it. Check the value."))
+    """Return the explanation of a citation's level. Unknown levels are from earlier releases."""
+    return MATCHES.get(match, Explanation("Not verified", "The citation is from an earlier release. Check the value."))
 
 
 def of_error(error: Mapping[str, Any]) -> Explanation:
@@ -236,5 +239,5 @@ def of_permanent(error: Mapping[str, Any]) -> Explanation | None:
 
 
 def of_warning(code: str) -> Explanation:
-    """Return the explanation of a warning; providers may add codes of their own."""
+    """Return the explanation of a warning; providers may add their own codes."""
     return WARNINGS.get(code, Explanation("Note", ""))

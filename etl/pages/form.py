@@ -25,7 +25,7 @@ OTHER_ENDINGS = {
 class SubmitForm(forms.Form):
     file = forms.FileField(label="Document")
     rule_id = forms.ChoiceField(label="Rule", required=False)
-    more_endings: tuple[str, ...] = ()  # for the file picker, besides those of documents
+    more_endings: tuple[str, ...] = ()  # more file extensions for the file picker
 
     def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,11 +34,11 @@ class SubmitForm(forms.Form):
         fields = cast("dict[str, Any]", self.fields)
         fields["rule_id"].choices = [first, *groups]
         fields["file"].widget.attrs["accept"] = ",".join([*endings(), *self.more_endings])
-        self.once = uuid4()  # idempotency key: a form that is sent twice creates one task or batch
+        self.once = uuid4()  # idempotency key: a form that is submitted twice creates one task or batch
 
 
 def limits() -> dict[str, Any]:
-    """Return the upload limits, shown before an upload."""
+    """Return the upload limits that the form shows."""
     words = [acceptance.format_name(kind) for kind in engines.formats()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
@@ -49,7 +49,7 @@ def limits() -> dict[str, Any]:
 
 
 def quota_left(user_id: int) -> dict[str, Any]:
-    """Return the quota of a user for templates."""
+    """Return the remaining quota of a user for templates."""
     quota, tokens = quotas.state(user_id), budgets.state(user_id, 0)
     return {
         "documents": left(quota.daily_documents, quota.documents),

@@ -1,4 +1,4 @@
-"""The result of a rule of the mode `einvoice`, as an invoice for people."""
+"""Invoice view of a result, for rules with the mode `einvoice`."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from etl.providers.local.einvoices.rendering import COLUMNS, TOTALS, inside
 
 MODE = "einvoice"
-MAX_ROWS = 200  # of a table; the tree has all
+MAX_ROWS = 200  # of a table; the JSON tree has all rows
 FACTS = {
     "number": "Number",
     "issue_date": "Issue date",
@@ -28,7 +28,7 @@ NUMBERS = frozenset({"quantity", "net_price", "vat_rate", "net_amount", "rate", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table. `columns`: their titles, and whether they have numbers; `left_out`: rows that are not shown."""
+    """A table. `columns`: the title of each, and whether it has numbers; `left_out`: the number of omitted rows."""
 
     title: str
     columns: list[tuple[str, bool]]
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceView:
-    """An invoice. `is_exact`: from the e-invoice, not by a model."""
+    """An invoice. `is_exact`: it was read from an e-invoice, not extracted by a language model."""
 
     is_exact: bool
     model: str
@@ -56,25 +56,25 @@ def provenance_of(output: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_exact(output: dict[str, Any]) -> bool:
-    """Return whether a result is from an e-invoice, so that its values need no source on a page."""
+    """Return whether a result was read from an e-invoice. Such values need no citations."""
     return provenance_of(output).get("source") == MODE
 
 
 def view_of(output: dict[str, Any]) -> InvoiceView | None:
     """Return the invoice of a result, or None if the result is of another mode or has another shape."""
-    made, data = provenance_of(output), output["data"]
-    if made.get("mode") != MODE or not isinstance(data, dict):
+    provenance, data = provenance_of(output), output["data"]
+    if provenance.get("mode") != MODE or not isinstance(data, dict):
         return None
     try:
-        return build(made, data)
+        return build(provenance, data)
     except (AttributeError, TypeError):
-        return None  # a rule of a user may have a schema of its own
+        return None  # the data has another shape, by the schema of a user's rule
 
 
-def build(made: dict[str, Any], data: dict[str, Any]) -> InvoiceView:
+def build(provenance: dict[str, Any], data: dict[str, Any]) -> InvoiceView:
     return InvoiceView(
-        is_exact=made.get("source") == MODE,
-        model=made.get("model") or "",
+        is_exact=provenance.get("source") == MODE,
+        model=provenance.get("model") or "",
         currency=data.get("currency", ""),
         facts=pairs(FACTS, data),
         parties=[(role.capitalize(), pairs(PARTY, data[role])) for role in ("seller", "buyer") if data.get(role)],

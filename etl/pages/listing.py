@@ -39,7 +39,7 @@ RULE = ("rule__json_schema", "rule__system_prompt", "rule__description")  # long
 
 
 class DocumentListPage(DocumentsPage):
-    """The list and the upload form. It polls every few seconds while a document on the page is open."""
+    """The list and the upload form. The page polls every few seconds while it shows an unfinished document."""
 
     audited = CHANGES
     template_name = "etl/documents.html"
@@ -69,14 +69,14 @@ class DocumentListPage(DocumentsPage):
             wanted_rule=str(wanted.rule_id or ""),
             is_filtered=wanted != TaskFilter() or bool(review),
             query=self.request.GET.urlencode(),
-            exported=as_export(wanted),
+            exported=export_query(wanted),
             here=reverse("documents"),
             **self.form_context(context.pop("form", None)),
             **context,
         )
 
     def form_context(self, form: Any) -> dict[str, Any]:
-        """Return the context of the form, which the fragment of rows does not need."""
+        """Return the context of the upload form. The fragment of rows does not need it."""
         if self.fragment_name in self.get_template_names():
             return {}
         form = form or SubmitForm(user=self.user)
@@ -84,7 +84,7 @@ class DocumentListPage(DocumentsPage):
         return {"form": form, "limits": limits(), "quota": quota, "rules": form.fields["rule_id"].choices[1:]}
 
     def wanted(self) -> TaskFilter:
-        """Return the filters. A form sends unused ones as empty fields."""
+        """Return the filters, without the empty fields that the form sends for unused filters."""
         query = {name: str(value) for name, value in self.request.GET.items() if name != "review"}
         given = {name: value for name, value in query.items() if value.strip()}
         return TaskFilter.read(given)
@@ -96,8 +96,8 @@ class DocumentListPage(DocumentsPage):
         return tasks.select_related("rule").prefetch_related("approved_by").without_results().defer(*RULE)
 
 
-def as_export(wanted: TaskFilter) -> str:
-    """Return the filters that the export form has too, as the end of its query string."""
+def export_query(wanted: TaskFilter) -> str:
+    """Return the filters that the export form shares with this list, to append to a query string."""
     status = Status.PENDING if wanted.status and wanted.status not in STORED else wanted.status
     filters = {"rule": wanted.rule_id, "status": status, "date_from": wanted.first, "date_to": wanted.last}
     return "".join(f"&{name}={value}" for name, value in filters.items() if value)

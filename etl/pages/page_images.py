@@ -29,7 +29,7 @@ class ImagesFragment(TaskPage):
 
 
 def pane(state: RunState, *, first: int) -> dict[str, Any] | None:
-    """Return the pages from `first` on, or None if the document has none to show."""
+    """Return the pages from `first` on, or None if the document has no page images."""
     count = state.metadata["ocr"].get("pages") or 0
     if not (count and state.markdown_key and DocumentFormat(state.kind) in page_images.FORMATS):
         return None
@@ -46,7 +46,7 @@ def pane(state: RunState, *, first: int) -> dict[str, Any] | None:
 
 
 def layouts(state: RunState) -> dict[int, dict[str, Any]]:
-    """Return the size and the blocks of each page by its number; without those if the storage does not answer."""
+    """Return the size and the blocks of each page by page number. Empty if the object storage is unavailable."""
     try:
         stored = artifacts.find_ocr(state)
         key = stored.facts.get("layout_key") if stored else None
@@ -65,7 +65,7 @@ def shown(page: dict[str, Any]) -> dict[str, Any]:
 
 
 def rectangle(bbox: list[float]) -> dict[str, str]:
-    """Return the attributes of a rectangle in SVG, as texts: templates would write numbers in the reader's language."""
+    """Return the attributes of an SVG rectangle as strings, because templates would localize numbers."""
     x0, y0, x1, y1 = bbox
     return {"x": f"{x0:g}", "y": f"{y0:g}", "width": f"{x1 - x0:.1f}", "height": f"{y1 - y0:.1f}"}
 

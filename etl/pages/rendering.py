@@ -21,15 +21,16 @@ from markdown_it.token import Token
 
 # Longer texts are shown as plain text, to bound the time of a request. A usual page has a few thousand characters.
 MAX_CHARACTERS = 64_000
-# So are texts with more of these: the parser's time is quadratic in brackets and in stars.
+# Texts with more brackets or stars are, too: the parser's time is quadratic in their number.
 MAX_BRACKETS, MAX_STARS = 1_000, 12_000
 MAX_CELLS = 8_000  # the parser pads short rows with cells
-# And texts that need more steps, which take 5 to 10 microseconds each. A page full of formatting needs 18,000.
+# Texts that need more steps of the parser are, too. A step takes 5 to 10 microseconds; a page full of formatting
+# needs 18,000 steps.
 MAX_STEPS, STEPS_OF_BLOCK = 30_000, 4
-WAIT_SECONDS = 2  # for the texts of other requests; then the text is shown as plain text, too
-turn = threading.Lock()
-# The parser drops deeper blocks with their text; `is_too_long` detects texts that nest so deep.
-DEEPEST = 150
+WAIT_SECONDS = 2  # for other requests to render; after that, the text is shown as plain text
+render_lock = threading.Lock()
+# The parser drops deeper blocks with their text. `is_too_complex` detects texts that nest this deep.
+MAX_NESTING = 150
 MARKER = r"(?:>|(?:[-+*]|\d{1,9}[.)])[ \t])"
 NESTED = re.compile(rf"^(?:[ \t]{{0,80}}{MARKER}){{30}}|^[ \t]{{80,}}{MARKER}", re.MULTILINE)
 
@@ -47,8 +48,8 @@ FOREIGN_TAG = re.compile(rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\b)", re.IGNORECAS
 ALIGNED = re.compile(r"text-align:(\w+)")
 
 # HTML parsers reopen unclosed formatting elements in each following block, with all their attributes. So a few bytes
-# can expand to many. `reopened_size` computes an upper bound beforehand. It leaves out elements that are closed
-# immediately, if the closing tag is certain: a quote may hide it.
+# can expand to many. `reopened_size` computes an upper bound beforehand. Elements that are closed immediately do not
+# count, if no quote can hide their closing tag.
 MAX_REOPENED = 2_000_000
 MAX_TAGS = 10_000  # opening tags, except those of tables; deeply nested tags take longer
 MAX_HTML = 2_000_000  # characters
@@ -61,28 +62,28 @@ OPENED = re.compile(rf"<(?:{FORMATS})\b", re.IGNORECASE)
 # Blocks, nested links and closing tags: the parser closes open formatting there, and reopens it.
 BREAKING = re.compile(rf"</[a-z]|<a\b|<(?!(?:{FORMATS})\b)[a-z]", re.IGNORECASE)
 COUNTED = re.compile(r"<(?!(?:table|caption|thead|tbody|tfoot|tr|th|td)\b)[a-z]", re.IGNORECASE)
-STEPS = "steps"  # name of the parser's rules that count
+STEPS = "steps"  # name of the parser rules that count steps
 BARE_CHARACTERS = 10  # about the length of a reopened tag without attributes
 
 
 class TooComplex(Exception):
-    """The text needs too many steps."""
+    """The text needs too many steps of the parser."""
 
 
 def rendered(text: str) -> SafeString | None:
-    """Return the HTML of a page's Markdown, or None if the text is too long or too slow to render.
+    """Return the HTML of a page's Markdown, or None if the text is too complex to render.
 
     One text is rendered at a time: it takes up to 0.3 s of the GIL, which all other requests of the process need.
     """
-    if is_too_long(text) or not turn.acquire(timeout=WAIT_SECONDS):
+    if is_too_complex(text) or not render_lock.acquire(timeout=WAIT_SECONDS):
         return None
     try:
         return html_of(text)
     finally:
-        turn.release()
+        render_lock.release()
 
 
-def is_too_long(text: str) -> bool:
+def is_too_complex(text: str) -> bool:
     return (
         len(text) > MAX_CHARACTERS
         or text.count("[") > MAX_BRACKETS
@@ -144,22 +145,22 @@ def reopened_size(html: str) -> int:
 
 @cache
 def parser() -> MarkdownIt:
-    made = MarkdownIt("commonmark", {"html": True, "maxNesting": DEEPEST}).enable(["table", "strikethrough"])
+    made = MarkdownIt("commonmark", {"html": True, "maxNesting": MAX_NESTING}).enable(["table", "strikethrough"])
     made.block.ruler.before("table", STEPS, count_block)
     made.inline.ruler.before("text", STEPS, count_inline)
-    made.add_render_rule("image", instead_of_image)
-    made.add_render_rule("html_block", html)
-    made.add_render_rule("html_inline", html)
+    made.add_render_rule("image", render_image)
+    made.add_render_rule("html_block", render_html)
+    made.add_render_rule("html_inline", render_html)
     for name in ("th_open", "td_open"):
-        made.add_render_rule(name, cell)
+        made.add_render_rule(name, render_cell)
     return made
 
 
-def count_block(state: StateBlock, _start: int, _end: int, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
+def count_block(state: StateBlock, _start: int, _end: int, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's signature
     return count(state.env, STEPS_OF_BLOCK)
 
 
-def count_inline(state: StateInline, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
+def count_inline(state: StateInline, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's signature
     return count(state.env, 1)
 
 
@@ -171,18 +172,18 @@ def count(env: Any, steps: int) -> bool:
     return False
 
 
-def instead_of_image(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, env: Any) -> str:
+def render_image(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, env: Any) -> str:
     """Render the alternative text of an image, so that nothing is fetched."""
     words = self.renderInlineAsText(tokens[place].children or [], options, env)
     return f"<em>[{escape(words or 'image')}]</em>"
 
 
-def html(_self: RendererHTML, tokens: Sequence[Token], place: int, _options: Any, _env: Any) -> str:
+def render_html(_self: RendererHTML, tokens: Sequence[Token], place: int, _options: Any, _env: Any) -> str:
     """Render allowed tags, such as MinerU's tables; escape other tags and comments."""
     return FOREIGN_TAG.sub("&lt;", tokens[place].content)
 
 
-def cell(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, _env: Any) -> str:
+def render_cell(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, _env: Any) -> str:
     """Render a cell's alignment as a class, because the CSP forbids inline styles."""
     token = tokens[place]
     found = ALIGNED.search(str(token.attrs.pop("style", "")))

@@ -36,17 +36,17 @@ class SheetsFragment(TaskPage):
     template_name = "etl/_sheets.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        state = readable(self.content_state())
+        state = with_previous_text(self.content_state())
         if not state.markdown_key:
             raise markdown.NotReady
         query = self.request.GET
-        # Pages fetched above or below have a "more" link in their own direction only.
-        ways = {"is_above": "at" not in query, "is_below": "before" not in query}
-        return super().get_context_data(**context | sheets_of(state, self.request) | ways)
+        # Pages that were fetched above or below others have a "more" link only in that direction.
+        directions = {"is_above": "at" not in query, "is_below": "before" not in query}
+        return super().get_context_data(**context | sheets_of(state, self.request) | directions)
 
 
-def readable(state: RunState) -> RunState:
-    """Return the state, while a document is parsed again with the text of its last result."""
+def with_previous_text(state: RunState) -> RunState:
+    """Return the state. While the document is parsed again, it refers to the text of the previous result."""
     if state.markdown_key or state.has_ended:
         return state
     key = (lookup.previous_result(state) or {}).get("markdown_s3_key") or ""
@@ -66,17 +66,17 @@ def markdown_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
 
 def sheets_of(state: RunState, request: HttpRequest) -> dict[str, Any]:
     raw = request.GET.get("view") == "source"
-    found = sheets.stack(
+    found = sheets.load(
         state.markdown_key,
         at=number(request, "at") or 0,
         page=number(request, "page"),
         before=number(request, "before"),
         raw=raw,
     )
-    sure = confidences(state)
+    by_page = confidences(state)
     return {
         "stack": found,
-        "sheets": [(sheet, sure.get(sheet.piece.page)) for sheet in found.sheets],
+        "sheets": [(sheet, by_page.get(sheet.piece.page)) for sheet in found.sheets],
         "raw": raw,
         "more": "&view=source" if raw else "",
         "task_id": state.task_id,
@@ -106,7 +106,7 @@ def number(request: HttpRequest, name: str) -> int | None:
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 class BranchFragment(TaskPage):
-    """A part of the tree for htmx: `?node=` is a JSON Pointer, `&from=` the index of the first member."""
+    """A part of the tree for htmx: `?node=` is its JSON Pointer, `&from=` the index of the first member to show."""
 
     audited = OPENS_DATA
     template_name = "etl/_branch.html"
@@ -126,7 +126,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     try:
         output = output_of(state)
         if "data" not in output:
-            return {"is_text_alone": True}
+            return {"is_markdown_only": True}
         pane: dict[str, Any] = {
             "invoice": invoices.view_of(output),
             "node": tree_of(output, request),
@@ -151,9 +151,9 @@ def tree_of(output: dict[str, Any], request: HttpRequest) -> tree.Node:
 
 
 def output_of(state: RunState) -> dict[str, Any]:
-    """Return the whole result with its corrections, or after a retry that did not complete, that of the run before.
+    """Return the result with its corrections. Until a retry completes, it is the result of the run before.
 
-    Raises NotFound for a task without one, and StorageUnavailable.
+    Raises NotFound for a task without a result, and StorageUnavailable.
     """
     if state.status == Status.COMPLETED:
         run = state.run
@@ -176,7 +176,7 @@ def dumped(data: Any) -> bytes:
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
 class ResultDownload(DocumentsPage):
-    """Download of a result under the document's name. As an attachment, so that no browser renders it on our origin."""
+    """Download of a result under the document's name, as an attachment, so that no browser renders it on our origin."""
 
     audited = OPENS_DATA
     ending: str

@@ -1,4 +1,4 @@
-"""URLs of rule pages that need documents or post-processing. They are here because `rules` must not import either."""
+"""URLs of rule pages that need documents or post-processing, which the app `rules` must not import."""
 
 from django.urls import path
 
@@ -10,10 +10,10 @@ urlpatterns = [
     path("app/rules/documents", trial.RuleDocumentsFragment.as_view(), name="rule-documents"),
     path("app/rules/markdown", trial.SampleMarkdownFragment.as_view(), name="rule-markdown"),
     path("app/rules/<int:rule_id>/evaluations", evaluations.EvaluationsPage.as_view(), name="rule-evaluations"),
-    path("app/rules/<int:rule_id>/evaluations/start", evaluations.Start.as_view(), name="evaluate-rule"),
+    path("app/rules/<int:rule_id>/evaluations/start", evaluations.StartEvaluation.as_view(), name="evaluate-rule"),
     path(
         "app/rules/<int:rule_id>/evaluations/<int:number>/cancel",
-        evaluations.Cancel.as_view(),
+        evaluations.CancelEvaluation.as_view(),
         name="cancel-evaluation",
     ),
     path("app/rules/<int:rule_id>/accuracies", evaluations.AccuraciesFragment.as_view(), name="rule-accuracies"),

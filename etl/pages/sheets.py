@@ -1,7 +1,7 @@
 """Pages of a document's Markdown, a few at a time, without reading the whole document.
 
-A stored Markdown never changes: its key contains the hash of its content. So each process indexes the byte offsets of
-its pages once, and then reads only byte ranges.
+A stored Markdown file never changes: its key contains the hash of its content. So each process indexes the byte offsets
+of its pages once, and then reads only byte ranges.
 """
 
 import re
@@ -30,7 +30,7 @@ NO_PAGE = 0  # text before the first marker, which third-party providers may ret
 
 @dataclass(frozen=True, slots=True)
 class SheetSpan:
-    """A page, or a part of a long one: bytes `start` to `end` of the Markdown, without its marker."""
+    """A piece: a page, or a part of a long page. Bytes `start` to `end` of the Markdown, without its marker."""
 
     page: int
     start: int
@@ -50,7 +50,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetList:
-    """Consecutive sheets, and the indexes of the pieces before and after them, None at the ends."""
+    """Consecutive sheets. `before`, `after`: indexes of the next pieces in both directions, None at the ends."""
 
     sheets: list[Sheet]
     before: int | None
@@ -58,8 +58,8 @@ class SheetList:
     pages: int
 
 
-def stack(key: str, *, at: int = 0, page: int | None = None, before: int | None = None, raw: bool = False) -> SheetList:
-    """Return the sheets from the piece `at` on, from a page on, or directly before a piece.
+def load(key: str, *, at: int = 0, page: int | None = None, before: int | None = None, raw: bool = False) -> SheetList:
+    """Return the sheets from the piece `at` on, from a page on, or directly before the piece `before`.
 
     An index out of range returns the nearest sheets. Raises OcrResultMissing and StorageUnavailable.
     """
@@ -84,12 +84,12 @@ def sheet(piece: SheetSpan, text: str, *, raw: bool) -> Sheet:
 
 # ---- Selection ------------------------------------------------------------------------------------------------------
 def place_of(pieces: tuple[SheetSpan, ...], page: int) -> int:
-    """Return the index of the first piece of a page, or of the next page."""
+    """Return the index of the first piece of a page or, if there is no such page, of the next one."""
     return next((place for place, piece in enumerate(pieces) if piece.page >= page), len(pieces) - 1)
 
 
 def forwards(pieces: tuple[SheetSpan, ...], first: int, *, until: int | None) -> int:
-    """Return the end index of a response that starts at `first`. It has at least one piece."""
+    """Return the end index of a response that starts at `first` and has at least one piece."""
     last, size = first, 0
     end = min(len(pieces), first + RESPONSE_PIECES, len(pieces) if until is None else max(until, first + 1))
     while last < end and (last == first or size + length(pieces[last]) <= RESPONSE_BYTES):
@@ -99,6 +99,7 @@ def forwards(pieces: tuple[SheetSpan, ...], first: int, *, until: int | None) ->
 
 
 def backwards(pieces: tuple[SheetSpan, ...], end: int) -> int:
+    """Return the first index of a response that ends before `end`."""
     first, size = end, 0
     while first > 0 and end - first < RESPONSE_PIECES:
         size += length(pieces[first - 1])
@@ -115,13 +116,13 @@ def length(piece: SheetSpan) -> int:
 # ---- Index ----------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=INDEXES)
 def index(key: str) -> tuple[SheetSpan, ...]:
-    """Return the pieces of a Markdown. Raises OcrResultMissing and StorageUnavailable."""
+    """Return the pieces of a Markdown file. Raises OcrResultMissing and StorageUnavailable."""
     with fetching():
         return tuple(cut(marks(storage.read(key))))
 
 
 def marks(blocks: Iterable[bytes]) -> list[tuple[int, int, int]]:
-    """Return `(page, start of the marker, start of the text)` for each page, and one for the end."""
+    """Return `(page, start of the marker, start of the text)` for each page, and a last one for the end of the file."""
     found: dict[int, tuple[int, int]] = {0: (NO_PAGE, 0)}
     position, tail = 0, b""
     for block in chain(blocks, [b"\n"]):  # the last line may lack a line break
@@ -161,7 +162,7 @@ def fetching() -> Iterator[None]:
 def texts(key: str, pieces: tuple[SheetSpan, ...]) -> Iterator[tuple[SheetSpan, str]]:
     if not pieces:
         return
-    start, end = pieces[0].start, pieces[-1].end + 3  # the rest of the last character
+    start, end = pieces[0].start, pieces[-1].end + 3  # up to 3 more bytes of the last character
     content = span(key, start, end)
     for piece in pieces:
         yield piece, characters(content[piece.start - start :], length(piece), is_first=piece.part == 1)
@@ -177,15 +178,15 @@ def span(key: str, start: int, end: int) -> bytes:
 
 
 def characters(content: bytes, size: int, *, is_first: bool) -> str:
-    """Return the characters that start in the first `size` bytes: pieces may start and end inside a character."""
+    """Return the characters that start in the first `size` bytes. A piece may start or end inside a character."""
     start, end = 0, min(size, len(content))
-    while not is_first and start < end and is_inside(content[start]):
+    while not is_first and start < end and is_continuation_byte(content[start]):
         start += 1
-    while end < len(content) and is_inside(content[end]):
+    while end < len(content) and is_continuation_byte(content[end]):
         end += 1
     return content[start:end].decode(errors="replace")
 
 
-def is_inside(byte: int) -> bool:
+def is_continuation_byte(byte: int) -> bool:
     """Return whether a byte is a continuation byte of UTF-8."""
     return byte & 0b1100_0000 == 0b1000_0000  # noqa: PLR2004 - RFC 3629

@@ -1,4 +1,4 @@
-"""The progress of a task as four steps, each with its known facts."""
+"""The progress of a task as four steps, each with the facts known so far."""
 
 import time
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from etl.pages import explanations
 from etl.pipeline import turns
 from etl.runstate import RunState
 
-UNKNOWN = "No reason was recorded. Its worker may have stopped."
+UNKNOWN = "No reason was recorded. The worker may have stopped."
 PROVIDERS = {"local": "built-in", "mineru": "MinerU"}
 
 
@@ -34,10 +34,10 @@ class ProgressStep:
 
 
 def steps_of(state: RunState, *, rule: str) -> list[ProgressStep]:
-    return [waiting(state), reading(state), extracting(state, rule), done(state)]
+    return [pending_step(state), parsing_step(state), extraction_step(state, rule), result_step(state)]
 
 
-def waiting(state: RunState) -> ProgressStep:
+def pending_step(state: RunState) -> ProgressStep:
     if state.status == Status.CANCELLED and not state.markdown_key:
         return ProgressStep(name="Pending", tone="cancelled", note="Cancelled before it started.")
     if state.status != Status.PENDING:
@@ -47,29 +47,29 @@ def waiting(state: RunState) -> ProgressStep:
     return ProgressStep(name="Pending", tone="now", note=note)
 
 
-def reading(state: RunState) -> ProgressStep:
+def parsing_step(state: RunState) -> ProgressStep:
     tone = tone_of(state, Stage.OCR, Status.MINERU_PARSING)
-    step = ProgressStep(name="Parsing", tone=tone, facts=facts_of_reading(state), failures=failures(state, Stage.OCR))
+    step = ProgressStep(name="Parsing", tone=tone, facts=facts_of_parsing(state), failures=failures(state, Stage.OCR))
     if tone == "now":
         set_time(step, state)
-        step.percent = share(state, 0)
+        step.percent = percent_of(state, 0)
         step.note = waiting_note(state) or counted(state, "Page") or "Reading text and recognizing pages."
     return step
 
 
-def extracting(state: RunState, rule: str) -> ProgressStep:
+def extraction_step(state: RunState, rule: str) -> ProgressStep:
     tone = tone_of(state, Stage.POSTPROCESS, Status.LLM_PROCESSING)
     step = ProgressStep(name="Extraction", tone=tone, facts=[("Rule", f"{rule}, version {state.rule_version}")])
-    step.facts += facts_of_extracting(state)
+    step.facts += facts_of_extraction(state)
     step.failures = failures(state, Stage.POSTPROCESS)
     if tone == "now":
         set_time(step, state)
-        step.percent = share(state, runstate.HALF)
+        step.percent = percent_of(state, runstate.HALF)
         step.note = waiting_note(state) or counted(state, "Part") or "Applying the rule."
     return step
 
 
-def done(state: RunState) -> ProgressStep:
+def result_step(state: RunState) -> ProgressStep:
     tone = {Status.COMPLETED: "done", Status.FAILED: "failed", Status.CANCELLED: "cancelled"}.get(state.status, "later")
     value = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
     return ProgressStep(name="Result", tone=tone, note=value)
@@ -83,7 +83,7 @@ def set_time(step: ProgressStep, state: RunState) -> None:
 
 
 def failures(state: RunState, stage: Stage) -> list[str]:
-    """Return the reasons of the failed attempts of a stage. A worker that dies records none."""
+    """Return the reasons for the failed attempts of a stage. A killed worker records none."""
     known = {each["attempt"]: each for each in state.metadata["failed_attempts"] if each["stage"] == stage}
     # The last attempt has failed only if the stage waits for the next one.
     waits = state.phase == stage and state.is_waiting
@@ -97,7 +97,7 @@ def failures(state: RunState, stage: Stage) -> list[str]:
 
 
 def tone_of(state: RunState, stage: Stage, status: Status) -> str:
-    """Return the tone of a stage. A failed task's error names the failed stage."""
+    """Return the tone of a stage. The error of a failed task names the failed stage."""
     if state.status == status:
         return "now"
     if state.status == Status.CANCELLED and stage == Stage.POSTPROCESS and state.markdown_key:
@@ -108,7 +108,7 @@ def tone_of(state: RunState, stage: Stage, status: Status) -> str:
     return "done" if is_done else "later"
 
 
-def share(state: RunState, beginning: int) -> int:
+def percent_of(state: RunState, beginning: int) -> int:
     """Return the progress of a stage in percent. Each stage is half of the task's progress."""
     return min(max((state.progress - beginning) * 2, 0), 100)
 
@@ -130,11 +130,11 @@ def waiting_note(state: RunState) -> str:
 
 
 # ---- Facts ----------------------------------------------------------------------------------------------------------
-def facts_of_reading(state: RunState) -> list[tuple[str, str]]:
+def facts_of_parsing(state: RunState) -> list[tuple[str, str]]:
     ocr = state.metadata["ocr"]
     facts = [attempts(state, Stage.OCR), ("Provider", PROVIDERS.get(state.provider, state.provider))]
     if state.markdown_key:
-        facts += [("Pages", count(ocr.get("pages"))), ("OCR", recognized(ocr)), ("Duration", took(ocr))]
+        facts += [("Pages", count(ocr.get("pages"))), ("OCR", recognized(ocr)), ("Duration", duration_of(ocr))]
     return [(name, value) for name, value in facts if value]
 
 
@@ -143,12 +143,12 @@ def recognized(ocr: dict[str, Any]) -> str:
     return f"{number:,} page{'' if number == 1 else 's'}" if isinstance(number, int) and number else ""
 
 
-def took(ocr: dict[str, Any]) -> str:
+def duration_of(ocr: dict[str, Any]) -> str:
     spent = ocr.get("duration_ms")
     return precise(timedelta(milliseconds=spent)) if isinstance(spent, int | float) else ""
 
 
-def facts_of_extracting(state: RunState) -> list[tuple[str, str]]:
+def facts_of_extraction(state: RunState) -> list[tuple[str, str]]:
     post, usage = state.metadata["postprocess"], state.metadata["postprocess"]["usage"]
     facts = [attempts(state, Stage.POSTPROCESS), ("Strategy", post["strategy"] or ""), ("Model", post["model"] or "")]
     if usage.get("calls"):

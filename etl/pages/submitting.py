@@ -27,8 +27,8 @@ from etl.pages.form import SubmitForm
 from etl.pages.listing import DocumentListPage
 
 
-class FormReceived(DocumentsPage):
-    """A page that receives a form: redirects to the created task or batch, or shows the form with its errors."""
+class SubmissionPage(DocumentsPage):
+    """The page that handles a submitted form: redirects to the new task or batch, or shows the form with its errors."""
 
     http_method_names = ("post",)
     form: type[SubmitForm]
@@ -39,26 +39,26 @@ class FormReceived(DocumentsPage):
         form.errors.clear()  # replaced by the API's errors
         try:
             self.count()
-            return self.submitted()
+            return self.create()
         except Problem as problem:
             show_in(form, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
             response: HttpResponse = self.render_to_response(self.get_context_data(form=form))
             response.status_code = problem.status
             return response
 
-    def submitted(self) -> HttpResponse:
-        """Create the task or batch of the form. Raises the Problems of the submission."""
+    def create(self) -> HttpResponse:
+        """Create the task or batch of the form, and redirect to it. Raises the Problems of the submission."""
         raise NotImplementedError
 
 
-class Receiver(LoginRequiredMixin, View):
+class UploadView(LoginRequiredMixin, View):
     """A view that sets the upload handler, which limits the body, before `view` reads the form and its CSRF token.
 
     Subclasses are exempt from the CSRF check of the middleware, since that check reads the body.
     """
 
     handler: Callable[[HttpRequest], FileUploadHandler]
-    view: type[FormReceived]
+    view: type[SubmissionPage]
     home: str  # name of the URL to return to
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
@@ -72,17 +72,17 @@ class Receiver(LoginRequiredMixin, View):
 
 # ---- One document ---------------------------------------------------------------------------------------------------
 @method_decorator(csrf_protect, name="dispatch")
-class SubmittedDocument(FormReceived, DocumentListPage):
+class SubmittedDocument(SubmissionPage, DocumentListPage):
     form = SubmitForm
 
-    def submitted(self) -> HttpResponse:
+    def create(self) -> HttpResponse:
         task = submit(self.request, self.user)
         messages.success(self.request, "Document uploaded. This page shows its progress.")
         return redirect("document", task_id=task.pk)
 
 
 @method_decorator(csrf_exempt, name="dispatch")
-class SubmitDocument(Receiver):
+class SubmitDocument(UploadView):
     """`POST /app/documents/submit`."""
 
     handler, view, home = BoundedFile, SubmittedDocument, "documents"
@@ -93,15 +93,15 @@ def submit(request: HttpRequest, user: User) -> Task:
     body = {name: value for name, value in (("rule_id", request.POST.get("rule_id")), *request.FILES.items()) if value}
     wanted = validated(SubmitFileSerializer, body)
     document, rule_id = uploads.SentFile(wanted["file"]), wanted.get("rule_id")
-    once = once_of(request, {**document.identity(), "rule_id": rule_id})
+    once = idempotency_of(request, {**document.identity(), "rule_id": rule_id})
     task, _replayed = submission.submit(
         document, user=user, rule_id=rule_id, request_id=request_id(request), idempotency=once
     )
     return task
 
 
-def once_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:
-    """Return the idempotency key of the form and its content: another file in the same form is another document."""
+def idempotency_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:
+    """Return the idempotency key of the form and its content. The same form with another file has another key."""
     body_fingerprint = fingerprint(body)
     form = uuid_of(request.POST.get("once", "")) or uuid4()
     return Idempotency(key=f"form-{form}-{body_fingerprint[:32]}", fingerprint=body_fingerprint)

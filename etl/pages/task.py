@@ -1,4 +1,4 @@
-"""The page of one document: its progress and its result."""
+"""The page of one document, with its progress and its result."""
 
 from typing import Any
 
@@ -24,21 +24,21 @@ from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
 from rules.library.choices import rules_for
 
-MAX_EVENTS = 50  # of the history of reviews
+MAX_EVENTS = 50  # of the review history
 WORDS = {"corrected": "Corrected", "approved": "Approved", "approval_removed": "Approval removed"}
 EMPTY = "(empty)"
-PANES = ("markdown", "json")  # that htmx fetches alone
+PANES = ("markdown", "json")  # which htmx fetches separately
 
 
 class DocumentPage(TaskPage):
-    """The page. htmx fetches its fragment on each event until the task has ended."""
+    """The page of a document. htmx fetches its fragment on each event until the task has ended."""
 
     audited = CHANGES
     template_name = "etl/document.html"
     fragment_name = "etl/_document.html"
 
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> Any:
-        """Allow images of the object storage, also for an open document: its page shows them when it is read."""
+        """Allow images from the object storage, also before the document is parsed: the page shows them afterwards."""
         response = super().render_to_response(context, **kwargs)
         response._csp_update = {"img-src": [page_images.storage_origin()]}  # type: ignore[attr-defined]
         return response
@@ -70,16 +70,18 @@ class DocumentPage(TaskPage):
             expires_at=deletion.expiry(state.task_id, created_at=state.created_at),
             events=f"{representation.path_of(state.task_id)}/events",
             is_fragment=is_htmx(self.request),
-            **(self.ended(state, mode, may_open=may_open) if state.has_ended else self.last(state)),
+            **(self.ended_context(state, mode, may_open=may_open) if state.has_ended else self.open_context(state)),
             **context,
         )
 
-    def last(self, state: RunState) -> dict[str, Any]:
-        """Return the text and result of an open document, if it has any. Fragments that events fetch are without them,
-        so that they stay as the reader has scrolled them."""
+    def open_context(self, state: RunState) -> dict[str, Any]:
+        """Return the text and the previous result of an unfinished document, if there are any.
+
+        Fragments that are fetched on events are without them, so that the panes keep their scroll positions.
+        """
         if is_htmx(self.request) and self.request.headers.get("HX-Target") not in PANES:
             return {}
-        shown = results.readable(state)
+        shown = results.with_previous_text(state)
         if not (shown.markdown_key or state.previous_run):
             return {}
         lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
@@ -92,12 +94,12 @@ class DocumentPage(TaskPage):
             "json": results.json_pane(state, self.request),
         }
 
-    def ended(self, state: RunState, mode: str, *, may_open: bool) -> dict[str, Any]:
+    def ended_context(self, state: RunState, mode: str, *, may_open: bool) -> dict[str, Any]:
         default, groups = rules_for(self.user)
         return {
             "default_rule": default,
             "rules": groups,
-            "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
+            "is_rule_visible": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
             "has_model": requirements.has_model(),
             "sample": sample_of(state, mode, self.user),
@@ -107,7 +109,10 @@ class DocumentPage(TaskPage):
 
 
 def sample_of(state: RunState, mode: str, user: User) -> str | None:
-    """Return whether the result `is` a sample of its rule, or `may` become one: both must be the user's own."""
+    """Return "is" if the result is a sample of its rule, "may" if it can become one, or None.
+
+    The user must own the task and be allowed to change the rule.
+    """
     if state.status != Status.COMPLETED or state.user_id != user.pk or mode not in settings.ETL_POSTPROCESSORS:
         return None
     if not engines.processor(mode).gives_data:
@@ -118,7 +123,7 @@ def sample_of(state: RunState, mode: str, user: User) -> str | None:
 
 
 def review_of(state: RunState) -> dict[str, Any]:
-    """Return the last correction of the result, and the newest events of all results."""
+    """Return the last correction of the result, and the newest review events of all results of the task."""
     events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MAX_EVENTS + 1])
     own = [event for event in events if event.run == state.run and event.kind == ReviewEvent.Kind.CORRECTED]
     return {
@@ -143,14 +148,14 @@ def shown(event: ReviewEvent, state: RunState) -> dict[str, Any]:
 
 
 def earlier_of(state: RunState) -> Task | None:
-    """Return the earlier task with the same bytes, if it was not deleted."""
+    """Return the earlier task with the same file, unless it was deleted."""
     if state.duplicate_of is None:
         return None
     return Task.objects.filter(pk=state.duplicate_of, user_id=state.user_id).only("filename", "created_at").first()
 
 
 def pinned_rule(state: RunState) -> tuple[str, str]:
-    """Return the name and the mode of the task's rule in its version."""
+    """Return the name and the mode of the task's version of the rule."""
     try:
         content = catalog.content(rule_id=state.rule_id, version=state.rule_version)
     except UnknownRule:

@@ -15,18 +15,18 @@ from etl.postprocessors.citations.levels import COMPUTED, CORRECTED, EXACT, NORM
 
 NODES = 300  # per response
 CHILDREN = 100  # of one object or list, at a time
-DEPTH = 8  # per response, which is the nesting of templates
+DEPTH = 8  # levels per response: each nests one more template
 MAX_TEXT, MAX_NAME = 1_000, 100
 
-# Matches that a person need not check.
+# Matches that need no check by a person.
 SURE = (EXACT, NORMALIZED)
 PLACELESS = (COMPUTED, CORRECTED, NOT_FOUND)
 
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A value. `children` is None for containers that are fetched when opened; `more` is the index of the next ones.
-    `source` is the citation; `unsourced` marks a value that should have one."""
+    """A value. `children` is None for a container that is fetched when opened; `more` is the index of the next child.
+    `source` is the citation; `unsourced` marks a value without the citation that it should have."""
 
     name: str
     pointer: str
@@ -59,12 +59,12 @@ class Node:
         return of_match(self.source["match"] if self.source else NOT_FOUND)
 
 
-Sources = Mapping[str, dict[str, Any]] | None  # citations by pointer; None if values need none
+Sources = Mapping[str, dict[str, Any]] | None  # citations by pointer; None if the values need no citations
 KINDS = {dict: "object", list: "array", str: "text", bool: "boolean", type(None): "nothing"}
 
 
 def legend() -> list[dict[str, Any]]:
-    """Return the meaning and the mark of each level of citations."""
+    """Return the levels of citations with their meanings and marks."""
     return [
         {
             "match": match,
@@ -77,15 +77,15 @@ def legend() -> list[dict[str, Any]]:
 
 
 def build(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
-    """Return the tree of the value at a JSON Pointer; of a list or object the members from `start` on.
+    """Return the tree of the value at a JSON Pointer. A list or object has its members from `start` on.
 
     Raises NotFound if there is no such value.
     """
     root = node_of(name_of(at), at, resolve(data, at), sources, depth=0)
-    waiting, left = deque([(root, resolve(data, at), start)]), NODES
-    while waiting:
-        node, value, first = waiting.popleft()
-        if not node.is_container or node.depth >= DEPTH or (left <= 0 and node is not root):
+    queue, remaining = deque([(root, resolve(data, at), start)]), NODES
+    while queue:
+        node, value, first = queue.popleft()
+        if not node.is_container or node.depth >= DEPTH or (remaining <= 0 and node is not root):
             continue
         inside = list(islice(members(value), first, first + CHILDREN))
         node.children = [
@@ -93,13 +93,13 @@ def build(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
             for name, token, each in inside
         ]
         node.more = first + CHILDREN if first + CHILDREN < node.size else None
-        left -= len(inside)
-        waiting.extend((child, each, 0) for child, (_, _, each) in zip(node.children, inside, strict=True))
+        remaining -= len(inside)
+        queue.extend((child, each, 0) for child, (_, _, each) in zip(node.children, inside, strict=True))
     return root
 
 
 def members(value: Any) -> Any:
-    """Yield the displayed name, the pointer token and the value. Displayed names of items count from 1."""
+    """Yield the displayed name, the pointer token, and the value. Displayed names of items count from 1."""
     if isinstance(value, dict):
         return ((name, name, each) for name, each in value.items())
     return ((str(number + 1), str(number), each) for number, each in enumerate(value))
@@ -140,7 +140,7 @@ def resolve(data: Any, pointer: str) -> Any:
 
 
 def index(token: str) -> int:
-    """Return the index in a JSON Pointer. Raises LookupError for others, such as `-1` and `01`."""
+    """Return the list index of a JSON Pointer token. Raises LookupError for an invalid index, such as `-1` or `01`."""
     number = whole_number(token)
     if number is None or str(number) != token:
         raise LookupError

@@ -1,4 +1,4 @@
-"""Test runs of a rule in the editor before it is saved, on pasted Markdown or a document's."""
+"""Test runs of a rule in the editor before it is saved, on pasted Markdown or the Markdown of a document."""
 
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from rules.pages.base import RulesPage
 from rules.pages.editor import Editor
 from rules.pages.forms import RuleForm
 
-NEWEST = 50
+MAX_DOCUMENTS = 50
 NO_TEXT = "Paste Markdown or choose a document first."
 
 
@@ -52,7 +52,7 @@ class NoSuchDocument(NotFound):
 
 
 class RuleTrialPage(Editor):
-    """A test run. The response is the result for htmx, else the editor with the result below it."""
+    """A test run. The response is the result for htmx, else the whole editor with the result."""
 
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
@@ -60,9 +60,9 @@ class RuleTrialPage(Editor):
     def post(self, request: HttpRequest) -> HttpResponse:
         number = whole_number(request.POST.get("rule", ""))
         rule = access.visible(self.user, number) if number else None
-        # Without fields it is a read-only rule: it is tested as saved.
-        is_shown = rule and "name" not in request.POST
-        form = forms.of_rule(rule) if rule and is_shown else RuleForm(request.POST, rule=rule)
+        # A form without fields shows a read-only rule, which is tested as saved.
+        is_read_only = rule and "name" not in request.POST
+        form = forms.of_rule(rule) if rule and is_read_only else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
         outcome = self.outcome(form, rule, markdown=normalize_newlines(markdown))
         around = self.standing(rule) if rule else {}
@@ -91,7 +91,7 @@ class RuleTrialPage(Editor):
         return document_of(number, user=self.user, message="opened the pages to test a rule.") if number else None
 
     def text(self, markdown: str) -> str:
-        """Return the validated Markdown: typed, or of the selected document."""
+        """Return the typed Markdown or, without it, that of the selected document, after validation."""
         number = whole_number(self.request.POST.get("document", ""))
         if not markdown.strip() and number:
             markdown = markdown_of(number, user=self.user)
@@ -101,7 +101,7 @@ class RuleTrialPage(Editor):
 
 
 class SuggestionPage(RuleTrialPage):
-    """A suggested schema for the text. The response is the suggestion for htmx, else the editor with it in its form."""
+    """A suggested schema for the text. The response is the suggestion for htmx, else the whole editor with it."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
         number = whole_number(request.POST.get("rule", ""))
@@ -154,14 +154,15 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class RuleDocumentsFragment(RulesPage):
-    """The user's newest parsed documents, to take Markdown from."""
+    """The user's newest parsed documents, to choose the Markdown of a test."""
 
     audited = CHANGES
     template_name = "rules/_documents.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         newest = Task.objects.filter(user=self.user, status__in=ENDED).order_by("-created_at", "-task_id")
-        read = [state for state in lookup.states_of_rows(newest.without_results()[:NEWEST]) if state.markdown_key]
+        states = lookup.states_of_rows(newest.without_results()[:MAX_DOCUMENTS])
+        read = [state for state in states if state.markdown_key]
         return super().get_context_data(documents=read, **context)
 
 
@@ -181,7 +182,7 @@ class SampleMarkdownFragment(RulesPage):
 
 
 def document_of(task_id: int, *, user: User, message: str) -> RunState:
-    """Return a document, and record that staff open it. Raises NoSuchDocument."""
+    """Return a document, and record the access of staff. Raises NoSuchDocument."""
     state = lookup.find(task_id, user=user)
     if state is None:
         raise NoSuchDocument

@@ -1,4 +1,4 @@
-"""Actions on tasks: cancel before the end, retry after it."""
+"""Actions on tasks: cancellation of unfinished tasks, and retry of ended tasks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class NotCancellable(Problem):
     code = "not_cancellable"
     detail = (
         "The task is being processed or has ended. A task can be cancelled while it waits for OCR or post-processing. "
-        "With `force`, a running one is cancelled too."
+        "To cancel a running task, use `force`."
     )
 
 
@@ -57,7 +57,7 @@ class RunStateUnavailable(Problem):
 
 
 @contextmanager
-def reading_state() -> Iterator[None]:
+def translate_state_errors() -> Iterator[None]:
     """Translate failures of Redis and of the object storage into RunStateUnavailable and StorageUnavailable."""
     try:
         yield
@@ -71,15 +71,15 @@ def reading_state() -> Iterator[None]:
 def cancel(*, task: Task, is_forced: bool = False) -> None:
     """Cancel a task that no worker has started, or that waits for post-processing.
 
-    `is_forced`: also cancel a running one. Its worker is fenced off, and stops within `execution.RENEW_SECONDS`. Raises
-    NotCancellable and RunStateUnavailable.
+    `is_forced`: also cancel a running task. Its worker is fenced off, and stops within `execution.RENEW_SECONDS`.
+    Raises NotCancellable and RunStateUnavailable.
 
     Redis decides atomically between a cancellation and a starting worker, so a stale row is harmless. A task without a
     run-state may have been started, so it is not cancelled.
     """
     if task.has_ended:
         raise NotCancellable(f"The task has ended: {task.status}.")
-    with reading_state():
+    with translate_state_errors():
         outcome = runstate.cancel(task.pk, generation=task.generation, uuid=task.uuid, is_forced=is_forced)
     if not (outcome.moved and outcome.state):
         raise NotCancellable(refusal_detail(outcome))
@@ -100,37 +100,37 @@ def refusal_detail(outcome: runstate.TransitionResult) -> str | None:
 def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = None) -> Task:
     """Retry an ended task from a stage. Return its row, which is pending again.
 
-    `rule_content`: None for the previous rule in the same version. Call outside transactions. Raises NoSuchTask,
+    `rule_content`: None for the same version of the same rule. Call outside transactions. Raises NoSuchTask,
     NotEnded, OcrResultMissing, QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
     """
-    ended = as_ended(task)
+    ended = require_ended(task)
     stored = find_ocr(ended) if from_stage == Stage.POSTPROCESS else None
     with transaction.atomic():
-        again = require_first(Task.objects.select_for_update().filter(pk=task.pk), NoSuchTask)
+        row = require_first(Task.objects.select_for_update().filter(pk=task.pk), NoSuchTask)
         # Another retry may have run meanwhile. The OCR result found above would belong to an older run.
-        if not again.has_ended or again.generation != ended.generation:
+        if not row.has_ended or row.generation != ended.generation:
             raise NotEnded
-        # Before the row becomes pending: afterwards Redis might be unavailable, and clients would see the old end.
-        # Until the commit, they read the row, which has the same end.
-        with reading_state():
-            runstate.forget(again.pk, generation=again.generation)
-        budgets.require(again.user_id, rule_content or rule_of(again, None, user=again.user))
-        queue_limit.enter(user_id=again.user_id)
-        again.rank = turns.next_rank(again.user_id)
-        reset(again, from_stage, rule_content, stored)
-        again.save()
-        batch_ends.reopen(again.batch_id)
-        audit.record_change(task_id=again.pk)
+        # Delete the run-state before the row becomes pending. Later, Redis might be unavailable, and clients would see
+        # the end of the previous run. Until the commit, they read the row, which has the same end.
+        with translate_state_errors():
+            runstate.forget(row.pk, generation=row.generation)
+        budgets.require(row.user_id, rule_content or rule_of(row, None, user=row.user))
+        queue_limit.enter(user_id=row.user_id)
+        row.rank = turns.next_rank(row.user_id)
+        reset(row, from_stage, rule_content, stored)
+        row.save()
+        batch_ends.reopen(row.batch_id)
+        audit.record_change(task_id=row.pk)
     metrics.count_task_status(Status.PENDING)
-    log.info("task_retried", etl_task_id=again.pk, stage=str(from_stage), run=again.run)
-    dispatch.begin(again, stage=from_stage)
-    return again
+    log.info("task_retried", etl_task_id=row.pk, stage=str(from_stage), run=row.run)
+    dispatch.begin(row, stage=from_stage)
+    return row
 
 
 def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
-    """Return the rule of a retry: the given one in its current version, or the task's own in its recorded version.
+    """Return the rule of a retry: the given rule in its current version, or the task's rule in its recorded version.
 
-    Raises NotPermitted for another rule by staff who may not open data: their rule could reveal the document's text.
+    Raises NotPermitted if staff who may not open data give a rule: it could reveal the document's text.
     """
     if rule_id is None:
         return catalog.content(rule_id=task.rule_id, version=task.rule_version)
@@ -138,12 +138,12 @@ def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
     return catalog.resolve(user=user, rule_id=rule_id)
 
 
-def as_ended(task: Task) -> Task:
-    """Return the current row of an ended task, after recording an end that only Redis has.
+def require_ended(task: Task) -> Task:
+    """Return the current row of an ended task. Record the end first if only Redis has it.
 
-    Fails early if Redis is unavailable.
+    Raises NotEnded, NoSuchTask, RunStateUnavailable and StorageUnavailable.
     """
-    with reading_state():
+    with translate_state_errors():
         state = runstate.read_many([task.pk]).get(task.pk)
         if state and state.has_ended:
             completion.record(state)
@@ -154,7 +154,7 @@ def as_ended(task: Task) -> Task:
 
 
 def find_ocr(task: Task) -> StoredOcr:
-    with reading_state():
+    with translate_state_errors():
         stored = artifacts.find_ocr(task)
         if stored is None or storage.head(stored.markdown_key) is None:
             raise OcrResultMissing
@@ -162,7 +162,7 @@ def find_ocr(task: Task) -> StoredOcr:
 
 
 def reset(task: Task, stage: Stage, rule: RuleContent | None, stored: StoredOcr | None) -> None:
-    """Reset an ended row to one that has not started."""
+    """Reset the row of an ended task to a task that has not started."""
     rule_before, status_before = (task.rule_id, task.rule_version), task.status
     if rule is not None:
         task.rule_id, task.rule_version = rule.rule_id, rule.version

@@ -1,18 +1,18 @@
-"""Artifacts of tasks in object storage. Their keys follow from the task's row, so that a retry finds them.
+"""Artifacts of tasks in object storage. Their keys are derived from the task's row, so that a retry finds them.
 
     etl/tasks/17/ocr-9405313/3f9a….md             the Markdown, named by its content
     etl/tasks/17/ocr-9405313/8b20….layout.json    the blocks of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/4c1d….lines.json     the lines of its pages with their boxes, named by their content
-    etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice that it carries, named by its content
+    etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice in the document, named by its content
     etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and the key of Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
     etl/tasks/17/result-9405313/answer.txt         the unusable response of the model, of a failed run
     etl/tasks/17/result-9405313/journal/5c1e….json model responses of this run, valid or not
     etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 
-A commit is written once (If-None-Match): when two workers finish the same run, the second one uses the output of the
+A commit is written once (If-None-Match): if two workers finish the same run, the second one uses the output of the
 first. The numbers are `ocr_run`, `run` and `journal_run` of the row. They start at a random number, because a restored
-database issues the same ids again: with the id alone, a new document would adopt the text of a lost one.
+database issues the same ids again: with the id alone, a new document would get the text of a lost one.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ DOCUMENTS = "etl/documents/"
 UPLOADS = "etl/uploads/"
 TASKS = "etl/tasks/"
 IMAGES = "etl/images/"
-INBOX = "etl/inbox/"  # other systems write there
+INBOX = "etl/inbox/"  # other systems store documents there
 # Cleanup deletes only objects with keys of these forms. A dataset's folder may be below the same prefix, but its files
 # have a date and an extension.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -46,17 +46,17 @@ OWN_KEY = re.compile(
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
-# Both have the id and the numbers that keys of artifacts contain.
+# Both have the task's id and the numbers of runs, which keys of artifacts contain.
 ArtifactOwner = Task | RunState
 
 
 def inbox_of(user_id: int) -> str:
-    """Return the folder of the bucket whose files the user may submit."""
+    """Return the folder of the bucket from which the user may submit files."""
     return f"{INBOX}{user_id}/"
 
 
 class RunFolder(NamedTuple):
-    """The task's id and the run in an artifact's key."""
+    """The task id and the number of the run in the key of an artifact."""
 
     task_id: int
     run: int
@@ -78,7 +78,7 @@ def folders_of(task_id: int) -> tuple[str, str]:
 
 
 def is_superseded(key: str, task: Task) -> bool:
-    """Return whether an artifact of a task is of an earlier run than its current ones."""
+    """Return whether an artifact of a task is from an earlier run."""
     found = RUN_FOLDER.match(key)
     if found is None or int(found["task"]) != task.task_id:
         return False
@@ -111,6 +111,7 @@ def answer_key(owner: ArtifactOwner) -> str:
 
 
 def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
+    """Return the key of a cached model response. `run`: for this run only, not for later runs of the task."""
     digest = hashlib.sha256(entry.encode()).hexdigest()
     of_task = f"{folder(owner)}journal-{owner.journal_run}/{digest}.json"
     return f"{result_folder(owner)}journal/{digest}.json" if run else of_task
@@ -121,7 +122,7 @@ def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
 class StoredOcr:
     """The commit of OCR, without the Markdown.
 
-    `facts`: `OCRResult.as_dict()`, keys of the layout, and the document's `sha256`. `attempts`: the number of
+    `facts`: `OCRResult.as_dict()`, the keys of `store_parts`, and the document's `sha256`. `attempts`: the number of
     attempts of OCR.
     """
 
@@ -141,7 +142,7 @@ def find_ocr(owner: ArtifactOwner) -> StoredOcr | None:
     return None if found is None else StoredOcr(**found)
 
 
-def keep_ocr(
+def store_ocr(
     owner: ArtifactOwner,
     result: OCRResult,
     *,
@@ -152,33 +153,35 @@ def keep_ocr(
 ) -> StoredOcr:
     """Store an OCR result: the Markdown first, so that the commit never names a missing object.
 
-    `sha256`: of the document. Return the stored commit, which is another worker's if that one was first. Raises
+    `sha256`: of the document. Return the stored commit, which is that of another worker if it was first. Raises
     StorageError, and the errors of `check`.
     """
     text = clean(result.markdown).encode()
     key = f"{ocr_folder(owner)}{hashlib.sha256(text).hexdigest()}.md"
     put_once(key, text, content_type=MARKDOWN, check=check)
-    facts = {**result.as_dict(), **keep_parts(owner, result, check=check), "sha256": sha256}
+    facts = {**result.as_dict(), **store_parts(owner, result, check=check), "sha256": sha256}
     ours = {"markdown_key": key, "facts": facts, "warnings": warnings, "attempts": attempts}
     return StoredOcr(**commit(ocr_key(owner), ours, check=check, load=json.loads))
 
 
-def keep_parts(owner: ArtifactOwner, result: OCRResult, *, check: Callable[[], None]) -> dict[str, str]:
-    """Store the blocks and lines of the pages, if the provider knows them, and the e-invoice, if there is one. Return
-    their keys, for the commit."""
+def store_parts(owner: ArtifactOwner, result: OCRResult, *, check: Callable[[], None]) -> dict[str, str]:
+    """Store the blocks and lines of the pages, if the provider returned them, and the e-invoice, if there is one.
+
+    Return their keys, for the commit.
+    """
     kept = {
         "layout": result.layout and {"pages": result.layout},
         "lines": result.lines,
         "einvoice": result.einvoice,
     }
     return {
-        f"{name}_key": keep_named(owner, f"{name}.json", dumped(content), check=check)
+        f"{name}_key": store_json(owner, f"{name}.json", dumped(content), check=check)
         for name, content in kept.items()
         if content
     }
 
 
-def keep_named(owner: ArtifactOwner, ending: str, content: bytes, *, check: Callable[[], None]) -> str:
+def store_json(owner: ArtifactOwner, ending: str, content: bytes, *, check: Callable[[], None]) -> str:
     """Store JSON under the hash of its content. Return its key."""
     key = f"{ocr_folder(owner)}{hashlib.sha256(content).hexdigest()}.{ending}"
     put_once(key, content, content_type=JSON, check=check)
@@ -198,7 +201,7 @@ def load_ocr(stored: StoredOcr) -> OCRResult:
 
 
 def load_part(stored: StoredOcr, name: str, *, load: Callable[[bytes], Any]) -> Any:
-    """Return a part that `keep_parts` stored, or None."""
+    """Return a part that `store_parts` stored, or None."""
     key = stored.facts.get(f"{name}_key")
     return load(b"".join(storage.read(key))) if key else None
 
@@ -220,7 +223,7 @@ def commit(
     check: Callable[[], None],
     load: Callable[[bytes], Any] = exact_json.loads,
 ) -> dict[str, Any]:
-    """Store a JSON object unless the key exists. Return the object that is stored then. Raises StorageError."""
+    """Store a JSON object unless the key exists. Return the stored object. Raises StorageError."""
     if put_once(key, dumped(ours), content_type=JSON, check=check):
         return clean(ours)  # type: ignore[no-any-return]
     theirs = find(key, load=load)
@@ -239,12 +242,12 @@ def put_once(key: str, content: bytes, *, content_type: str, check: Callable[[],
 
 
 def dumped(value: Any) -> bytes:
-    """Serialize to JSON as artifacts, run-states and rows store it."""
+    """Serialize to JSON in the form that artifacts, run-states, and rows store."""
     return exact_json.dumps(clean(value))
 
 
 def clean(value: Any) -> Any:
-    """Return a value that Postgres can store as JSON. Characters are replaced, not removed: offsets must not change."""
+    """Return a value that Postgres can store as JSON. Characters are replaced, not removed, to keep offsets valid."""
     if isinstance(value, str):
         return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Actions on batches: cancel the open documents, retry the failed ones."""
+"""Actions on batches: cancellation of open documents, and retry of failed documents."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from etl.core import metrics
 from etl.core.states import Stage, Status
 from etl.models import DocumentBatch, Task
 from etl.pipeline import actions, batch_ends, budgets, completion, dispatch, queue_limit, turns
-from etl.pipeline.actions import OcrResultMissing, reading_state
+from etl.pipeline.actions import OcrResultMissing, translate_state_errors
 from etl.pipeline.artifacts import StoredOcr
 from etl.runstate import RunState
 from rules.library import catalog
@@ -41,8 +41,8 @@ class NothingToRetry(Problem):
 def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
     """Cancel the documents that no worker has started, or that wait for post-processing. Return their number.
 
-    `is_forced`: also cancel running ones. The batch has ended when the last of its documents has. If this process ends
-    in between, the documents that are cancelled in Redis are recorded by recovery, and the others continue. Raises
+    `is_forced`: also cancel running documents. The batch ends with the last of its documents. If this process is killed
+    in between, recovery records the documents that are already cancelled in Redis, and the others continue. Raises
     NothingToCancel and RunStateUnavailable.
     """
     now, running = clock.now(), DocumentBatch.objects.running().filter(pk=batch.pk)
@@ -66,8 +66,8 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
 
 
 def cancel_some(tasks: Sequence[Task], *, is_forced: bool) -> list[RunState]:
-    """Cancel tasks in Redis, which decides, and then in their rows. Return those that were cancelled."""
-    with reading_state():
+    """Cancel tasks in Redis, and then record the ends in their rows. Return the tasks that Redis has cancelled."""
+    with translate_state_errors():
         outcomes = runstate.cancel_many(tasks, is_forced=is_forced)
     ended = [outcome.state for outcome in outcomes.values() if outcome.moved and outcome.state]
     for _ in ended:
@@ -81,8 +81,8 @@ def retry(batch: DocumentBatch) -> int:
     """Retry the failed documents, each from the stage at which it failed. Return their number.
 
     All become pending in one transaction: otherwise the first one could end the batch again before the last one has
-    started. They are charged like retries of single documents, all or none. Raises NothingToRetry, QuotaExceeded,
-    QueueFull, RunStateUnavailable and StorageUnavailable.
+    started. They are charged to the quota like retries of single documents, all or none. Raises NothingToRetry,
+    QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
     """
     failed = list(Task.objects.filter(batch_id=batch.pk, status=Status.FAILED).without_results().order_by("pk"))
     if not failed:
@@ -105,14 +105,14 @@ def retry(batch: DocumentBatch) -> int:
 
 
 def restart(failed: Sequence[Task], stored: dict[int, StoredOcr]) -> list[Task]:
-    """Reset the rows of failed tasks, except those that another request has retried meanwhile. Return the tasks."""
+    """Reset the rows of failed tasks, unless another request has just retried them. Return the reset tasks."""
     generations = {task.pk: task.generation for task in failed}
     rows = Task.objects.select_for_update().filter(pk__in=generations, status=Status.FAILED).without_results()
     tasks = [task for task in rows.order_by("pk") if task.generation == generations[task.pk]]
     if not tasks:
         return []
     user_id = tasks[0].user_id
-    with reading_state():
+    with translate_state_errors():
         runstate.forget_many(tasks)
     queue_limit.enter(user_id=user_id, count=len(tasks))
     for rank, task in enumerate(tasks, turns.next_rank(user_id)):
@@ -124,7 +124,10 @@ def restart(failed: Sequence[Task], stored: dict[int, StoredOcr]) -> list[Task]:
 
 
 def find_stored(tasks: Sequence[Task]) -> dict[int, StoredOcr]:
-    """Return the stored OCR results of the tasks that failed after OCR. Raises the errors of `actions.find_ocr`."""
+    """Return the stored OCR results of the tasks that failed after OCR, by task id.
+
+    Raises RunStateUnavailable and StorageUnavailable.
+    """
     after = [task for task in tasks if (task.error or {}).get("stage") == Stage.POSTPROCESS]
     with ThreadPoolExecutor(READERS) as pool:
         found = pool.map(find_or_none, after)

@@ -1,7 +1,7 @@
-"""End and restart of batches. The rows of their documents decide.
+"""End and restart of batches, by the status of their documents' rows.
 
-A document's row is written before its batch is locked, in the same transaction. So of two documents that end at the
-same moment, the second one to lock the batch sees the first one's end, and ends the batch, once.
+A document's row is written before its batch is locked, in the same transaction. If the last two documents end at the
+same time, the second transaction to lock the batch sees both ends, and ends the batch. So a batch ends exactly once.
 """
 
 from collections import Counter
@@ -19,10 +19,10 @@ from etl.pipeline import representation
 log = structlog.get_logger(__name__)
 
 
-def settle(batch_id: int | None) -> bool:
-    """End a batch whose last document has ended. Call in the transaction that ends a document.
+def end_if_complete(batch_id: int | None) -> bool:
+    """End a batch if its last document has ended. Call in the transaction that ends a document.
 
-    Return whether this ended the batch.
+    Return whether this call ended the batch.
     """
     if batch_id is None:
         return False
@@ -39,7 +39,7 @@ def settle(batch_id: int | None) -> bool:
 
 
 def publish(batch_id: int) -> None:
-    """Add the event of a batch's end to the outbox. Its number is the number of the completion."""
+    """Add the event of a batch's end to the outbox. The event has the number of the completion."""
     batch: Any = DocumentBatch.objects.with_counts().get(pk=batch_id)
     outbox.publish(
         EventType.BATCH_COMPLETED,
@@ -72,7 +72,7 @@ def reopen(batch_id: int | None) -> None:
 def delete_empty(batch_id: int | None) -> None:
     """Delete a batch without documents. Call in the transaction that deletes a document.
 
-    The lock lets the second of two such transactions see that the first one has deleted the other last document.
+    The lock serializes two transactions that delete the last two documents, so that the second one deletes the batch.
     """
     if batch_id is None:
         return

@@ -1,11 +1,11 @@
-"""Budgets of tokens of language models: for each user and for each rule, by day in UTC.
+"""Daily token budgets for language models, per user and per rule. Days are in UTC.
 
-A budget is checked before each call, but tokens are counted when a response has arrived, so calls in flight can exceed
-it. Within a process, a call starts beside others only if their maximum cost fits into the budget. Otherwise, it waits
-until it is the only one. So a budget is exceeded by at most one call for each process that works for the user, or with
-the rule.
+A budget is checked before each call, but tokens are counted when the response has arrived, so calls in flight can
+exceed it. Within a process, calls run concurrently only if their maximum cost fits into the budget. A call that does
+not fit waits until it is the only one. So each process that works for the user or with the rule can exceed a budget by
+at most one call.
 
-A call that ended without a response, or whose process died before it was counted, is not counted.
+A call is not counted if it ends without a response, or if its process is killed before that.
 """
 
 import threading
@@ -67,7 +67,7 @@ class TokenState:
     rule_used: int
 
     def exceeded(self) -> str:
-        """Return which budget is used up, with numbers, or ""."""
+        """Return a sentence that names the exceeded budget, without its period, or ""."""
         unit = "language model tokens"
         if self.user_limit is not None and self.user_used >= self.user_limit:
             return f"You have used {self.user_used:,} of today's {self.user_limit:,} {unit}"
@@ -86,13 +86,15 @@ def state(user_id: int, rule_id: int) -> TokenState:
     row = sql.one(
         STATE, user=user_id, rule=rule_id, user_limit=env.etl_daily_tokens, rule_limit=env.etl_rule_daily_tokens
     )
-    assert row is not None  # noqa: S101 - one day, and unique rows beside it
+    assert row is not None  # noqa: S101 - `today` is one row, and each join adds at most one
     return TokenState(**row)
 
 
 def of_rules(user: User) -> dict[int, TokenState]:
-    """Return the budgets of the rules that a user sees in lists: those that staff set, and with ETL_RULE_DAILY_TOKENS
-    also those of rules that were used today."""
+    """Return the budgets of the rules that a user sees in lists, by rule id.
+
+    These are the budgets that staff set and, with ETL_RULE_DAILY_TOKENS, those of all rules used today.
+    """
     used = RuleTokens.objects.filter(day=clock.now().date()).values("rule_id")
     has_budget = Q(pk__in=RuleAllowance.objects.values("rule_id"))
     if settings.SLUICE.etl_rule_daily_tokens is not None:
@@ -104,7 +106,7 @@ def of_rules(user: User) -> dict[int, TokenState]:
 
 
 def require(user_id: int, rule: RuleContent) -> None:
-    """Check before a document is accepted, retried, or a rule tested. Raises QuotaExceeded."""
+    """Check the budgets before a document is accepted or retried, or a rule is tested. Raises QuotaExceeded."""
     if not asks_model(rule):
         return
     if reason := state(user_id, rule.rule_id).exceeded():
@@ -112,20 +114,19 @@ def require(user_id: int, rule: RuleContent) -> None:
 
 
 def asks_model(rule: RuleContent) -> bool:
-    """Return whether a language model is called. A rule whose mode is not configured fails without one."""
+    """Return whether the rule calls a language model. A rule whose mode is not configured fails without a call."""
     return rule.mode in settings.ETL_POSTPROCESSORS and engines.processor(rule.mode).asks_model
 
 
 def spend(user_id: int, rule_id: int, usage: Usage) -> None:
-    """Count the tokens of a call. If the database is unavailable, they are not counted, and the response is still
-    used."""
+    """Count the tokens of a call. If the database is unavailable, they are not counted, but the response is used."""
     tokens = usage.prompt_tokens + usage.completion_tokens
     if not tokens:
         return
     try:
         with returned_connection():
             sql.scalar(SPEND_OF_USER, user=user_id, tokens=tokens)
-            if rule_id:  # 0 is a rule that was not saved
+            if rule_id:  # 0: the rule is not saved
                 sql.scalar(SPEND_OF_RULE, rule=rule_id, tokens=tokens)
     except DATABASE_ERRORS as error:
         log.warning("tokens_not_counted", tokens=tokens, error=logs.describe(error))
@@ -133,7 +134,7 @@ def spend(user_id: int, rule_id: int, usage: Usage) -> None:
 
 @contextmanager
 def returned_connection() -> Iterator[None]:
-    """Return a thread's connection to the pool afterwards, so that no connection is held while a model is called."""
+    """Return a thread's connection to the pool at the end, so that no connection is held during model calls."""
     try:
         yield
     finally:
@@ -151,7 +152,7 @@ class CallsInFlight:
         self.calls: Counter[str] = Counter()
 
     def fits(self, budgets: dict[str, int | None], tokens: int) -> bool:
-        """Return whether a call fits into the remaining tokens beside the running ones, or is the only one."""
+        """Return whether a call and the running calls fit into the remaining tokens, or no other call is running."""
         return all(
             left is None or not self.calls[name] or self.tokens[name] + tokens <= left for name, left in budgets.items()
         )
@@ -169,15 +170,18 @@ running = CallsInFlight()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyBudget:
-    """`etl.core.stage_context.Budget` of a user and a rule."""
+    """The implementation of `etl.core.stage_context.Budget`, for a user and a rule."""
 
     user_id: int
     rule_id: int
 
     @contextmanager
     def call(self, tokens: int, *, context: StageContext) -> Iterator[None]:
-        """Surround a call of at most `tokens`, which is counted within the block. Waits while it does not fit beside
-        the running calls. Raises TokenBudgetExceeded, Django's errors, and those of `context.check()`."""
+        """Reserve at most `tokens` for a call in the block, which also counts the tokens that were used.
+
+        Waits until the call fits beside the running calls. Raises TokenBudgetExceeded, Django's errors, and those of
+        `context.check()`.
+        """
         with running.changed:
             while not running.fits(budgets := self.left(), tokens):
                 running.changed.wait(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""System checks of settings that are well-formed but not valid. `manage.py check` and `migrate` run them."""
+"""System checks for settings that are well-formed but invalid. `manage.py check` and `migrate` run them."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from config.platform.startup import TAG
 from etl.postprocessors.base import PostProcessor
 from etl.providers.base import OCRProvider
 
-MAX_MODE = 32  # characters, as a rule's column has
+MAX_MODE = 32  # characters, the length of the column `postprocess_mode`
 
 
 @register(TAG)
-def check_extension_points(**_later: Any) -> list[CheckMessage]:
+def check_extension_points(**_kwargs: Any) -> list[CheckMessage]:
     return [*strategy(), *provider(), *processors(), *model()]
 
 
 def strategy() -> list[CheckMessage]:
-    """Check that the strategy for long texts exists, and reads texts."""
+    """Check that the strategy for long texts exists, and reads text, not page images."""
     name = settings.SLUICE.etl_postprocess_long_strategy
     known = [each for each, path in settings.ETL_STRATEGIES.items() if not import_string(path).reads_images]
     if name in known:
@@ -35,7 +35,7 @@ def provider() -> list[CheckMessage]:
 
 
 def import_errors(setting: str, path: str, base: type, *, ids: tuple[str, str]) -> list[CheckMessage]:
-    """Return an error unless the path leads to a subclass of `base`."""
+    """Return an error unless the dotted path names a subclass of `base`."""
     try:
         found = import_string(path)
     except ImportError:

@@ -1,8 +1,8 @@
-"""The end of a stage. Redis decides, under the lease token; then the row is written, under the generation,
-with the event for webhooks.
+"""End of a stage: first the transition in Redis, conditional on the lease token, and then the row with the event for
+webhooks, conditional on the generation.
 
-If the process dies between the two, recovery writes the row from the run-state. If Redis loses the run-state between
-the two, recovery recreates it from the furthest artifact, and the task ends again in the same way.
+If the process is killed between the two, recovery writes the row from the run-state. If Redis loses the run-state
+between the two, recovery recreates it from the latest artifact, and the task ends again in the same way.
 """
 
 from collections.abc import Iterable
@@ -32,14 +32,17 @@ log = structlog.get_logger(__name__)
 EVENTS = {Status.COMPLETED: EventType.DOCUMENT_COMPLETED, Status.FAILED: EventType.DOCUMENT_FAILED}
 
 
-def advance(state: RunState, stored: StoredOcr, move_id: str | None = None) -> None:
-    """End OCR. `move_id`, here and below: the same for each retry of the same end. Raises Fenced and Unavailable."""
-    outcome = runstate.advance(state, move_id=move_id, **facts_of(stored))
+def advance(state: RunState, stored: StoredOcr, transition_id: str | None = None) -> None:
+    """End OCR. Raises Fenced and Unavailable.
+
+    `transition_id`, here and below: the same for each retry of the same transition.
+    """
+    outcome = runstate.advance(state, transition_id=transition_id, **facts_of(stored))
     if not outcome.moved:
         raise Fenced
 
 
-def complete(state: RunState, output: dict[str, Any], move_id: str | None = None) -> None:
+def complete(state: RunState, output: dict[str, Any], transition_id: str | None = None) -> None:
     """End post-processing, and with it the task. Raises Fenced and Unavailable."""
     provenance, result = output["metadata"]["provenance"], result_of(state, output)
     outcome = runstate.complete(
@@ -48,12 +51,12 @@ def complete(state: RunState, output: dict[str, Any], move_id: str | None = None
         usage=provenance["usage"],
         postprocess=text_of({name: provenance[name] for name in ("strategy", "model", "source") if name in provenance}),
         warnings=text_of(provenance["warnings"]),
-        move_id=move_id,
+        transition_id=transition_id,
     )
-    settle(outcome, result=result)
+    record_end(outcome, result=result)
 
 
-def fail(state: RunState, error: EtlError, context: StageContext, move_id: str | None = None) -> None:
+def fail(state: RunState, error: EtlError, context: StageContext, transition_id: str | None = None) -> None:
     """End the task as failed. Raises Fenced and Unavailable."""
     outcome = runstate.fail(
         state,
@@ -61,14 +64,14 @@ def fail(state: RunState, error: EtlError, context: StageContext, move_id: str |
         usage=context.usage.as_dict(),
         postprocess=text_of({"strategy": context.strategy, "model": context.model}),
         warnings=text_of(warnings_of(state, context)),
-        move_id=move_id,
+        transition_id=transition_id,
     )
-    settle(outcome)
+    record_end(outcome)
     metrics.FAILURES.labels(error.code).inc()
 
 
-def settle(outcome: TransitionResult, *, result: dict[str, Any] | None = None) -> None:
-    """Write the row after Redis accepted an end; leave it to recovery if the database is unavailable.
+def record_end(outcome: TransitionResult, *, result: dict[str, Any] | None = None) -> None:
+    """Write the row after Redis has accepted the end. If the database is unavailable, recovery writes it later.
 
     Raises Fenced if Redis rejected the end.
     """
@@ -83,9 +86,9 @@ def settle(outcome: TransitionResult, *, result: dict[str, Any] | None = None) -
 
 
 def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
-    """Write the end of a task into its row. Return False if the row has ended already, or the task was retried.
+    """Write the end of a task into its row. Return False if the row already has an end, or if the task was retried.
 
-    Raises Django's errors, and StorageError when the result has to be fetched.
+    Raises Django's errors, and StorageError if the result has to be fetched.
     """
     if state.result_is_elsewhere and result is None:
         result = result_of(state, artifacts.find(artifacts.output_key(state)) or {})
@@ -96,21 +99,21 @@ def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
 
 
 def write(state: RunState, result: dict[str, Any] | None) -> bool:
-    """Write the end, the usage of the run, and the event for webhooks."""
+    """Write the end, the usage of the run, and the event for webhooks in one transaction."""
     with transaction.atomic():
         is_written = update(state, result)
         if is_written:
             ModelUsage.objects.record_run(state)
             publish(state)
-            batch_ends.settle(state.batch_id)
+            batch_ends.end_if_complete(state.batch_id)
     return is_written
 
 
 def record_many(states: Iterable[RunState]) -> None:
-    """Write the ends of tasks without results into their rows, and then those of their batches, in one transaction.
+    """Write the ends of tasks without results, and then the ends of their batches, in one transaction.
 
-    Locks rows in the order of the tasks, and then batches, so that two such transactions cannot deadlock. Rows that
-    have already ended are left to recovery.
+    Rows are locked in the order of their ids, before batches, so that two such transactions cannot deadlock. Tasks
+    whose rows already have an end are left to recovery.
     """
     with transaction.atomic():
         written = [state for state in sorted(states, key=lambda each: each.task_id) if update(state, None)]
@@ -118,11 +121,11 @@ def record_many(states: Iterable[RunState]) -> None:
             ModelUsage.objects.record_run(state)
             publish(state)
         for batch_id in {state.batch_id for state in written}:
-            batch_ends.settle(batch_id)
+            batch_ends.end_if_complete(batch_id)
 
 
 def publish(state: RunState) -> None:
-    """Add the event of a task's end to the outbox. Each generation ends once, so its number is the event's."""
+    """Add the event of a task's end to the outbox. Each generation ends once, so the event has its number."""
     if event := EVENTS.get(state.status):
         outbox.publish(
             event,
@@ -135,7 +138,7 @@ def publish(state: RunState) -> None:
 
 
 def update(state: RunState, result: dict[str, Any] | None) -> bool:
-    """Write the end into the row, if it is this document's. A failure keeps the last result."""
+    """Write the end into the row, if it is the row of this document and generation. A failure keeps the last result."""
     kept: dict[str, Any] = {}
     if state.status == Status.COMPLETED:
         kept |= {"last_result": result, "last_result_run": state.run}
@@ -178,7 +181,7 @@ def correct(task_id: int) -> None:
 
 # ---- Shapes ---------------------------------------------------------------------------------------------------------
 def facts_of(stored: StoredOcr) -> dict[str, str]:
-    """Return the run-state fields of a stored OCR result. One of an earlier release has no digest."""
+    """Return the run-state fields of a stored OCR result. Results of earlier releases have no digest."""
     return {
         **({"sha256": digest} if (digest := stored.facts.get("sha256")) else {}),
         "markdown_key": stored.markdown_key,
@@ -195,14 +198,16 @@ def result_of(state: RunState, output: dict[str, Any]) -> dict[str, Any]:
 
 
 def warnings_of(state: RunState, context: StageContext) -> list[dict[str, Any]]:
-    """Return the warnings of earlier stages and of this one, without duplicates."""
+    """Return the warnings of earlier stages and of this stage, without duplicates."""
     known: list[dict[str, Any]] = list(state.metadata["warnings"])
     return known + [new for warning in context.warnings if (new := artifacts.clean(warning.as_dict())) not in known]
 
 
 def lasting_warnings(state: RunState, context: StageContext) -> str:
-    """Return the task's warnings, and the one of this attempt that stays valid for later attempts, as JSON: its usage
-    was not counted completely. "" if there is no such warning."""
+    """Return the task's warnings as JSON if this attempt adds one that stays valid for later attempts, else "".
+
+    That is the warning that the usage was not counted completely.
+    """
     if not any(warning.code == USAGE_INCOMPLETE for warning in context.warnings):
         return ""
     known = state.metadata["warnings"]

@@ -1,7 +1,7 @@
 """Deletion of tasks: the row, the document, and all objects derived from it.
 
-The row goes first, and leaves a Deletion, so that no crash leaves an object that nothing names. The audit log, the
-usage of quotas, and the ledger of model calls stay.
+The row is replaced by a Deletion first, so that a crash cannot leave unreferenced objects. The audit log, the usage of
+quotas, and the ledger of model calls are kept.
 """
 
 from contextlib import suppress
@@ -24,9 +24,9 @@ from etl.pipeline import actions, artifacts, batch_ends
 
 log = structlog.get_logger(__name__)
 
-# After this time, no worker of a cancelled stage writes any more.
+# After this time, workers of cancelled stages no longer write objects.
 GRACE = timedelta(hours=1)
-MAX_AT_ONCE = 2_000  # tasks that a sweep deletes
+MAX_AT_ONCE = 2_000  # tasks that one sweep deletes
 
 
 class NotDeletable(Problem):
@@ -38,24 +38,24 @@ class NotDeletable(Problem):
 class ChangedMeanwhile(Problem):
     status = 409
     code = "not_ended"
-    detail = "The task was retried meanwhile. Try again."
+    detail = "The task was retried, so it was not deleted. Try again."
 
 
 def delete(task: Task, *, user: User, message: str, is_forced: bool = False) -> None:
     """Delete a task for a user, with a record in the audit log.
 
-    One that waits is cancelled before, and with `is_forced` also one that is processed. Call outside transactions.
+    A waiting task is cancelled first and, with `is_forced`, a running task too. Call outside transactions.
     Raises NotDeletable, ChangedMeanwhile and RunStateUnavailable.
     """
     if not task.has_ended:
         cancel(task, is_forced=is_forced)
-    with actions.reading_state():
+    with actions.translate_state_errors():
         runstate.forget(task.pk, generation=task.generation)
     with transaction.atomic():
         LogEntry.objects.log_actions(user.pk, [task], DELETION, change_message=message, single_object=True)
         deletion = delete_row(task)
     log.info("task_deleted", etl_task_id=task.pk, status=task.status)
-    delete_objects(deletion)
+    try_delete_objects(deletion)
 
 
 def cancel(task: Task, *, is_forced: bool) -> None:
@@ -70,7 +70,7 @@ def delete_row(task: Task) -> Deletion:
     """Delete the row of an ended task, unless it was retried. Raises ChangedMeanwhile."""
     deletion, _ = Deletion.objects.get_or_create(pk=task.pk, defaults={"document_key": task.document_key})
     row = Task.objects.filter(pk=task.pk)
-    # Django reads the rows that refer to a row before it deletes it. The locks keep other requests from adding some.
+    # Before it deletes a row, Django reads the rows that refer to it. The locks keep other requests from adding more.
     if not row.select_for_update().filter(generation=task.generation, status__in=ENDED).without_results():
         raise ChangedMeanwhile
     list(Sample.objects.select_for_update().filter(task=task.pk).values_list("pk"))
@@ -79,15 +79,15 @@ def delete_row(task: Task) -> Deletion:
     return deletion
 
 
-def delete_objects(deletion: Deletion) -> None:
-    """Delete the objects of a task. What the storage does not delete now is deleted by the sweep."""
+def try_delete_objects(deletion: Deletion) -> None:
+    """Delete the objects of a deleted task. If the object storage is unavailable, the sweep deletes them later."""
     try:
-        remove(deletion)
+        delete_objects(deletion)
     except storage.StorageError as error:
         log.warning("objects_not_deleted", etl_task_id=deletion.pk, error=str(error))
 
 
-def remove(deletion: Deletion) -> None:
+def delete_objects(deletion: Deletion) -> None:
     """Delete the objects of a deleted task. Raises StorageError."""
     keys = [deletion.document_key]
     for prefix in artifacts.folders_of(deletion.pk):
@@ -97,10 +97,10 @@ def remove(deletion: Deletion) -> None:
 
 # ---- Periodic -------------------------------------------------------------------------------------------------------
 def finish_deletions() -> int:
-    """Delete objects that a deletion has left, or that were written after it. Raises StorageError."""
+    """Delete the objects that remain from deletions, or that were written after them. Raises StorageError."""
     old = Deletion.objects.filter(created_at__lt=Now() - GRACE)[:MAX_AT_ONCE]
     for deletion in old:
-        remove(deletion)
+        delete_objects(deletion)
         deletion.delete()
     return len(old)
 
@@ -109,19 +109,19 @@ def delete_expired() -> int:
     """Delete ended tasks whose retention period, set by the client or ETL_RETENTION_DAYS, is over."""
     tasks = expired()
     for task in tasks:
-        with actions.reading_state():
+        with actions.translate_state_errors():
             runstate.forget(task.pk, generation=task.generation)
         with suppress(ChangedMeanwhile):
             with transaction.atomic():
                 deletion = delete_row(task)
-            delete_objects(deletion)
+            try_delete_objects(deletion)
     if tasks:
         log.info("tasks_expired", tasks=len(tasks))
     return len(tasks)
 
 
 def expiry(task_id: int, *, created_at: datetime) -> datetime | None:
-    """Return when a task is deleted by itself, once it has ended, or None if it is kept."""
+    """Return the time after which an ended task is deleted automatically, or None if it is kept."""
     chosen = Task.objects.filter(pk=task_id).values_list("expires_at", flat=True).first()
     days = settings.SLUICE.etl_retention_days
     return chosen or (created_at + timedelta(days=days) if days else None)

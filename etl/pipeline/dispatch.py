@@ -1,4 +1,4 @@
-"""Wake-up messages: the Celery chain `etl.ocr | etl.postprocess`, or the rest of it.
+"""Wake-up messages: the Celery chain `etl.ocr | etl.postprocess`, or only its second part.
 
 A message only wakes a worker; the run-state decides whether there is work. Recovery resends lost messages, and
 duplicates have no effect. Celery tasks are named, not imported: this module must not depend on the code that they run.
@@ -36,44 +36,44 @@ MAX_COUNTDOWN = 60.0
 
 
 def begin(task: Task, *, stage: Stage) -> None:
-    """Create the run-state of a new or retried task and wake a worker, within about 3 s; or leave both to recovery."""
+    """Create the run-state of a new or retried task and wake a worker, in about 3 s. Otherwise, recovery does it."""
     try:
         runstate.create(task, stage=stage)
     except runstate.Unavailable as reason:
         # Without a run-state a worker finds no work, so do not send a message.
         log.warning("task_left_to_recovery", etl_task_id=task.pk, reason=str(reason))
     else:
-        start(task_id=task.pk, stage=stage)
+        wake(task_id=task.pk, stage=stage)
 
 
 def begin_many(tasks: Mapping[Task, Stage]) -> None:
-    """Create run-states and wake workers for several tasks, in a few round trips, or leave the rest to recovery."""
+    """Create run-states and wake workers for several tasks, in a few round trips. Recovery does what fails."""
     try:
         runstate.create_many(tasks)
         with connection() as broker:
             messages = ((task.pk, publish(task.pk, stage, 0, broker)) for task, stage in tasks.items())
             sent = takewhile(itemgetter(1), messages)  # an unavailable broker costs seconds only once
-            runstate.enqueued_many(dict(sent))
+            runstate.record_messages(dict(sent))
     except runstate.Unavailable as reason:
         log.warning("tasks_left_to_recovery", tasks=len(tasks), reason=str(reason))
 
 
 def connection() -> Connection:
-    """Return a connection to the broker, which the caller releases. It connects with the first message."""
+    """Return a connection to the broker, which opens with the first message. The caller must release it."""
     return current_app.connection_for_write(transport_options=SHORT_TIMEOUTS)
 
 
-def start(*, task_id: int, stage: Stage, delay: float = 0, broker: Connection | None = None) -> str:
-    """Send the chain from this stage on, and record that in the run-state.
+def wake(*, task_id: int, stage: Stage, delay: float = 0, broker: Connection | None = None) -> str:
+    """Send the chain from this stage on, and record the message in the run-state.
 
-    Return the id of the first message, or "" if the broker did not accept it in time; recovery resends it then.
+    Return the id of the first message, or "" if the broker did not accept it in time. Recovery then resends it.
     `broker`: a connection to share between many messages.
     """
     with nullcontext(broker) if broker else connection() as connected:
         job_id = publish(task_id, stage, delay, connected)
     if job_id:
         try:
-            runstate.enqueued(task_id, job_id=job_id, delay=delay)
+            runstate.record_message(task_id, job_id=job_id, delay=delay)
         except runstate.Unavailable:
             log.warning("wakeup_not_recorded", etl_task_id=task_id)
     return job_id
@@ -81,10 +81,10 @@ def start(*, task_id: int, stage: Stage, delay: float = 0, broker: Connection | 
 
 def publish(task_id: int, stage: Stage, delay: float, broker: Connection) -> str:
     links = [signature(OCR, task_id), signature(POSTPROCESS, task_id)]
-    whole = chain(*links) if stage == Stage.OCR else links[1]
-    later: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
+    message = chain(*links) if stage == Stage.OCR else links[1]
+    options: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
     try:
-        sent: Any = whole.apply_async(connection=broker, retry_policy=RETRY_ONCE, **later)
+        sent: Any = message.apply_async(connection=broker, retry_policy=RETRY_ONCE, **options)
     except BROKER_ERRORS as error:
         log.warning("wakeup_not_sent", etl_task_id=task_id, stage=str(stage), reason=type(error).__name__)
         return ""
@@ -92,9 +92,10 @@ def publish(task_id: int, stage: Stage, delay: float, broker: Connection) -> str
 
 
 def signature(name: str, task_id: int) -> Signature:
-    """Return the message. The queue is in the settings' routes; the result of the stage before is not passed on.
+    """Return the message of a stage. Celery's routes select the queue. The result of the previous stage is not passed.
 
-    It carries no time limits, so that the worker's apply: Celery would send the sender's if it has the task registered.
+    The message has no time limits, so that those of the worker apply. By default, Celery would send the time limits of
+    the task in the sender's registry.
     """
     return current_app.signature(
         name, kwargs={"task_id": task_id}, immutable=True, time_limit=None, soft_time_limit=None
@@ -102,10 +103,11 @@ def signature(name: str, task_id: int) -> Signature:
 
 
 def draw(*, task_id: int, page: int, width: int, pixels: int = 0) -> None:
-    """Request the image of a page from a worker. `width`: of an image for people; `pixels`: the maximum of one for
-    models.
+    """Request the image of a page from a worker.
 
-    If the message is lost, the next request sends it again."""
+    `width`: of an image for people. `pixels`: the maximum of an image for models. If the message is lost, the next
+    request sends it again.
+    """
     facts = {"task_id": task_id, "page": page, "width": width, "pixels": pixels}
     message = current_app.signature(DRAW, kwargs=facts, immutable=True)
     try:

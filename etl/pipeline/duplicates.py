@@ -15,10 +15,11 @@ def find(owner: Task | RunState, sha256: str) -> int | None:
     return Task.objects.filter(pk__lt=owner.task_id).newest_duplicate(user_id=owner.user_id, sha256=sha256)
 
 
-def note(state: RunState, sha256: str) -> None:
-    """Record the SHA-256 of a document that was read for the first time, and its earlier task. Raises Unavailable.
+def record_digest(state: RunState, sha256: str) -> None:
+    """Record the SHA-256 of a document, and the earlier task with the same bytes. Raises Unavailable.
 
-    It was unknown until now if the document came by a presigned upload. The end of the task writes both into the row.
+    The SHA-256 of a presigned upload is unknown until a worker reads the document. The end of the task writes both into
+    the row.
     """
     if state.sha256:
         return
@@ -27,4 +28,4 @@ def note(state: RunState, sha256: str) -> None:
         earlier = find(state, sha256)
     except DATABASE_ERRORS as error:
         log.warning("duplicate_not_found", etl_task_id=state.task_id, reason=type(error).__name__)
-    runstate.note_digest(state, sha256, duplicate_of=earlier)
+    runstate.record_digest(state, sha256, duplicate_of=earlier)

@@ -25,18 +25,20 @@ def provider() -> OCRProvider:
 
 
 def local() -> LocalProvider:
-    """Return the local provider, which draws pages, whatever provider reads documents."""
+    """Return the local provider, which renders page images even if another provider is configured."""
     return cast("LocalProvider", instance(settings.ETL_OCR_PROVIDERS["local"]))
 
 
 def reads_einvoices() -> bool:
-    """Return whether this process has the packages that read e-invoices: those of the local provider."""
+    """Return whether the packages of the local provider that read e-invoices are installed."""
     return find_spec("facturx") is not None
 
 
 def reader(kind: DocumentFormat) -> OCRProvider:
-    """Return the provider that reads documents of this format: the configured one, and for XML, which other providers
-    do not accept, the local one, so that all e-invoices are read."""
+    """Return the provider for a format: the configured one, but for XML the local one, if it is installed.
+
+    Other providers do not accept XML, and all e-invoices should be read.
+    """
     return local() if kind == DocumentFormat.XML and reads_einvoices() else provider()
 
 
@@ -64,7 +66,7 @@ def processor(mode: str) -> PostProcessor:
 
 
 def reads_images(rule: RuleContent) -> bool:
-    """Return whether the rule's strategy shows a model the images of pages."""
+    """Return whether the rule's strategy shows page images to a language model."""
     if rule.mode not in settings.ETL_POSTPROCESSORS or rule.strategy not in settings.ETL_STRATEGIES:
         return False
     strategy: type[Strategy] = import_string(settings.ETL_STRATEGIES[rule.strategy])
@@ -73,5 +75,5 @@ def reads_images(rule: RuleContent) -> bool:
 
 @cache
 def instance(path: str) -> Any:
-    """Return the instance of this process of a class."""
+    """Return this process's only instance of a class."""
     return import_string(path)()

@@ -38,24 +38,24 @@ from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch, turns
 from etl.pipeline.run_context import build_context
 from etl.pipeline.stages.definition import STAGES, StageDefinition
-from etl.runstate import RunState, TransitionResult, Verdict, Waiting
+from etl.runstate import RunState, TaskIdentity, TransitionResult, Verdict
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 RETRY_SECONDS = 0.5
 RENEW_SECONDS = 2.0  # until a running stage detects that its task was cancelled
-BEGIN_SECONDS = 3.0  # that a message waits for Redis
+BEGIN_SECONDS = 3.0  # for which a message waits for Redis
 CLOCK_SKEW_SECONDS = 5.0  # a message that is early by less than this is sent again
 
 
 def run_next(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
     """Run a stage of the waiting task whose turn it is. Return whether the next stage may start.
 
-    `task_id`, `job_id`: of the message, which only wakes the worker. That task is tried if no other one is found: the
-    message is a repeat, or many tasks before it wait for their next attempts.
+    `task_id`, `job_id`: of the message, which only wakes the worker. If no waiting task is found, the task of the
+    message is tried: it may be behind many tasks that wait for their next attempts.
     """
-    found = start_guarded(partial(start_next, stage, job_id), task_id=task_id)
+    found = start_or_log(partial(start_next, stage, job_id), task_id=task_id)
     if found is None:
         return False
     return found.run() if found.has_started else run(stage, task_id=task_id, job_id=job_id)
@@ -63,22 +63,22 @@ def run_next(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
 
 def run(stage: Stage, *, task_id: int, job_id: str = "") -> bool:
     """Run a stage of this task if it is due. Return whether the next stage may start."""
-    found = start_guarded(partial(start_own, stage, task_id, job_id), task_id=task_id)
+    found = start_or_log(partial(start_own, stage, task_id, job_id), task_id=task_id)
     if found is None:
         return False
     outcome = found.outcome
     if outcome.verdict is Verdict.PASSED:
         return True  # a duplicate message, or the worker died right after the stage ended
     if outcome.verdict is Verdict.EARLY and outcome.seconds < CLOCK_SKEW_SECONDS:
-        dispatch.start(task_id=task_id, stage=stage, delay=outcome.seconds)
+        dispatch.wake(task_id=task_id, stage=stage, delay=outcome.seconds)
     if not found.has_started:
         log.info("nothing_to_do", etl_task_id=task_id, stage=str(stage), verdict=str(outcome.verdict))
         return False
     return found.run()
 
 
-class Start(NamedTuple):
-    """The outcome of a start. `since`: the monotonic time before it, when the lease begins."""
+class StartOutcome(NamedTuple):
+    """The outcome of a start. `since`: the monotonic time before the start, from which the lease is counted."""
 
     outcome: TransitionResult
     since: float
@@ -97,11 +97,11 @@ class Start(NamedTuple):
             tracing.span(f"stage {state.phase}", parent=state.traceparent, attempt=attempt, **ids),
             bound_contextvars(request_id=state.request_id, **ids),
         ):
-            return StageRun(state, since=self.since).do(is_spent=self.outcome.verdict is Verdict.SPENT)
+            return StageRun(state, since=self.since).execute(is_spent=self.outcome.verdict is Verdict.SPENT)
 
 
-def start_guarded(start: Callable[[], Start], *, task_id: int) -> Start | None:
-    """Start a stage; return None if a server is unavailable. Then no attempt is used, and recovery sends a message."""
+def start_or_log(start: Callable[[], StartOutcome], *, task_id: int) -> StartOutcome | None:
+    """Start a stage. Return None if a server is unavailable: no attempt is used, and recovery sends a message."""
     try:
         return start()
     except runstate.Unavailable as error:
@@ -111,29 +111,29 @@ def start_guarded(start: Callable[[], Start], *, task_id: int) -> Start | None:
     return None
 
 
-def start_next(stage: Stage, job_id: str) -> Start:
-    """Start the first waiting task that no other worker starts meanwhile. Raises Unavailable and Django's errors."""
+def start_next(stage: Stage, job_id: str) -> StartOutcome:
+    """Start the first waiting task that no other worker has started. Raises Unavailable and Django's errors."""
     for turn in turns.waiting(stage):
         since = time.monotonic()
-        found = Start(begin(stage, turn, job_id=job_id), since)
+        found = StartOutcome(begin(stage, turn, job_id=job_id), since)
         if found.has_started:
             return found
-    return Start(TransitionResult(Verdict.OVER), 0)
+    return StartOutcome(TransitionResult(Verdict.OVER), 0)
 
 
-def start_own(stage: Stage, task_id: int, job_id: str) -> Start:
+def start_own(stage: Stage, task_id: int, job_id: str) -> StartOutcome:
     """Start a stage of this task if it is due. Raises Unavailable and Django's errors."""
     task = find_open(task_id)
     since = time.monotonic()
     if task is None:
-        return Start(TransitionResult(Verdict.OVER), since)
-    return Start(begin(stage, task, job_id=job_id), since)
+        return StartOutcome(TransitionResult(Verdict.OVER), since)
+    return StartOutcome(begin(stage, task, job_id=job_id), since)
 
 
-def find_open(task_id: int) -> Waiting | None:
-    """Return an open task. Otherwise correct its run-state and return None.
+def find_open(task_id: int) -> TaskIdentity | None:
+    """Return an open task. If the task has ended, correct its run-state and return None.
 
-    Redis may have been restored from an older copy in which a cancelled task is still pending. Raises Django's errors.
+    Redis may have been restored from an older copy, in which a cancelled task is still pending. Raises Django's errors.
     """
     task = Task.objects.open().filter(pk=task_id).values_list("task_id", "uuid", "generation", named=True).first()
     if task is None:
@@ -141,12 +141,12 @@ def find_open(task_id: int) -> Waiting | None:
     return task
 
 
-def begin(stage: Stage, task: Waiting, *, job_id: str) -> TransitionResult:
-    """Start the stage; while Redis is unavailable, retry briefly with the same transition id.
+def begin(stage: Stage, task: TaskIdentity, *, job_id: str) -> TransitionResult:
+    """Start the stage. While Redis is unavailable, retry briefly with the same transition id.
 
-    Redis may have made the transition although its reply was late. Raises Unavailable.
+    The id makes the retry safe: Redis may have made the transition although its reply was late. Raises Unavailable.
     """
-    move_id = runstate.new_id()
+    transition_id = runstate.new_id()
     until = time.monotonic() + min(BEGIN_SECONDS, settings.SLUICE.etl_lease_seconds / 3)
     while True:
         try:
@@ -156,7 +156,7 @@ def begin(stage: Stage, task: Waiting, *, job_id: str) -> TransitionResult:
                 generation=task.generation,
                 uuid=task.uuid,
                 job_id=job_id,
-                move_id=move_id,
+                transition_id=transition_id,
             )
         except runstate.Unavailable:
             if time.monotonic() + RETRY_SECONDS >= until:
@@ -184,8 +184,8 @@ class StageRun:
         if runstate.renew(self.state) is not Verdict.MOVED:
             raise LeaseLost
 
-    def do(self, *, is_spent: bool) -> bool:
-        """Run the stage to an outcome. Return whether it succeeded."""
+    def execute(self, *, is_spent: bool) -> bool:
+        """Run the stage, and record its outcome in the metrics. Return whether it succeeded."""
         outcome = "released"  # an exception that leaves this block stops the worker, not the stage
         try:
             with self.heartbeat:
@@ -218,7 +218,7 @@ class StageRun:
         return self.finish(self.stage.run(self.state, self.context))
 
     def finish(self, done: Any) -> str:
-        self.retry_while_leased(lambda move_id: self.stage.end(self.state, done, move_id))
+        self.retry_while_leased(lambda transition_id: self.stage.end(self.state, done, transition_id))
         log.info("stage_done", attempt=self.state.attempts[self.state.phase])
         return "done"
 
@@ -226,8 +226,8 @@ class StageRun:
         """Schedule the next attempt, or fail the task. `may_wait`: wait even after the last attempt.
 
         While the storage refuses the stage's output, for at most EXPORT_STORAGE_PATIENCE_SECONDS, attempts do not count
-        and the pauses grow. Attempts that stored paid responses do not count either: each one gets further, so their
-        number is limited.
+        and the pauses grow. Attempts that stored paid responses do not count either. Their number is limited, because
+        each one gets further.
         """
         attempt = self.state.attempts[self.state.phase]
         has_advanced = self.context.advanced.is_set()
@@ -243,7 +243,9 @@ class StageRun:
                 action = "stage_waits_for_storage" if waits else "stage_retrying"
                 log.warning(action, **facts, delay=round(delay, 1), advanced=has_advanced)
                 return "retried"
-            self.retry_while_leased(lambda move_id: completion.fail(self.state, error, self.context, move_id))
+            self.retry_while_leased(
+                lambda transition_id: completion.fail(self.state, error, self.context, transition_id)
+            )
         except (Fenced, runstate.Unavailable):
             return self.report_lease_loss()
         log.warning("stage_failed", **facts)
@@ -264,7 +266,7 @@ class StageRun:
         except (Fenced, runstate.Unavailable):
             return self.report_lease_loss()
         except storage.StorageError as error:
-            # The output may be there: do not fail the task because it cannot be read now.
+            # The output may exist: do not fail the task because the storage is unavailable now.
             return self.handle_failure(as_etl_error(error, self.stage), may_wait=True)
         except Exception as error:  # noqa: BLE001 - stored data may have any shape
             return self.handle_failure(as_etl_error(error, self.stage))
@@ -273,7 +275,7 @@ class StageRun:
     def wait(self, error: EtlError, delay: float, *, refused: bool, counts: bool) -> None:
         wakes_up = delay <= dispatch.MAX_COUNTDOWN
         verdict = self.retry_while_leased(
-            lambda move_id: runstate.wait(
+            lambda transition_id: runstate.wait(
                 self.state,
                 delay=delay,
                 wakes_up=wakes_up,
@@ -281,19 +283,19 @@ class StageRun:
                 counts=counts,
                 warnings=completion.lasting_warnings(self.state, self.context),
                 failure=artifacts.clean({"code": error.code, "detail": error.detail}),
-                move_id=move_id,
+                transition_id=transition_id,
             )
         )
         if verdict is not Verdict.MOVED:
             raise Fenced
         if wakes_up:
-            dispatch.start(task_id=self.state.task_id, stage=self.state.phase, delay=delay)
+            dispatch.wake(task_id=self.state.task_id, stage=self.state.phase, delay=delay)
 
     def release(self) -> None:
         with suppress(runstate.Unavailable):
             warnings = completion.lasting_warnings(self.state, self.context)
             if runstate.release(self.state, warnings=warnings) is Verdict.MOVED:
-                dispatch.start(task_id=self.state.task_id, stage=self.state.phase)
+                dispatch.wake(task_id=self.state.task_id, stage=self.state.phase)
                 log.info("stage_released")
 
     def report_lease_loss(self) -> str:
@@ -301,15 +303,15 @@ class StageRun:
         return "lost"
 
     def retry_while_leased(self, call: Callable[[str], T]) -> T:
-        """Call with a transition id, and retry while Redis is unavailable and the lease holds, and once after that.
+        """Call with a transition id. While Redis is unavailable, retry until the lease is lost, and once after that.
 
         The last try is needed because a transition whose reply was lost has already released the lease.
         """
-        move_id = runstate.new_id()
+        transition_id = runstate.new_id()
         is_last = False
         while True:
             try:
-                return call(move_id)
+                return call(transition_id)
             except runstate.Unavailable:
                 if is_last:
                     raise

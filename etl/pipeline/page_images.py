@@ -1,8 +1,8 @@
-"""Images of the pages of documents, drawn by workers on the first request.
+"""Images of the pages of documents, which workers render on the first request.
 
-Their keys: `etl/images/17/ocr-9405313/3-1240.webp` is page 3, 1,240 pixels wide, for people, and `3-1500000.jpg` the
-same page with at most that many pixels, for models. An image is empty if it cannot be drawn. They can be drawn again at
-any time, so the sweep deletes them after a while. A request draws the pages around its own.
+The key `etl/images/17/ocr-9405313/3-1240.webp` is page 3, 1,240 pixels wide, for people. `3-1500000.jpg` is the same
+page with at most that many pixels, for models. An empty object means that the page cannot be rendered. Images can be
+rendered again at any time, so the sweep deletes them after a while. A request also renders neighboring pages.
 """
 
 import threading
@@ -31,14 +31,14 @@ WIDTHS = (320, 1240, 2000)  # pixels: thumbnails, a column of a screen, and deta
 FORMATS = PRINTED
 PAGES_AT_ONCE = 8
 DRAW_SECONDS = 60
-# Between two messages of one user, so that viewing pages takes at most half of a worker's time.
+# Minimum time between two messages of one user, so that viewing pages takes at most half of a worker's time.
 USER_SECONDS = 2.0
-# Errors of the installation, and temporary ones, that are not about the document.
+# Errors that are not about the document: of the installation, and temporary ones.
 TEMPORARY = (EngineMissing, WorkspaceFull)
 
 
 def stored_width(wanted: int) -> int:
-    """Return the width in which images are stored for this one: the next greater."""
+    """Return the stored width for a requested one: the same or the next greater."""
     return next(width for width in WIDTHS if width >= wanted)
 
 
@@ -47,12 +47,12 @@ def key_of(owner: ArtifactOwner, page: int, width: int) -> str:
 
 
 def find(owner: ArtifactOwner, page: int, width: int) -> storage.Head | None:
-    """Return the stored image of a page, empty if it cannot be drawn; or None. Raises StorageError."""
+    """Return the stored image of a page, or None. It is empty if the page cannot be rendered. Raises StorageError."""
     return storage.head(key_of(owner, page, width))
 
 
 def request(state: RunState, page: int, width: int, *, user_id: int) -> None:
-    """Request an image from a worker, unless the user has just requested another. The message may be lost."""
+    """Request an image from a worker, unless the user has just requested another one. The message may be lost."""
     try:
         runstate.once(
             f"images-{user_id}",
@@ -65,7 +65,7 @@ def request(state: RunState, page: int, width: int, *, user_id: int) -> None:
 
 # ---- In a worker ----------------------------------------------------------------------------------------------------
 def draw(task_id: int, *, page: int, width: int) -> None:
-    """Draw and store a page and those after it in its group, unless it is stored. It is safe to run twice."""
+    """Render and store the page's group of pages, unless the page is stored. It is safe to run this twice."""
     task = Task.objects.without_results().filter(pk=task_id).first()
     if task is None:
         return
@@ -85,35 +85,37 @@ def draw_group(task: Task, page: int, width: int) -> None:
             for number, image in engines.local().draw_pages(
                 document, first=first, last=last, width=width, context=context
             ):
-                keep(task, number, width, image or b"")
+                store(task, number, width, image or b"")
     except (EtlError, OutOfTime) as error:
         log.warning("pages_not_drawn", etl_task_id=task.pk, page=page, error=type(error).__name__)
         if not isinstance(error, TEMPORARY):
-            keep(task, page, width, b"")
+            store(task, page, width, b"")
 
 
-def keep(task: Task, page: int, width: int, image: bytes) -> None:
+def store(task: Task, page: int, width: int, image: bytes) -> None:
     artifacts.put_once(key_of(task, page, width), image, content_type=MEDIA_TYPE, check=lambda: None)
 
 
 # ---- For models -----------------------------------------------------------------------------------------------------
 JPEG = "image/jpeg"
 POLL_SECONDS = 0.5
-REPEAT_SECONDS = 30.0  # a message may be lost, or wait behind others
+REPEAT_SECONDS = 30.0  # until the message is sent again: it may be lost, or wait behind others
 
 
 @dataclass(slots=True, kw_only=True)
 class StoredPageImages:
-    """`etl.core.stage_context.PageImages` of a task. Several threads may read at once."""
+    """The implementation of `etl.core.stage_context.PageImages` for a task. It is safe to use from several threads."""
 
     owner: ArtifactOwner
     count: int
-    draws: bool = True  # False in web processes: only workers open documents
+    can_render: bool = True  # False in web processes: only workers open documents
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, first: int, last: int, *, context: StageContext) -> dict[int, bytes]:
-        """Return the images. Draws missing ones in this process or, if it has no engine, by a worker. Raises EtlError,
-        StorageError, and the errors of `context.check()`."""
+        """Return the images by page number. Missing ones are rendered here or, without an engine, by a worker.
+
+        Raises EtlError, StorageError, and the errors of `context.check()`.
+        """
         pixels = settings.SLUICE.etl_vision_max_pixels
         pages = range(first, min(last, self.count) + 1)
         with self.lock:
@@ -125,7 +127,7 @@ class StoredPageImages:
 
     def draw(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
         last = max(missing[-1], missing[0] + PAGES_AT_ONCE - 1)
-        if self.draws:
+        if self.can_render:
             with suppress(EngineMissing):
                 draw_models_group(self.owner, missing[0], last, pixels, context)
                 return
@@ -133,19 +135,19 @@ class StoredPageImages:
 
     def await_worker(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
         """Wait until a worker has stored the images."""
-        ask_at = 0.0
+        request_at = 0.0
         for page in missing:
             while storage.head(model_key(self.owner, page, pixels)) is None:
-                if time.monotonic() >= ask_at:
+                if time.monotonic() >= request_at:
                     dispatch.draw(task_id=self.owner.task_id, page=page, width=WIDTHS[0], pixels=pixels)
-                    ask_at = time.monotonic() + REPEAT_SECONDS
+                    request_at = time.monotonic() + REPEAT_SECONDS
                 context.pause(POLL_SECONDS)
 
 
-def for_models(owner: ArtifactOwner, *, count: int | None, draws: bool = True) -> StoredPageImages | None:
-    """Return the images of a document for a model, or None if its pages are not known or cannot be drawn."""
+def for_models(owner: ArtifactOwner, *, count: int | None, can_render: bool = True) -> StoredPageImages | None:
+    """Return the images of a document for a model, or None if its pages are not known or cannot be rendered."""
     has_pages = bool(count) and DocumentFormat(owner.kind) in PRINTED
-    return StoredPageImages(owner=owner, count=count or 0, draws=draws) if has_pages else None
+    return StoredPageImages(owner=owner, count=count or 0, can_render=can_render) if has_pages else None
 
 
 def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:
@@ -153,7 +155,7 @@ def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:
 
 
 def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
-    """Draw and store a page and those after it for models, unless it is stored. It is safe to run twice."""
+    """Render and store a page and those after it for models, unless it is stored. It is safe to run this twice."""
     task = Task.objects.without_results().filter(pk=task_id).first()
     if task is None:
         return
@@ -169,7 +171,7 @@ def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
 
 
 def draw_models_group(owner: ArtifactOwner, first: int, last: int, pixels: int, context: StageContext) -> None:
-    """Draw and store pages. Raises EtlError, StorageError, and the errors of `context.check()`."""
+    """Render and store pages for models. Raises EtlError, StorageError, and the errors of `context.check()`."""
     with ocr.local_copy(owner, context) as document:
         for number, image in engines.local().draw_pages(
             document, first=first, last=last, pixels=pixels, jpeg=True, context=context

@@ -1,8 +1,8 @@
-"""Limit of the document queue: the number of tasks that are waiting or running, of all users and of each.
+"""Limit of the document queue: the number of waiting and running tasks, of all users together and of each user.
 
 While the queue is full, only users with fewer open tasks than their share are admitted: ETL_QUEUE_SIZE divided by the
-number of users with open tasks. So the backlog of one user does not refuse another. Until the users above their share
-are back below it, the queue is longer than ETL_QUEUE_SIZE: with n users at most 1 + 1/2 + … + 1/n times as long.
+number of users with open tasks. So the backlog of one user does not block another. Until the users above their share
+are back below it, the queue is longer than ETL_QUEUE_SIZE: with n users, at most 1 + 1/2 + … + 1/n times as long.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from config.platform.db import sql
 from config.platform.http.problems import Problem
 from etl.pipeline import quotas
 
-# The key of the advisory lock: arbitrary, but unique in this project.
+# The key of the advisory lock: an arbitrary number that is unique in this project.
 LOCK = 0x536C_7569_6365
 
 
@@ -26,7 +26,7 @@ class QueueFull(Problem):
 
     @classmethod
     def of(cls, count: int, room: int, *, waiting: int, size: int) -> Self:
-        """Return the problem of `count` documents, where the queue has room for fewer. `waiting`: those in it."""
+        """Return the problem for `count` documents if there is room for fewer. `waiting`: documents in the queue."""
         if count == 1 or room <= 0:
             return cls(f"The document queue is full, with {waiting:,} documents of at most {size:,}. Try again later.")
         return cls(f"The document queue has room for {room:,} more documents, and this needs {count:,}.")
@@ -45,11 +45,11 @@ def lock() -> None:
 
 
 def enter(*, user_id: int, size: int = 0, uploads: Sequence[str] = (), count: int = 1) -> None:
-    """Reserve `count` places in the queue, and charge these documents, of `size` bytes together; 0 for retries, whose
-    bytes were charged.
+    """Reserve `count` places in the queue, and charge the documents to the quota.
 
-    Call in the transaction that creates or retries the tasks. `uploads`: the keys under which documents were uploaded.
-    Raises QuotaExceeded and QueueFull.
+    `size`: bytes of all documents; 0 for retries, whose bytes are charged already. `uploads`: the keys under which
+    documents were uploaded. Call in the transaction that creates or retries the tasks. Raises QuotaExceeded and
+    QueueFull.
     """
     lock()
     quotas.charge(user_id, size=size, uploads=uploads, count=count)

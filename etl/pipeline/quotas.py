@@ -1,10 +1,9 @@
-"""Quotas of documents for each user: documents and bytes in a day, and open tasks. A day is in UTC, by the database's
-clock.
+"""Document quotas per user: documents and bytes per day, and open tasks. Days are in UTC, by the database's clock.
 
 A submission is charged in the transaction that creates its task, once: a repeat with the same idempotency key is not
 charged. A retry is charged as a document without bytes, because it stores artifacts and may call a model. An upload URL
-counts like a submission until its document is submitted or deleted: an uploaded file takes storage until then. It is an
-open task only until it expires. Tests of rules that call a model are counted on their own.
+counts as a submission until its document is submitted or deleted, because an uploaded file takes storage until then. It
+counts as an open task only until it expires. Tests of rules that call a model are counted separately.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ class QuotaExceeded(quotas.QuotaExceeded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A user's limits and usage. `tests`: of rules, with a model."""
+    """A user's limits and usage. `tests`: of rules that call a language model."""
 
     daily_documents: int
     daily_bytes: int
@@ -66,7 +65,7 @@ FROM allowed a CROSS JOIN uploads LEFT JOIN etl_usage u ON u.user_id = %(user)s 
 
 
 def state(user_id: int, *, uploads: Sequence[str] = ()) -> Quota:
-    """Return the user's quota, without counting the upload URLs that are about to be used."""
+    """Return the user's quota. `uploads`: upload URLs to leave out, because this request uses them."""
     env = settings.SLUICE
     row = sql.one(
         STATE,
@@ -76,12 +75,12 @@ def state(user_id: int, *, uploads: Sequence[str] = ()) -> Quota:
         daily_bytes=env.etl_daily_bytes,
         max_open=env.etl_max_open_per_user,
     )
-    assert row is not None  # noqa: S101 - an aggregate without groups always has one
+    assert row is not None  # noqa: S101 - an aggregate without groups always returns one row
     return Quota(**row)
 
 
 def check(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 1) -> Quota:
-    """Check for `count` more documents, of `size` bytes together. `uploads`: the keys under which they were uploaded.
+    """Check the quota for `count` more documents of `size` bytes together. `uploads`: the keys of uploaded documents.
 
     Raises QuotaExceeded.
     """
@@ -89,8 +88,8 @@ def check(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 
     require_open(quota, count)
     if quota.documents + count > quota.daily_documents:
         rest = left(quota.daily_documents, quota.documents)
-        many = f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left"
-        refuse(many if count > 1 else f"You have used all {quota.daily_documents:,} documents of today")
+        reason = f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left"
+        refuse(reason if count > 1 else f"You have used all {quota.daily_documents:,} documents of today")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)
         refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left")
@@ -114,7 +113,7 @@ def refuse(reason: str) -> None:
 
 
 def charge(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 1) -> None:
-    """Charge documents, and use up their upload URLs. Part of `queue_limit.enter`. Raises QuotaExceeded."""
+    """Charge documents, and delete their upload URLs. Part of `queue_limit.enter`. Raises QuotaExceeded."""
     day = check(user_id, size=size, uploads=uploads, count=count).day
     Upload.objects.filter(user_id=user_id, file_key__in=uploads).delete()
     Usage.objects.get_or_create(user_id=user_id, day=day)

@@ -1,5 +1,4 @@
-"""Bodies of responses and events about tasks. One representation serves single tasks, lists, event streams, and
-webhooks."""
+"""JSON bodies of tasks and batches, the same in responses, lists, event streams, and webhooks."""
 
 from typing import Any, cast
 
@@ -32,13 +31,13 @@ def accepted(task_id: int, *, duplicate_of: int | None) -> schemas.AcceptedTask:
 
 
 def task(state: RunState, *, previous_result: dict[str, Any] | None) -> schemas.Task:
-    """Return a whole task. `previous_result`: of an earlier run, while this one has none."""
+    """Return a task with its result. `previous_result`: of an earlier run, while the current run has none."""
     result = state.result if state.status == Status.COMPLETED else None
     return {**summary(state), "result": result, "previous_result": previous_result}
 
 
 def summary(state: RunState) -> schemas.TaskSummary:
-    """Return a task as lists and webhooks show it: without its result, which may be large."""
+    """Return a task without its result, which may be large, for lists and webhooks."""
     ocr = {name: value for name, value in state.metadata["ocr"].items() if name != EINVOICE}
     metadata = state.metadata | {"ocr": ocr}
     return {
@@ -109,12 +108,12 @@ def accepted_batch(batch: DocumentBatch) -> schemas.AcceptedBatch:
 
 
 def refused_files(batch: DocumentBatch) -> list[schemas.RefusedFile]:
-    """Return the files in the order of the request, and their fields in that of the first response: `jsonb` sorts."""
+    """Return the refused files. Their fields are in the order of the first response, because `jsonb` sorts them."""
     return [{"filename": each["filename"], "code": each["code"]} for each in batch.refused]
 
 
 def batch(row: Any) -> schemas.BatchSummary:
-    """Return a batch that was read with its counts (`DocumentBatchQuerySet.with_counts`)."""
+    """Return a batch. `row`: read with its counts (`DocumentBatchQuerySet.with_counts`)."""
     return {
         "batch_id": row.pk,
         "name": row.name,

@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoredResponseCache:
-    """`etl.core.stage_context.ResponseCache` for one task. The first entry under a key wins."""
+    """The implementation of `etl.core.stage_context.ResponseCache` for a task. The first entry under a key wins."""
 
     def __init__(self, owner: artifacts.ArtifactOwner) -> None:
         self._owner = owner
@@ -20,7 +20,7 @@ class StoredResponseCache:
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the entry of this run or of the whole task, with `is_earlier` if an earlier run paid for it.
 
-        Raises StorageError: a failed read is not a cache miss, as paying again is worse than a retry.
+        Raises StorageError: a failed read is not a cache miss, because paying again is worse than a retry.
         """
         for run in (True, False):
             found = artifacts.find(artifacts.response_key(self._owner, key, run=run))

@@ -1,8 +1,8 @@
 """The results of documents in one file: JSON lines, CSV, or Parquet.
 
-Results are read a few at a time, by a cursor of the database, into a temporary file of JSON lines. CSV and Parquet are
-written from that file: their columns are known only at its end. So memory does not grow with the documents, no database
-connection waits for a slow client or store, and an error occurs before the response begins.
+A database cursor reads a few results at a time into a temporary file of JSON lines. CSV and Parquet are written from
+that file, because their columns are known only after the last result. So memory does not grow with the number of
+documents, no database connection waits for a slow client or storage, and errors occur before the response begins.
 """
 
 import io
@@ -35,9 +35,9 @@ FORMATS = {
 READ_ROWS = 10  # results in memory: each may be megabytes
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024**2  # of a Parquet row group, which is in memory
 MAX_COLUMNS = 1_000
-MAX_DIGITS = 38  # of a decimal128, the widest one that most readers know
+MAX_DIGITS = 38  # of a decimal128, the widest decimal type that most readers support
 MAX_INTEGER = 2**63
-PREFIX = "data."  # of the column of a field with the name of a column of the document
+PREFIX = "data."  # of the column of a data field that has the name of a column of the document
 WHOLE, DECIMAL, BOOLEAN, TEXT, JSON = "whole", "decimal", "boolean", "text", "json"
 # Columns of the document, and their types in Postgres.
 OWN_COLUMNS = {
@@ -61,7 +61,7 @@ class TooManyColumns(Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultLayout(FileLayout):
-    """The shape of the file. `rows`: the tokens of the pointer to an array, or None for one row a document."""
+    """The layout of the file. `rows`: the pointer to an array, as tokens, or None for one row per document."""
 
     compression: str = "zstd"
     about: tuple[str, ...] = ("task_id", "filename")  # columns of the document, before its status
@@ -69,7 +69,7 @@ class ResultLayout(FileLayout):
 
 
 def build(tasks: TaskQuerySet, layout: ResultLayout, *, checkpoint: Callable[[], None] = lambda: None) -> BuiltFile:
-    """Return the file of these documents, as they are at one point in time, in the order of the query.
+    """Return the file of these documents, from one database snapshot, in the order of the query.
 
     `checkpoint` is called for every row and must not write to the database. Raises TooManyColumns and DiskFull.
     """
@@ -79,19 +79,19 @@ def build(tasks: TaskQuerySet, layout: ResultLayout, *, checkpoint: Callable[[],
             table.fill(tasks)
         lines.seek(0)
         if layout.format == "jsonl":
-            return BuiltFile(content=kept(lines), rows=table.count)
+            return BuiltFile(content=reopened(lines), rows=table.count)
         with temporary() as file:
             if layout.format == "csv":
                 write_csv(table, file, layout)
             else:
                 write_parquet(table, file, layout.compression)
             file.seek(0)
-            return BuiltFile(content=kept(file), rows=table.count)
+            return BuiltFile(content=reopened(file), rows=table.count)
 
 
 @contextmanager
 def temporary() -> Iterator[IO[bytes]]:
-    """Yield an unnamed file, and close it, and so delete it, at the end. `kept` returns another handle of it."""
+    """Yield an unnamed file, which is deleted when its last handle is closed. `reopened` returns another handle."""
     try:
         with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as file:
             yield file
@@ -101,14 +101,14 @@ def temporary() -> Iterator[IO[bytes]]:
         raise
 
 
-def kept(file: IO[bytes]) -> IO[bytes]:
+def reopened(file: IO[bytes]) -> IO[bytes]:
     return io.FileIO(os.dup(file.fileno()))
 
 
 # ---- Rows -----------------------------------------------------------------------------------------------------------
 @dataclass
 class ResultColumn:
-    """The values of a column, as far as its type depends on them."""
+    """The facts about the values of a column that determine its type."""
 
     kinds: set[str] = field(default_factory=set)
     integer_digits: int = 1
@@ -163,10 +163,10 @@ class ResultTable:
                 self.lines.write(exact_json.dumps(line) + b"\n")
                 self.count += 1
                 if self.layout.format != "jsonl":
-                    self.note(line["data"])
+                    self.add_columns(line["data"])
 
     def rows_of(self, task: Any) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a document `with_data`: one, or one for each item of an array in it."""
+        """Yield the rows of a document, read `with_data`: one, or one for each item of the array `layout.rows`."""
         about = {name: as_json(getattr(task, name)) for name in self.layout.about}
         if self.layout.rows is None:
             error = (task.error or {}).get("code") if task.status == Status.FAILED else None
@@ -176,8 +176,8 @@ class ResultTable:
         for number, item in enumerate(items if isinstance(items, list) else (), 1):
             yield {**about, "row": number, "data": item}
 
-    def note(self, data: Any) -> None:
-        """Note the columns of a row. Raises TooManyColumns."""
+    def add_columns(self, data: Any) -> None:
+        """Add the columns of a row's data. Raises TooManyColumns."""
         for name, value in self.fields_of(data).items():
             if name not in self.columns:
                 self.columns[name] = ResultColumn()
@@ -186,14 +186,14 @@ class ResultTable:
             raise TooManyColumns
 
     def fields_of(self, data: Any) -> dict[str, Any]:
-        """Return the columns of a row's data. Data that is not an object is one column."""
+        """Return the values of a row's data by column. Data that is not an object is one column."""
         if data is None:
             return {}
         named = data if isinstance(data, dict) else {"data": data}
         return {self.column_of(name): value for name, value in named.items()}
 
     def column_of(self, name: str) -> str:
-        """Return the column of a field: the same in each row, and another one for each field."""
+        """Return the column of a field. It depends only on the name of the field, and no two fields share a column."""
         last = name
         while last.startswith(PREFIX):
             last = last.removeprefix(PREFIX)
@@ -216,10 +216,10 @@ def as_json(value: Any) -> Any:
 
 
 def streamed(tasks: TaskQuerySet) -> Iterator[Task]:
-    """Yield rows by a cursor of the database, which a transaction keeps open.
+    """Yield rows from a server-side cursor, which a transaction keeps open.
 
-    `QuerySet.iterator` has none where DISABLE_SERVER_SIDE_CURSORS is set, as behind a transaction pooler, and would
-    read all rows at once. Within a transaction, a pooler does not change the session.
+    With DISABLE_SERVER_SIDE_CURSORS, as behind a transaction pooler, `QuerySet.iterator` would read all rows at once.
+    Within a transaction, a cursor is safe, because the pooler does not change the session.
     """
     yield from ModelIterable(tasks, chunked_fetch=True, chunk_size=READ_ROWS)
 
@@ -257,7 +257,7 @@ def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None
 
 
 def written(value: Any) -> str:
-    """Return the text of a value: a string as it is, everything else as JSON, with its digits."""
+    """Return a string unchanged, and any other value as JSON, with the exact digits of numbers."""
     return value if isinstance(value, str) else exact_json.dumps(value).decode()
 
 
@@ -302,7 +302,7 @@ def type_of(column: ResultColumn) -> Any:
 
 
 def fitted(values: tuple[Any, ...], kind: Any) -> list[Any]:
-    """Return the values in types that are converted without a loss."""
+    """Return the values in types that pyarrow converts without loss."""
     import pyarrow as pa
 
     convert: Callable[[Any], Any] | None = None

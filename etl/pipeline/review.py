@@ -1,8 +1,9 @@
-"""Review of results by people: corrections, and approvals.
+"""Review of results by people: corrections and approvals.
 
-The corrected data is in the row, beside the original result. A review applies to the result of one run: a retry has a
-new result without one. The row's lock and the entity tag decide between two people. The run-state in Redis is deleted
-before the commit, as for a retry, so that no reader sees the result without its review.
+The corrected data is in the row, beside the original result. A review applies to the result of one run: after a retry,
+the new result has no review. If two people change a result at once, the row's lock and the entity tag make the second
+request fail. The run-state in Redis is deleted before the commit, as for a retry, so that no reader sees the result
+without its review.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ from rules.schema.subschemas import MAX_LEVELS
 
 log = structlog.get_logger(__name__)
 
-# A correction of more values is one event with the whole data.
+# A correction of more values is recorded as one event with the whole data.
 MAX_EVENTS = 1_000
 Kind = ReviewEvent.Kind
 
@@ -61,17 +62,17 @@ class ConditionMissing(Problem):
 class Stale(Problem):
     status = 412
     code = "precondition_failed"
-    detail = "The result was changed meanwhile, and nothing was saved. Read it again."
+    detail = "The result has changed since you read it, and nothing was saved. Read it again."
 
 
-class DoesNotFit(BadInput):
+class SchemaMismatch(BadInput):
     status = 422
     code = "schema_validation"
     detail = "The corrected data does not match the schema of the rule. Nothing was saved."
 
 
 def tag_of(run: int, corrections: int) -> str:
-    """Return the entity tag of a result after a number of corrections. The original has none."""
+    """Return the entity tag of a result. `corrections`: their number so far, 0 for the original result."""
     return f'"{run}-{corrections}"'
 
 
@@ -81,10 +82,10 @@ def tag(state: RunState) -> str:
 
 # ---- Changes --------------------------------------------------------------------------------------------------------
 def correct(task: Task, change: Callable[[Any], Any], *, user: User, if_match: str | None) -> Task:
-    """Replace the data of a result by what `change` returns for it. Return the row.
+    """Replace the data of a result by the return value of `change`. Return the row.
 
-    Removes the approval, which was that of other data. Without a difference, nothing changes. Call outside
-    transactions. Raises NotCompleted, NoData, ConditionMissing, Stale, DoesNotFit and RunStateUnavailable.
+    Removes the approval, which was for the previous data. If the data is the same, nothing changes. Call outside
+    transactions. Raises NotCompleted, NoData, ConditionMissing, Stale, SchemaMismatch and RunStateUnavailable.
     """
     if if_match is None:
         raise ConditionMissing
@@ -132,7 +133,7 @@ def remove_approval(task: Task, *, user: User) -> Task:
 def locked(task: Task, if_match: str | None) -> Iterator[Task]:
     """Lock the row of a completed task in a transaction, and delete its run-state before the commit."""
     try:
-        ended = actions.as_ended(task)
+        ended = actions.require_ended(task)
     except actions.NotEnded:
         raise NotCompleted from None
     if ended.status != Status.COMPLETED:
@@ -141,9 +142,9 @@ def locked(task: Task, if_match: str | None) -> Iterator[Task]:
         rows = Task.objects.select_for_update().filter(pk=task.pk)
         row = require_first(rows, NotFound("Task not found"))
         if row.status != Status.COMPLETED:
-            raise NotCompleted  # a retry was faster
+            raise NotCompleted  # it was retried in the meantime
         require_match(if_match, tag_of(row.run, row.review.corrections))
-        with actions.reading_state():
+        with actions.translate_state_errors():
             runstate.forget(row.pk, generation=row.generation)
         yield row
         audit.record_change(task_id=row.pk)
@@ -156,7 +157,7 @@ def require_match(if_match: str | None, current: str) -> None:
 
 
 def save(row: Task, review: Review, approver: User | None, **fields: Any) -> None:
-    """Write the review of the current run. What the row has of an earlier run is replaced."""
+    """Write the review of the current run into the row, and drop that of an earlier run."""
     if row.reviewed_run != row.run:
         fields = {"corrected_result": None} | fields
     row.reviewed_run, row.corrections = row.run, review.corrections
@@ -201,32 +202,32 @@ def merged(task: Task, patch: Any, data: Any) -> Any:
 
 
 def schema_of(task: Task) -> dict[str, Any]:
-    """Return the schema of the task's rule in the task's version."""
+    """Return the schema of the task's version of the rule."""
     return catalog.content(rule_id=task.rule_id, version=task.rule_version).json_schema or {}
 
 
 def check(data: Any, row: Task) -> None:
-    """Raise DoesNotFit unless the data can be stored, and matches the schema of the rule in the task's version."""
+    """Raise SchemaMismatch unless the data can be stored, and matches the schema of the task's version of the rule."""
     if exact_json.nested_deeper(data, MAX_LEVELS):
-        raise DoesNotFit(misfit("", f"Must not be nested deeper than {MAX_LEVELS} levels."))
+        raise SchemaMismatch(schema_error("", f"Must not be nested deeper than {MAX_LEVELS} levels."))
     numbers = [(pointer, value) for pointer, value in scalars(data) if isinstance(value, Decimal)]
-    reasons = [misfit(pointer, reason) for pointer, value in numbers if (reason := range_error(value))]
+    reasons = [schema_error(pointer, reason) for pointer, value in numbers if (reason := range_error(value))]
     if not reasons:
-        reasons = [misfit(pointer, reason) for pointer, reason in json_schema.errors(schema_of(row), data, 100)]
+        reasons = [schema_error(pointer, reason) for pointer, reason in json_schema.errors(schema_of(row), data, 100)]
     if reasons:
-        raise DoesNotFit(*reasons)
+        raise SchemaMismatch(*reasons)
 
 
-def misfit(pointer: str, reason: str) -> InputError:
+def schema_error(pointer: str, reason: str) -> InputError:
     return InputError(pointer=f"/data{pointer}", code="invalid", detail=reason)
 
 
 def citations(original: dict[str, Any], data: Any) -> list[dict[str, Any]]:
-    """Return the citations of the corrected data: the original ones of unchanged values, at their pointers of now, and
-    a person as the source of the others.
+    """Return the citations of the corrected data: the original ones for unchanged values, at their new pointers, and
+    CORRECTED for the others.
 
-    An unchanged value of an item that may be another one than before is not cited by the original evidence, which may
-    be that of a removed item.
+    An unchanged value in a list item that cannot be identified with certainty is CORRECTED too: its original citation
+    may belong to a removed item.
     """
     known = {each["pointer"]: each for each in original.get("citations") or []}
     found = []

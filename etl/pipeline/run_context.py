@@ -1,4 +1,4 @@
-"""The context of a stage's run: reports of providers and post-processors to the run-state, and the response cache."""
+"""The context of a stage's run: progress and usage reports to the run-state, the budget, and the response cache."""
 
 import time
 from contextlib import suppress
@@ -16,29 +16,29 @@ from etl.pipeline import artifacts, budgets
 from etl.pipeline.response_cache import StoredResponseCache
 from etl.runstate import RunState, Verdict
 
-PROGRESS_SECONDS = 0.5  # between two writes of progress
-UNAVAILABLE_SECONDS = 5.0  # after a write that failed
+PROGRESS_SECONDS = 0.5  # minimum time between two writes of progress
+UNAVAILABLE_SECONDS = 5.0  # pause after a failed write
 
 
 def build_context(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) -> StageContext:
     return StageContext(
         seconds=settings.SLUICE.etl_task_timeout,
         provider_task_id=state.provider_task_id if state.phase == Stage.OCR else "",
-        # From `journal_run`, not `run`: prompts contain it, and their cached responses must be found again.
+        # Derived from `journal_run`, not `run`: prompts contain it, and cached responses are found by their prompts.
         secret=salted_hmac(
             "etl.core.stage_context", f"{state.task_id}/{state.journal_run}", algorithm="sha256"
         ).digest(),
         response_cache=StoredResponseCache(state),
         budget=budgets.DailyBudget(user_id=state.user_id, rule_id=state.rule_id),
         on_progress=ProgressReporter(state, span),
-        on_provider_task=lambda provider_task_id: remember(state, provider_task_id),
+        on_provider_task=lambda provider_task_id: record_provider_task(state, provider_task_id),
         on_usage=lambda usage: spend(state, usage),
         lease_lost=lost,
     )
 
 
 class ProgressReporter:
-    """Writes progress to the run-state, at most twice a second. A failed write is made up by the next one."""
+    """Writes progress to the run-state, at most twice a second. After a failed write, the next one catches up."""
 
     def __init__(self, state: RunState, span: tuple[int, int]) -> None:
         self.state = state
@@ -47,7 +47,7 @@ class ProgressReporter:
         self.reported = state.progress
 
     def __call__(self, done: int, total: int) -> None:
-        # Never the final percent: the stage's outcome sets that.
+        # Never report the final percent of the stage: its end sets that.
         share = (self.end - self.begin) * min(max(done, 0), total) // max(total, 1)
         percent = min(self.begin + share, self.end - 1)
         now = time.monotonic()
@@ -55,7 +55,7 @@ class ProgressReporter:
             return
         self.not_before = now + PROGRESS_SECONDS
         try:
-            verdict = runstate.note_progress(self.state, percent, step=f"{done}/{total}")
+            verdict = runstate.record_progress(self.state, percent, step=f"{done}/{total}")
         except runstate.Unavailable:
             self.not_before = now + UNAVAILABLE_SECONDS
             return
@@ -64,10 +64,10 @@ class ProgressReporter:
         self.reported = percent
 
 
-def remember(state: RunState, provider_task_id: str) -> None:
-    """Record the provider's job at once. Raises Fenced if the lease is lost."""
+def record_provider_task(state: RunState, provider_task_id: str) -> None:
+    """Record the provider's job immediately. Raises Fenced if the lease is lost."""
     with suppress(runstate.Unavailable):  # the next attempt starts a new job
-        if runstate.note_provider_task(state, artifacts.clean(provider_task_id)) is not Verdict.MOVED:
+        if runstate.record_provider_task(state, artifacts.clean(provider_task_id)) is not Verdict.MOVED:
             raise Fenced
 
 
@@ -75,4 +75,4 @@ def spend(state: RunState, usage: Usage) -> None:
     metrics.count_tokens(usage.prompt_tokens, usage.completion_tokens)
     budgets.spend(state.user_id, state.rule_id, usage)
     with suppress(runstate.Unavailable):
-        runstate.note_usage(state, usage)
+        runstate.record_usage(state, usage)

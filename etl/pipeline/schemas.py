@@ -21,7 +21,7 @@ OBJECT = {"type": "object", "additionalProperties": True}
 TOKENS = {**OBJECT, "properties": {"prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}}}
 CITATIONS = {
     "type": "array",
-    "description": "Where in the document each value of `data` was found: one citation per value, except null, empty "
+    "description": "The place of each value of `data` in the document: one citation per value, except null, empty "
     "strings, and booleans and enum values without a valid quote. Empty for the data of an e-invoice. Absent with "
     "`skip`.",
     "items": {
@@ -49,9 +49,9 @@ CITATIONS = {
                 "description": "How certain the citation is. `exact`: the quote contains the value as it is written. "
                 "`normalized`: in another notation that has one meaning. `ambiguous`: in a notation with several "
                 "meanings, or at several places. `quote`: the quote is in the document, the value was not checked. "
-                "`image`: the model read it in the image of the page, and the text does not have it. "
-                "`computed`: not in the document, but the sum or number of cited values. `not_found`: not in the "
-                "document. `corrected`: a person has entered the value.",
+                "`image`: the model read it in the page image, and the text does not contain it. "
+                "`computed`: not in the document, but the sum or count of cited values. `not_found`: not in the "
+                "document. `corrected`: a person entered the value.",
             },
         },
     },
@@ -59,9 +59,7 @@ CITATIONS = {
 
 
 def result_shape(kind: str | list[str]) -> dict[str, Any]:
-    """Return the schema of a result. `kind` is the type of object keys and provider ids, which a rule test does not
-    have.
-    """
+    """Return the schema of a result. `kind`: the type of file keys and provider ids, which are null in rule tests."""
     return {
         **OBJECT,
         "required": ["markdown_s3_key", "provider_task_id", "metadata"],
@@ -173,7 +171,7 @@ class TaskMetadata(TypedDict):
     ocr: Annotated[dict[str, Any], OcrField]
     postprocess: Annotated[dict[str, Any], PostprocessField]
     warnings: list[Warning]
-    failed_attempts: Annotated[list[FailedAttempt], "Of this run, at most the last ten. The task's `error` is not one."]
+    failed_attempts: Annotated[list[FailedAttempt], "Of this run, at most the last ten, without the one in `error`."]
 
 
 class TaskFailure(TypedDict):
@@ -187,7 +185,7 @@ class TaskProgress(TypedDict):
     status: Annotated[str, choices(Status)]
     phase: Annotated[str, choices(Stage)]
     progress: Annotated[int, partial(serializers.IntegerField, min_value=0, max_value=100), "Percent."]
-    waiting: Annotated[bool, "Whether no worker has the task: it waits for one, or for its next attempt."]
+    waiting: Annotated[bool, "Whether the task waits for a worker, or for its next attempt."]
 
 
 class TaskStatus(TaskProgress):
@@ -202,7 +200,7 @@ class TaskId(TypedDict):
 
 class EInvoiceError(TypedDict):
     code: Annotated[
-        str, "`schema`, `profile` (it is unknown), or the number of a rule of EN 16931, such as `BR-CO-10`."
+        str, "`schema`, `profile` (the profile is unknown), or the id of a rule of EN 16931, such as `BR-CO-10`."
     ]
     detail: str
 
@@ -225,7 +223,7 @@ class TaskDetails(TypedDict):
         int | None, "The owner's newest earlier task with the same bytes. It may have been deleted since."
     ]
     error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
-    einvoice: Annotated[EInvoice | None, "The e-invoice that the document carries. Null until it is read."]
+    einvoice: Annotated[EInvoice | None, "The e-invoice in the document. Null if there is none, and until it is read."]
     metadata: TaskMetadata
     created_at: datetime
     updated_at: datetime
@@ -260,7 +258,7 @@ class ReviewEvent(TypedDict):
     at: datetime
     by: Annotated[str, "Username."]
     run: Annotated[int, "The run of the task that had the result."]
-    correction: Annotated[int, "Number of the correction. All values that are changed at once have the same."]
+    correction: Annotated[int, "Number of the correction. Values that are changed at once have the same number."]
     pointer: Annotated[
         str | None,
         "Of a correction: RFC 6901 JSON Pointer into `data` after it, or before it if the value was removed.",
@@ -291,19 +289,21 @@ class LayoutPage(TypedDict):
     page: Annotated[int, "Page number, from 1."]
     width: Annotated[float, "Points, as the page is displayed."]
     height: float
-    rotation: Annotated[int, "Always 0: places are on the page as it is displayed."]
+    rotation: Annotated[int, "Always 0: coordinates refer to the page as it is displayed."]
     blocks: list[LayoutBlock]
 
 
 class Layout(TypedDict):
-    pages: Annotated[list[LayoutPage], "Empty if the provider does not know the places of text."]
+    pages: Annotated[list[LayoutPage], "Empty if the provider does not return positions of text."]
 
 
 # ---- Batches --------------------------------------------------------------------------------------------------------
 
 
 class RefusedFile(TypedDict):
-    filename: Annotated[str, "In a ZIP file with its folders. The `file_key` of an upload that does not exist."]
+    filename: Annotated[
+        str, "With its folders, if it is in a ZIP file. For an upload that does not exist, its `file_key`."
+    ]
     code: Annotated[str, "The code of the problem that a submission of this file alone would return."]
 
 
@@ -326,7 +326,7 @@ class BatchSummary(TypedDict):
     completed: int
     failed: int
     cancelled: int
-    deleted: Annotated[int, "Documents that were deleted since."]
+    deleted: Annotated[int, "Documents that have been deleted since."]
     rule_id: int
     rule_version: Annotated[int, "Version of the rule at the time of the submission."]
     created_at: datetime
@@ -394,12 +394,12 @@ class DocumentLimits(TypedDict):
     rule_tests_per_day: Annotated[DocumentDayLimit, "Tests of rules that call a language model."]
     tokens_per_day: Annotated[TokenLimit, "Tokens of language models, of documents and rule tests."]
     rule_tokens_per_day: Annotated[
-        list[RuleTokenLimit], "Your rules, and system rules, that have a budget. The tokens are those of all users."
+        list[RuleTokenLimit], "Your rules and system rules with a budget. The usage is that of all users."
     ]
     open_tasks: Annotated[OpenLimit, "Tasks that have not ended, and upload URLs that can be used."]
     max_file_bytes: int
-    max_batch: Annotated[int, "Documents of a batch."]
-    max_batch_bytes: Annotated[int, "Bytes of a request with the documents of a batch."]
+    max_batch: Annotated[int, "Maximum number of documents in a batch."]
+    max_batch_bytes: Annotated[int, "Maximum size of a request with the documents of a batch."]
     inbox: Annotated[str, "Folder of the bucket. Files that other systems store there can be submitted as a batch."]
     max_pages: int
     rate: Annotated[str, "Rate limit for requests other than GET, such as `1200/min`."]

@@ -1,7 +1,7 @@
-"""Suggestions of fields for a rule, which a language model makes from the text of a sample document.
+"""Suggested fields for a rule, which a language model derives from the text of a sample document.
 
-A suggestion is a trial of a rule that asks for fields instead of values. So quotas, budgets, limits, and the protection
-from prompt injection are those of trials.
+A suggestion is a trial of a rule that requests fields instead of values. So the quotas, budgets, limits, and the
+protection from prompt injection of trials apply.
 """
 
 from collections.abc import Callable
@@ -43,9 +43,11 @@ SCHEMA = {"type": "object", "properties": {"fields": FIELDS}, "required": ["fiel
 
 
 def run(markdown: str, *, rule_id: int, user: User, before_wait: Callable[[], None]) -> dict[str, Any]:
-    """Return the outcome of the trial, whose data has `fields`: name, kind, description, required, and of tables
-    fields. Raises the errors of `trial.run`. `rule_id`: whose budget pays, 0 for none."""
-    asking = RuleContent(
+    """Return the outcome of the trial. Its data has `fields`: name, kind, description, required, and fields for tables.
+
+    `rule_id`: the rule whose budget is charged, 0 for none. Raises the errors of `trial.run`.
+    """
+    suggestion_rule = RuleContent(
         rule_id=rule_id, version=0, name="", mode=LLM, strategy=AT_ONCE, json_schema=SCHEMA, system_prompt=PROMPT
     )
-    return trial.run(asking, markdown=markdown[:MAX_TEXT], user=user, before_wait=before_wait)
+    return trial.run(suggestion_rule, markdown=markdown[:MAX_TEXT], user=user, before_wait=before_wait)

@@ -33,13 +33,13 @@ log = structlog.get_logger(__name__)
 
 MARKER = re.compile(rf"^{PAGE_MARKER}[ \t]*$\n?", re.MULTILINE)
 MAX_SECONDS = 120  # a user and the reverse proxy wait for the response
-# Per process: a slow model must not use up the web process's threads.
+# Limits per process: a slow model must not use up the threads of a web process.
 MAX_AT_ONCE = 8
 MAX_OF_USER = 2
 RETRY_AFTER_SECONDS = 10
 ATTEMPTS = {"ocr": 0, "postprocess": 1}
 running: Counter[int] = Counter()  # trials with a model, by user
-counting = threading.Lock()
+running_lock = threading.Lock()
 
 
 class TooManyTrials(Problem):
@@ -69,14 +69,14 @@ def run(
 ) -> dict[str, Any]:
     """Return the result or error that a task would end with, after one attempt of at most MAX_SECONDS.
 
-    `document`: the one that the Markdown is of, whose pages are shown to a model by rules that do so.
+    `document`: the source of the Markdown, if any. Rules with vision show its pages to the model.
 
     Raises TooManyTrials, TooManyTrialsOfUser and QuotaExceeded. `before_wait` is called before the trial waits for a
     model. No database connection is held during the model call: ten trials would exhaust a pool of ten.
     """
     with ExitStack() as held:
         if budgets.asks_model(rule):
-            held.enter_context(place_of(user))
+            held.enter_context(reserved_place(user))
             budgets.require(user.pk, rule)
             quotas.charge_tests(user.pk)
             before_wait()
@@ -87,7 +87,7 @@ def run(
         )
         if document:
             context.page_images = page_images.for_models(
-                document, count=document.metadata["ocr"].get("pages"), draws=False
+                document, count=document.metadata["ocr"].get("pages"), can_render=False
             )
         try:
             close_old_connections()
@@ -97,9 +97,9 @@ def run(
 
 
 @contextmanager
-def place_of(user: User) -> Iterator[None]:
-    """Hold one of the places for trials with a model. A user cannot hold all of them."""
-    with counting:
+def reserved_place(user: User) -> Iterator[None]:
+    """Reserve one of the places for trials with a model. A user cannot reserve all of them."""
+    with running_lock:
         if running[user.pk] >= MAX_OF_USER:
             raise TooManyTrialsOfUser
         if running.total() >= MAX_AT_ONCE:
@@ -108,7 +108,7 @@ def place_of(user: User) -> Iterator[None]:
     try:
         yield
     finally:
-        with counting:
+        with running_lock:
             running[user.pk] -= 1
             if not running[user.pk]:
                 del running[user.pk]
@@ -120,7 +120,7 @@ def count_tokens(rule: RuleContent, user: User, usage: Usage) -> None:
 
 
 def record(rule: RuleContent, usage: Usage, *, user: User) -> None:
-    """Record the usage of a trial. If the database is unavailable, only the log has it."""
+    """Record the usage of a trial. If the database is unavailable, only log it."""
     if not usage.calls:
         return
     try:
@@ -147,21 +147,21 @@ def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict
 
 
 def result_of(rule: RuleContent, ocr: OCRResult, done: Processed, *, context: StageContext) -> dict[str, Any]:
-    """Return a task's `result`, with null for its files."""
+    """Return the `result` of a task, with null for file keys and provider ids."""
     origin = ResultOrigin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=context.usage.as_dict())
     output = output_of(done, origin, rule=rule, context=context)
     return output | ({"output_s3_key": None} if "data" in output else {})
 
 
 def ocr_of(markdown: str) -> OCRResult:
-    """Return Markdown as an OCR result: split at page markers, or one page without them."""
+    """Return Markdown as an OCR result, split at page markers or, without them, as one page."""
     pages = tuple(pages_in(markdown)) or (Page(number=1, start=0, end=len(markdown), method="text"),)
     metadata = {"pages": len(pages), "duration_ms": 0, "version": ""}
     return OCRResult(markdown=markdown, pages=pages, provider="", provider_task_id="", metadata=metadata)
 
 
 def pages_in(markdown: str) -> Iterator[Page]:
-    """Yield the pages; none if markers are out of order or follow other text, so that no text is lost."""
+    """Yield the pages, or none if markers are out of order or follow other text, so that no text is lost."""
     markers = list(MARKER.finditer(markdown))
     numbers = [int(marker["number"]) for marker in markers]
     if not markers or markdown[: markers[0].start()].strip() or any(a >= b for a, b in pairwise(numbers)):

@@ -1,11 +1,12 @@
 """Turns between users: the order in which workers take waiting tasks.
 
-As for chunks of exports, this is start-time fair queueing. A user's next task ranks behind the user's earlier ones, and
-not before the tasks that workers have already processed. So the n-th waiting task of a user competes with the n-th of
-each other user, and neither a large backlog nor a stream of single documents delays other users.
+Like chunks of exports, tasks are ordered by start-time fair queueing. A user's next task ranks behind the user's
+earlier ones, and not before the tasks that workers have already processed. So the n-th waiting task of a user competes
+with the n-th of each other user, and neither a large backlog nor a stream of single documents delays other users.
 
-The rank of a row is fixed when its task is submitted or retried. Messages only wake workers: the row decides what they
-run. A rank is no lock. Two workers may find the same task, and its run-state decides which of them starts it.
+The rank of a row is fixed when its task is submitted or retried. Messages only wake workers: the
+rows decide which task a worker runs. A rank is not a lock: two workers may find the same task, and its run-state
+decides which of them starts it.
 """
 
 from collections.abc import Iterator
@@ -18,10 +19,10 @@ from etl import runstate
 from etl.core.states import Stage
 from etl.models import Task
 
-BATCH, BATCHES = 50, 10  # open tasks in one read, and reads for one message
+BATCH, BATCHES = 50, 10  # open tasks per read, and reads per message
 
-# Cancelled tasks do not count: they would move their owner back, or all other users behind the owner's backlog. Nor do
-# those that were processed without OCR, as a retry may: they overtake their owner's backlog, whose rank they have.
+# Cancelled tasks do not count: they would move their owner back, or all other users behind the owner's backlog. Tasks
+# that a retry processed without OCR do not count either: they overtake the owner's backlog, but have its rank.
 NEXT_RANK = """
 SELECT greatest(
     (SELECT max(rank) FROM etl_task WHERE status IN ('completed', 'failed') AND ocr_run = run),
@@ -50,14 +51,14 @@ def next_rank(user_id: int) -> int:
 
 
 def count_before(task_id: int) -> int:
-    """Return the number of open tasks whose turn is before this one's."""
+    """Return the number of open tasks whose turn is before the turn of this task."""
     return int(sql.scalar(COUNT_BEFORE, task=task_id))
 
 
 def waiting(stage: Stage) -> Iterator[Turn]:
     """Yield the tasks that wait for this stage and are due, in the order of turns.
 
-    Looks at most at the first BATCH * BATCHES open tasks, which may all be running or waiting for their next attempt.
+    Reads at most the first BATCH * BATCHES open tasks. All of them may be running or waiting for their next attempt.
     Raises Unavailable and Django's errors.
     """
     tasks = Task.objects.open()

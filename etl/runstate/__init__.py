@@ -1,7 +1,7 @@
 """Run-states: one Redis hash per open task, changed only by one script.
 
-`script.lua` compares and sets atomically, by the Redis server's clock; `transitions.py` has the transitions. Each names
-its conditions (generation, lease token, status), and the verdict reports whether they held. A state never goes back:
+`script.lua` compares and sets atomically, by the Redis server's clock; `transitions.py` has the transitions. Each has
+conditions (generation, lease token, status), and its verdict reports whether they were met. A state never goes back:
 late or duplicate transitions change nothing.
 
 The hash may be lost at any time: recovery recreates it under a greater generation (`etl/maintenance/recovery.py`).
@@ -23,15 +23,13 @@ from etl.runstate.shared_values import get_shared, once, put_shared
 from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
 from etl.runstate.transitions import (
     RESULT_BYTES,
-    Waiting,
+    TaskIdentity,
     advance,
     cancel,
     cancel_many,
     complete,
     create,
     create_many,
-    enqueued,
-    enqueued_many,
     fail,
     find_due,
     find_free,
@@ -39,10 +37,12 @@ from etl.runstate.transitions import (
     forget_many,
     mark_unsent,
     max_attempts,
-    note_digest,
-    note_progress,
-    note_provider_task,
-    note_usage,
+    record_digest,
+    record_message,
+    record_messages,
+    record_progress,
+    record_provider_task,
+    record_usage,
     release,
     renew,
     start,
@@ -50,9 +50,10 @@ from etl.runstate.transitions import (
 )
 
 __all__ = [
-    "HALF", "RESULT_BYTES", "RunState", "TransitionResult", "Unavailable", "Verdict", "Waiting", "advance",
-    "attempts_of", "cancel", "cancel_many", "complete", "create", "create_many", "enqueued", "enqueued_many", "fail",
-    "find_due", "find_free", "find_running", "forget", "forget_many", "get_shared", "key_of", "mark_unsent",
-    "max_attempts", "new_id", "note_digest", "note_progress", "note_provider_task", "note_usage", "once", "put_shared",
-    "read", "read_many", "release", "renew", "scan_all", "scan_open", "start", "wait", "whole_metadata",
+    "HALF", "RESULT_BYTES", "RunState", "TaskIdentity", "TransitionResult", "Unavailable", "Verdict", "advance",
+    "attempts_of", "cancel", "cancel_many", "complete", "create", "create_many", "fail", "find_due", "find_free",
+    "find_running", "forget", "forget_many", "get_shared", "key_of", "mark_unsent", "max_attempts", "new_id", "once",
+    "put_shared", "read", "read_many", "record_digest", "record_message", "record_messages", "record_progress",
+    "record_provider_task", "record_usage", "release", "renew", "scan_all", "scan_open", "start", "wait",
+    "whole_metadata",
 ]  # fmt: skip

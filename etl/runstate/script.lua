@@ -5,8 +5,8 @@
 --
 -- Keys of a transition, in the order of evaluation:
 --   id                  a repeated id returns the first verdict and changes nothing
---   uuid                the document's: a hash of another one counts as missing. After a restore, ids are issued again.
---                       A hash without one is accepted with the same generation
+--   uuid                the document's UUID. A hash with another UUID counts as missing: a restored database issues the
+--                       same ids again. A hash without a UUID is accepted if it has the same generation
 --   create, again       create the hash from `set`; with `again`, also replace one with the same generation
 --   forget              delete the hash unless its generation is greater
 --   generation, phase   must equal those of the hash, where the generation is `fence`
@@ -16,14 +16,15 @@
 --   free                no live lease, and the next attempt is due
 --   hint, longest       no wake-up message within `hint` seconds; doubled after each one, up to `longest` times
 --   peek                change nothing
---   take, lease         take the lease under this token, and one of at most `max_attempts` attempts, counted in field
---                       `attempts`, and record when it began
+--   take, lease         take the lease under this token, use one of `max_attempts` attempts, which the field named
+--                       `attempts` counts, and record when the attempt began
 --   lease               renew the lease
 --   drop                return token and lease
---   refused             the storage refused the stage's output: record since when. Without it, a `delay` clears that
---   delay, hinted       seconds until the next attempt is due, and until a wake-up message that was sent is due
+--   refused             the storage refused the stage's output: record the time of the first refusal. A `delay` without
+--                       `refused` clears that time
+--   delay, hinted       seconds until the next attempt is due, and until the wake-up message that was sent is due
 --   after               the new status
---   set, increase, lift fields to set, to add to, and to raise to at least this value
+--   set, increase, lift fields to set, to increase, and to raise to at least a value
 --   visible             clients can see the change: increment the revision
 --   ttl                 seconds until the hash expires
 --   with_state          return the hash: true, or "news" when the verdict is moved or over
@@ -82,7 +83,7 @@ end
 local generation, status, phase, token = tonumber(had[1] or ''), had[2], had[3], had[4] or ''
 local uuid = had[11] or ''
 if move.uuid and uuid == '' and generation and generation == move.generation then
-    uuid = move.uuid  -- an earlier release created the hash, and writes none: the generation is the document's
+    uuid = move.uuid  -- an earlier release created the hash, without a UUID; its generation identifies the document
     redis.call('HSET', key, 'uuid', uuid)
 end
 if move.uuid and move.uuid ~= uuid then
@@ -91,7 +92,7 @@ end
 local lease_until, available_at = tonumber(had[5] or '') or 0, tonumber(had[6] or '') or 0
 local hinted_at, hints = tonumber(had[8] or '') or 0, tonumber(had[9] or '') or 0
 
--- A client that lost the reply sends the same transition again, perhaps after other ones. It gets the same verdict.
+-- A client that did not receive the reply repeats the transition, perhaps after others. It gets the same verdict.
 local known = had[10] or ''
 local function remember(verdict)
     if move.id then

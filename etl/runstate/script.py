@@ -1,4 +1,4 @@
-"""Access to run-states in Redis: reads, and the script for all changes."""
+"""Access to run-states in Redis: reads, and the script that makes all changes."""
 
 import json
 import os
@@ -47,9 +47,9 @@ class Verdict(StrEnum):
     PASSED = "passed"  # the task is in a later stage
     BEHIND = "behind"  # the task is in an earlier stage
     STARTED = "started"  # a worker has, or may have, started
-    ELSEWHERE = "elsewhere"  # the transition does not start from this status
-    LOST = "lost"  # another worker has the lease, or none has it
-    HELD = "held"  # another worker has a live lease
+    ELSEWHERE = "elsewhere"  # the transition is not allowed from this status
+    LOST = "lost"  # the caller no longer has the lease
+    HELD = "held"  # another worker has an unexpired lease
     EARLY = "early"  # the next attempt is not due
     SPENT = "spent"  # no attempts are left; the lease was taken to fail the task
     WAITING = "waiting"  # a wake-up message was sent recently
@@ -58,7 +58,7 @@ class Verdict(StrEnum):
 # ---- Redis ----------------------------------------------------------------------------------------------------------
 @cache
 def connect(url: str, _process: int) -> tuple[Redis, Script]:
-    """Return a client of this process: a forked process must not use its parent's sockets."""
+    """Return this process's client. A forked process must not use the sockets of its parent."""
     # Retry once on a broken connection, as after a restart of Redis, but not on a timeout.
     client = Redis.from_url(
         url,
@@ -90,13 +90,13 @@ def key_of(task_id: int) -> str:
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
 def read(task_id: int) -> RunState | None:
-    """Return a task's run-state; None if there is none, or if only the row has its result. Raises Unavailable."""
+    """Return a task's run-state, or None if there is none or only the row has the result. Raises Unavailable."""
     state = read_many([task_id]).get(task_id)
     return None if state is None or state.result_is_elsewhere else state
 
 
 def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the existing run-states in one round trip, even if only the row has the result. Raises Unavailable."""
+    """Return the existing run-states, also those whose result only the row has. One round trip. Raises Unavailable."""
     ids = list(task_ids)
     with translate_errors():
         pipeline = redis()[0].pipeline(transaction=False)
@@ -113,7 +113,7 @@ def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
 def parse_or_log(task_id: int, fields: Mapping[str, str] | ResponseError) -> RunState | None:
     """Return the run-state of a reply, or None after logging an unreadable one.
 
-    Raises errors of Redis that are not about this key.
+    Raises Redis errors that are not about this key.
     """
     if isinstance(fields, ResponseError):
         if not is_about_key(fields):
@@ -140,13 +140,13 @@ def log_unreadable(task_id: int, reason: str) -> None:
 def scan_open(*, size: int, max_batches: int) -> Iterator[list[int]]:
     """Yield the ids of tasks with an open run-state, in batches. Raises Unavailable.
 
-    `max_batches`: the number of batches, of about `size` keys each. The log reports when there are more.
+    `max_batches`: the maximum number of batches, of about `size` keys each. A warning is logged if there are more.
     """
     pages = scan_all(size=size)
     for task_ids in islice(pages, max_batches):
         with translate_errors():
-            open_ones = open_among(task_ids)
-        yield open_ones
+            open_ids = open_among(task_ids)
+        yield open_ids
     if next(pages, None) is not None:
         log.warning("run_states_scan_incomplete", keys=size * max_batches)
 
@@ -186,7 +186,10 @@ def escaped(text: str) -> str:
 
 # ---- Transitions ----------------------------------------------------------------------------------------------------
 class TransitionResult(NamedTuple):
-    """The outcome of a transition. `seconds`: left of the lease, or until the next attempt. `state`: if requested."""
+    """The outcome of a transition.
+
+    `seconds`: the rest of another worker's lease, or the time until the next attempt. `state`: only if requested.
+    """
 
     verdict: Verdict
     seconds: float = 0

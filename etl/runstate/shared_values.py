@@ -27,9 +27,9 @@ def get_shared(name: str) -> str | None:
 
 
 def once(name: str, *, every: float, run: Callable[[], T]) -> bool:
-    """Run periodic work unless another beat just ran it. Return whether it ran.
+    """Run periodic work unless another process just ran it. Return whether it ran.
 
-    The key expires after half an interval, so that a late tick does not suppress the next one. This only saves work:
+    The key expires after half an interval, so that a late run does not suppress the next one. This only saves work:
     `run` must be safe to run concurrently. Raises Unavailable.
     """
     with script.translate_errors():

@@ -11,7 +11,7 @@ from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.models.review import NO_REVIEW, Review
 
-# Revisions only grow, even when a state is recreated: each generation has a range of its own.
+# Revisions only grow, even when a state is recreated: each generation has its own range of revisions.
 REVISIONS = 1_000_000
 HALF, WHOLE = 50, 100
 USAGE = ("prompt_tokens", "completion_tokens", "calls")
@@ -34,9 +34,9 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The data of `GET /tasks/{id}`, and of workers.
+    """The state of an open task, for workers and for `GET /tasks/{id}`.
 
-    Times are aware. `lease_until` and `available_at` are epoch seconds by Redis' clock, 0 for none.
+    Datetimes are aware. `lease_until` and `available_at` are epoch seconds by Redis' clock, 0 for none.
     """
 
     task_id: int
@@ -65,11 +65,11 @@ class RunState:
     markdown_key: str = ""
     provider: str = ""
     provider_task_id: str = ""
-    # Of the running stage: `3/10` pages or calls are done; "" at the start.
+    # Progress of the running stage in pages or calls, such as `3/10`; "" at the start.
     step: str = ""
     error: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
-    # The run whose result is the last one, while this one has none; 0 if there is none.
+    # The run of the last result, until the current run has a result; 0 if there is no earlier result.
     previous_run: int = 0
     batch_id: int | None = None
     metadata: dict[str, Any]
@@ -93,9 +93,9 @@ class RunState:
         return self.status in ENDED
 
     def refused_for(self, *, lease: float) -> float:
-        """Return the seconds from the storage's first refusal of this stage to the start of this lease; 0 without one.
+        """Return the seconds from the storage's first refusal of this stage to the start of this lease, 0 without one.
 
-        By Redis' clock: those of workers differ.
+        Both times are by Redis' clock, because the clocks of workers differ.
         """
         return max(self.lease_until - lease - self.refused_at, 0) if self.refused_at else 0
 
@@ -106,22 +106,22 @@ class RunState:
 
     @property
     def is_cancellable(self) -> bool:
-        """Return whether the task waits to start, or for post-processing. The script decides, by its clock."""
+        """Return whether the task waits for OCR or post-processing. This is for display: the script decides."""
         if self.status == Status.LLM_PROCESSING:
             return self.is_waiting
         return self.status == Status.PENDING and not self.started
 
     @property
     def number(self) -> int:
-        """The event number: the revision, or for an ended task the last revision of its generation.
+        """The event number: the revision or, for an ended task, the last revision of its generation.
 
-        The end has the same number whether it is read from Redis or, later, from the row.
+        So the end has the same number whether it is read from Redis or, later, from the row.
         """
         return last_revision(self.generation) if self.has_ended else self.revision
 
     @classmethod
     def of_row(cls, task: Task) -> "RunState":
-        """Convert a row, for a task without a run-state."""
+        """Return the state of a task without a run-state, from its row."""
         return cls(
             **{name: getattr(task, name) for name in COLUMNS},
             result=task.current_result,
@@ -219,7 +219,7 @@ def read_fields(task_id: int, fields: Mapping[str, str]) -> RunState:
 
 
 def earlier_usage(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the usage of the runs before a retry; nothing from earlier releases, which do not write it."""
+    """Return the usage of the runs before a retry. Run-states of earlier releases do not have it."""
     return {"earlier_usage": json.loads(fields["earlier_usage"])} if fields.get("earlier_usage") else {}
 
 

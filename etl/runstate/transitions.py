@@ -15,15 +15,16 @@ from etl.models import Task
 from etl.runstate.script import TransitionResult, Verdict, move, move_many
 from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
 
-# Larger results are only in the row and in object storage: every read of a state and every event would carry them.
+# Larger results are only in the row and in object storage, because every read of the state would transfer them.
 RESULT_BYTES = 256 * 1024
-# The longest pause between wake-up messages of a waiting task, in recovery intervals: copies would fill a long queue.
+# The longest pause between wake-up messages for a waiting task, in recovery intervals. Frequent copies of messages
+# would fill a long queue.
 MAX_PAUSE = 4
-FAILURES = 10  # failed attempts of a run that are kept, the newest
+MAX_FAILURES = 10  # the newest failed attempts of a run are kept
 
 
-class Waiting(Protocol):
-    """An open task, as its row identifies it: a Task, or its turn."""
+class TaskIdentity(Protocol):
+    """The identity of an open task: a Task, or a Turn."""
 
     @property
     def task_id(self) -> int: ...
@@ -35,7 +36,7 @@ class Waiting(Protocol):
     def generation(self) -> int: ...
 
 
-class Arrow(NamedTuple):
+class StatusChange(NamedTuple):
     """A transition that changes the status. `docs/lifecycle.md` draws all of them."""
 
     before: tuple[Status, ...]
@@ -45,13 +46,13 @@ class Arrow(NamedTuple):
         return {"before": list(self.before), "after": self.after, "visible": True, "with_state": True}
 
 
-START_OCR = Arrow((Status.PENDING, Status.MINERU_PARSING), Status.MINERU_PARSING)
-START_POSTPROCESS = Arrow((Status.PENDING, Status.LLM_PROCESSING), Status.LLM_PROCESSING)
-ADVANCE = Arrow((Status.MINERU_PARSING,), Status.LLM_PROCESSING)
-COMPLETE = Arrow((Status.LLM_PROCESSING,), Status.COMPLETED)
-FAIL = Arrow((Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.FAILED)
-CANCEL = Arrow((Status.PENDING, Status.LLM_PROCESSING), Status.CANCELLED)
-CANCEL_RUNNING = Arrow((Status.PENDING, Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.CANCELLED)
+START_OCR = StatusChange((Status.PENDING, Status.MINERU_PARSING), Status.MINERU_PARSING)
+START_POSTPROCESS = StatusChange((Status.PENDING, Status.LLM_PROCESSING), Status.LLM_PROCESSING)
+ADVANCE = StatusChange((Status.MINERU_PARSING,), Status.LLM_PROCESSING)
+COMPLETE = StatusChange((Status.LLM_PROCESSING,), Status.COMPLETED)
+FAIL = StatusChange((Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.FAILED)
+CANCEL = StatusChange((Status.PENDING, Status.LLM_PROCESSING), Status.CANCELLED)
+CANCEL_RUNNING = StatusChange((Status.PENDING, Status.MINERU_PARSING, Status.LLM_PROCESSING), Status.CANCELLED)
 STARTS = {Stage.OCR: START_OCR, Stage.POSTPROCESS: START_POSTPROCESS}
 
 
@@ -68,7 +69,7 @@ def create(
 
     `started`: a worker may have started already, so the task cannot be cancelled. `again`: also replace one with the
     same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the document has a run-state with
-    this or a greater generation. One of another document, whose row was lost, is replaced. Raises Unavailable.
+    this or a greater generation. A run-state of another document, whose row was lost, is replaced. Raises Unavailable.
     """
     more = {"status": status or task.status, "started": int(started), **(facts or {})}
     return move(task.pk, **creation(task, stage=stage, again=again, more=more))
@@ -128,19 +129,19 @@ def facts_of_end(state: RunState) -> dict[str, Any]:
 
 
 def forget(task_id: int, *, generation: int) -> bool:
-    """Delete the run-state of a task whose row has ended, unless its generation is greater. Readers use the row then.
+    """Delete the run-state of an ended task, unless its generation is greater. Readers then use the row.
 
-    Return whether there is none now. Raises Unavailable.
+    Return whether the task has no run-state now. Raises Unavailable.
     """
     return move(task_id, forget=True, generation=generation).verdict is Verdict.GONE
 
 
-def forget_many(tasks: Iterable[Waiting]) -> None:
-    """Delete the run-states of several tasks in the same way, in one round trip. Raises Unavailable."""
+def forget_many(tasks: Iterable[TaskIdentity]) -> None:
+    """Delete the run-states of several tasks like `forget`, in one round trip. Raises Unavailable."""
     move_many({task.task_id: {"forget": True, "generation": task.generation} for task in tasks})
 
 
-def enqueued(task_id: int, *, job_id: str, delay: float = 0) -> None:
+def record_message(task_id: int, *, job_id: str, delay: float = 0) -> None:
     """Record the id of a wake-up message and when it is due. Raises Unavailable."""
     move(task_id, set={"job_id": job_id}, hinted=delay)
 
@@ -150,7 +151,7 @@ def mark_unsent(task_ids: Iterable[int]) -> None:
     move_many({task_id: {"set": {"hinted_at": "0", "hints": "0"}} for task_id in task_ids})
 
 
-def enqueued_many(job_ids: Mapping[int, str]) -> None:
+def record_messages(job_ids: Mapping[int, str]) -> None:
     """Record the ids of wake-up messages that are due at once, by task. Raises Unavailable."""
     move_many({task_id: {"set": {"job_id": job_id}, "hinted": 0} for task_id, job_id in job_ids.items()})
 
@@ -162,19 +163,20 @@ def start(
     generation: int | None = None,
     uuid: str | None = None,
     job_id: str = "",
-    move_id: str | None = None,
+    transition_id: str | None = None,
 ) -> TransitionResult:
     """Start a run of a stage: take a lease under a new token, and use one attempt.
 
-    `generation`, `uuid`: the row's, if known. `job_id`: of the message that runs it. `move_id`, here and below: the
-    same for each retry of the same transition. The verdict is MOVED with the new state, or SPENT with it when no
-    attempts are left and the task can only fail. After any other verdict the caller must not run the stage. Raises
-    Unavailable.
+    `generation`, `uuid`: from the row, if known. `job_id`: of the message that runs the stage. `transition_id`, here
+    and below: the same for each retry of the same transition.
+
+    The verdict is MOVED with the new state, or SPENT with it if no attempts are left and the task can only fail. After
+    any other verdict, the caller must not run the stage. Raises Unavailable.
     """
     return move(
         task_id,
         **STARTS[stage].conditions(),
-        id=move_id,
+        id=transition_id,
         uuid=uuid,
         generation=generation,
         phase=stage,
@@ -193,43 +195,47 @@ def max_attempts(stage: Stage) -> int:
     return int(env.etl_ocr_max_attempts if stage == Stage.OCR else env.etl_postprocess_max_attempts)
 
 
-def held(state: RunState) -> dict[str, Any]:
-    """Return the conditions of every transition by the lease's holder."""
+def lease_conditions(state: RunState) -> dict[str, Any]:
+    """Return the conditions of each transition that requires the lease."""
     return {"generation": state.generation, "token": state.token, "phase": state.phase}
 
 
 def renew(state: RunState) -> Verdict:
     """Renew the lease for its full length. Raises Unavailable."""
-    return move(state.task_id, **held(state), lease=settings.SLUICE.etl_lease_seconds).verdict
+    return move(state.task_id, **lease_conditions(state), lease=settings.SLUICE.etl_lease_seconds).verdict
 
 
-def note_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
-    """Record progress. `step`: done and total, as in `3/10`. Raises Unavailable."""
-    return move(state.task_id, **held(state), lift={"progress": percent}, set={"step": step}, visible=True).verdict
+def record_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
+    """Record progress. `step`: done and total pages or calls, such as `3/10`. Raises Unavailable."""
+    return move(
+        state.task_id, **lease_conditions(state), lift={"progress": percent}, set={"step": step}, visible=True
+    ).verdict
 
 
-def note_provider_task(state: RunState, provider_task_id: str) -> Verdict:
+def record_provider_task(state: RunState, provider_task_id: str) -> Verdict:
     """Record the provider's job id. Raises Unavailable."""
-    return move(state.task_id, **held(state), set={"provider_task_id": provider_task_id}, visible=True).verdict
+    return move(
+        state.task_id, **lease_conditions(state), set={"provider_task_id": provider_task_id}, visible=True
+    ).verdict
 
 
-def note_digest(state: RunState, sha256: str, *, duplicate_of: int | None) -> Verdict:
+def record_digest(state: RunState, sha256: str, *, duplicate_of: int | None) -> Verdict:
     """Record the document's SHA-256, and the earlier task with the same bytes. Raises Unavailable."""
     facts = {"sha256": sha256, "duplicate_of": str(duplicate_of or 0)}
-    return move(state.task_id, **held(state), set=facts, visible=True).verdict
+    return move(state.task_id, **lease_conditions(state), set=facts, visible=True).verdict
 
 
-def note_usage(state: RunState, usage: Usage) -> None:
+def record_usage(state: RunState, usage: Usage) -> None:
     """Add to the model usage of all attempts. Raises Unavailable."""
-    move(state.task_id, **held(state), increase=usage.as_dict(), visible=True)
+    move(state.task_id, **lease_conditions(state), increase=usage.as_dict(), visible=True)
 
 
-def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, **facts: str) -> TransitionResult:
+def advance(state: RunState, *, markdown_key: str, transition_id: str | None = None, **facts: str) -> TransitionResult:
     """Move from OCR, whose result is stored, to post-processing. Raises Unavailable."""
     return move(
         state.task_id,
-        id=move_id,
-        **held(state),
+        id=transition_id,
+        **lease_conditions(state),
         **ADVANCE.conditions(),
         set={"phase": Stage.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
         drop=True,
@@ -248,20 +254,20 @@ def wait(
     counts: bool = True,
     warnings: str = "",
     failure: Mapping[str, str] | None = None,
-    move_id: str | None = None,
+    transition_id: str | None = None,
 ) -> Verdict:
     """Return the lease and schedule the next attempt after `delay` seconds.
 
-    `wakes_up`: the caller sends a wake-up message with that delay. `refused`: by the storage. `counts`: whether the
-    attempt counts; otherwise it is returned too. `warnings`: those of the task, as JSON; "" leaves them. `failure`: the
-    `code` and `detail` of the attempt. Raises Unavailable.
+    `wakes_up`: the caller sends a wake-up message with that delay. `refused`: the storage refused the output. `counts`:
+    whether the attempt counts; otherwise it is returned too. `warnings`: the task's new warnings as JSON; "" keeps
+    them. `failure`: the `code` and `detail` of the attempt. Raises Unavailable.
     """
     return move(
         state.task_id,
-        id=move_id,
-        **held(state),
+        id=transition_id,
+        **lease_conditions(state),
         set=({"warnings": warnings} if warnings else {}) | failures_with(state, failure),
-        increase=None if counts else returned(state),
+        increase=None if counts else returned_attempt(state),
         refused=refused or None,
         drop=True,
         delay=delay,
@@ -271,53 +277,53 @@ def wait(
 
 
 def failures_with(state: RunState, failure: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the field of the failed attempts with that of the lease's holder, who alone writes it."""
+    """Return the field of the failed attempts, with the new one. Only the holder of the lease writes this field."""
     if failure is None:
         return {}
     new = {"stage": state.phase, "attempt": state.attempts[state.phase], **failure, "at": clock.now().isoformat()}
-    return {"failed_attempts": json.dumps([*state.metadata["failed_attempts"], new][-FAILURES:])}
+    return {"failed_attempts": json.dumps([*state.metadata["failed_attempts"], new][-MAX_FAILURES:])}
 
 
 def release(state: RunState, *, warnings: str = "") -> Verdict:
-    """Return the lease and the attempt, for a worker that shuts down. `warnings`: as in `wait`. Raises Unavailable."""
+    """Return the lease and the attempt when the worker shuts down. `warnings`: as in `wait`. Raises Unavailable."""
     return move(
         state.task_id,
-        **held(state),
+        **lease_conditions(state),
         set={"warnings": warnings} if warnings else None,
         drop=True,
         delay=0,
         refused=bool(state.refused_at) or None,
-        increase=returned(state),
+        increase=returned_attempt(state),
         visible=True,
     ).verdict
 
 
-def returned(state: RunState) -> dict[str, int]:
+def returned_attempt(state: RunState) -> dict[str, int]:
     return {f"attempts_{state.phase}": -1}
 
 
 def complete(
-    state: RunState, *, result: dict[str, Any], usage: Mapping[str, int], move_id: str | None = None, **facts: str
+    state: RunState, *, result: dict[str, Any], usage: Mapping[str, int], transition_id: str | None = None, **facts: str
 ) -> TransitionResult:
     """End a task as completed. `usage`: a lower bound. Raises Unavailable."""
-    return end(state, COMPLETE, facts | result_facts(result), {**usage, "progress": WHOLE}, move_id)
+    return end(state, COMPLETE, facts | result_facts(result), {**usage, "progress": WHOLE}, transition_id)
 
 
 def fail(
-    state: RunState, *, error: dict[str, Any], usage: Mapping[str, int], move_id: str | None = None, **facts: str
+    state: RunState, *, error: dict[str, Any], usage: Mapping[str, int], transition_id: str | None = None, **facts: str
 ) -> TransitionResult:
     """End a task as failed, with its progress unchanged. Raises Unavailable."""
-    return end(state, FAIL, facts | {"error": json.dumps(error)}, usage, move_id)
+    return end(state, FAIL, facts | {"error": json.dumps(error)}, usage, transition_id)
 
 
 def end(
-    state: RunState, arrow: Arrow, facts: Mapping[str, str], least: Mapping[str, int], move_id: str | None
+    state: RunState, change: StatusChange, facts: Mapping[str, str], least: Mapping[str, int], transition_id: str | None
 ) -> TransitionResult:
     return move(
         state.task_id,
-        id=move_id,
-        **held(state),
-        **arrow.conditions(),
+        id=transition_id,
+        **lease_conditions(state),
+        **change.conditions(),
         set=dict(facts),
         lift=dict(least),
         drop=True,
@@ -339,8 +345,8 @@ def cancel(task_id: int, *, generation: int, uuid: str | None = None, is_forced:
     return move(task_id, **cancellation(is_forced=is_forced), uuid=uuid, generation=generation)
 
 
-def cancel_many(tasks: Iterable[Waiting], *, is_forced: bool) -> dict[int, TransitionResult]:
-    """Cancel several tasks in the same way, in one round trip. Raises Unavailable."""
+def cancel_many(tasks: Iterable[TaskIdentity], *, is_forced: bool) -> dict[int, TransitionResult]:
+    """Cancel several tasks like `cancel`, in one round trip. Raises Unavailable."""
     conditions = cancellation(is_forced=is_forced)
     return move_many({task.task_id: identity(task) | conditions for task in tasks})
 
@@ -354,23 +360,23 @@ def cancellation(*, is_forced: bool) -> dict[str, Any]:
     }
 
 
-def find_due(tasks: Iterable[Waiting]) -> dict[int, TransitionResult]:
-    """Find the open tasks that need a wake-up message, and keep the states of all from expiring.
+def find_due(tasks: Iterable[TaskIdentity]) -> dict[int, TransitionResult]:
+    """Find the open tasks that need a wake-up message, and postpone the expiry of all their run-states.
 
-    The verdict MOVED means: no worker has the task, it is due, and no message was sent recently; the caller must send
-    one, which already counts as sent. Raises Unavailable.
+    The verdict MOVED means that no worker has the task, that it is due, and that no message was sent recently. The
+    caller must send one: it is already recorded as sent. Raises Unavailable.
     """
     every = settings.SLUICE.etl_recovery_seconds
     due = {"free": True, "hint": every, "longest": MAX_PAUSE, "hinted": 0, "with_state": "news"}
     return move_many({task.task_id: identity(task) | due for task in tasks})
 
 
-def find_free(tasks: Iterable[Waiting], *, stage: Stage) -> set[int]:
-    """Return the tasks that a worker could start now, and change nothing. Raises Unavailable."""
+def find_free(tasks: Iterable[TaskIdentity], *, stage: Stage) -> set[int]:
+    """Return the tasks that a worker could start now, without a change. Raises Unavailable."""
     look = {"phase": stage, "free": True, "peek": True, "id": False}
     found = move_many({task.task_id: identity(task) | look for task in tasks})
     return {task_id for task_id, outcome in found.items() if outcome.moved}
 
 
-def identity(task: Waiting) -> dict[str, Any]:
+def identity(task: TaskIdentity) -> dict[str, Any]:
     return {"uuid": task.uuid, "generation": task.generation}

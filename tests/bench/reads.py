@@ -145,7 +145,7 @@ def tasks(user: User) -> list[Subject]:
     running = make_task(user)
     state = runstate.start(running.pk, stage=Stage.OCR).state
     assert state
-    runstate.note_progress(state, 20, step="2/5")
+    runstate.record_progress(state, 20, step="2/5")
     return [
         Subject(f"a task, {status}", f"/api/v1/etl/tasks/{task.pk}", f'"status":"{status}"', TASKS)
         for status, task in ((Status.MINERU_PARSING.value, running), (Status.COMPLETED.value, done))

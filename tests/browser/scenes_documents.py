@@ -88,7 +88,7 @@ def finish_ocr(task: Task, texts: tuple[str, ...] = INVOICE_PAGES, *, confidence
     facts = {"pages": len(texts), "duration_ms": 840, "version": "1", "ocr_pages": int(confidence is not None)}
     result = OCRResult(markdown=markdown, pages=tuple(pages), provider="local", provider_task_id="t", metadata=facts)
     state = begin(task)
-    completion.advance(state, artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None))
+    completion.advance(state, artifacts.store_ocr(state, result, warnings=[], attempts=1, check=lambda: None))
 
 
 def finish_postprocessing(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
@@ -122,7 +122,7 @@ def fail_to_extract(task: Task) -> None:
     state = begin(task, Stage.POSTPROCESS)
     invalid = SchemaInvalid("The answer does not fit at /total: not a number. The model was corrected twice.")
     error = explain(invalid, stage=state.phase)
-    completion.settle(runstate.fail(state, error=error, usage=Usage(prompt_tokens=900, calls=3).as_dict()))
+    completion.record_end(runstate.fail(state, error=error, usage=Usage(prompt_tokens=900, calls=3).as_dict()))
 
 
 def invoices(user: User) -> Rule:
@@ -178,13 +178,13 @@ def waiting(user: User) -> None:
 
 def running(user: User) -> None:
     task = make_pdf(user)
-    runstate.note_progress(begin(task), 22)
+    runstate.record_progress(begin(task), 22)
 
 
 def extracting(user: User) -> None:
     task = make_pdf(user)
     finish_ocr(task)
-    runstate.note_progress(begin(task, Stage.POSTPROCESS), 70)
+    runstate.record_progress(begin(task, Stage.POSTPROCESS), 70)
 
 
 def failed_early(user: User) -> None:
@@ -253,7 +253,7 @@ def again(user: User) -> None:
     failure = {"code": "llm_unavailable", "detail": LlmUnavailable.detail}
     state = begin(task, Stage.POSTPROCESS)
     runstate.wait(state, delay=0, wakes_up=True, failure=failure)
-    runstate.note_progress(begin(task, Stage.POSTPROCESS), 70, step="4/10")
+    runstate.record_progress(begin(task, Stage.POSTPROCESS), 70, step="4/10")
 
 
 def many_pages(user: User, count: int = 500) -> Task:

@@ -157,9 +157,9 @@ class FaultInjector:
         assert self.site.object_proxy
         refusal = REFUSALS[fault.pick % len(REFUSALS)]
         for method in ("PUT", "POST", "DELETE"):
-            self.site.object_proxy.trouble(method, "", refusal, times=1_000_000)
+            self.site.object_proxy.inject(method, "", refusal, times=1_000_000)
         time.sleep(fault.seconds)
-        self.site.object_proxy.troubles.clear()
+        self.site.object_proxy.faults.clear()
 
     def wire(self, fault: Fault) -> Proxy:
         wires = (self.site.postgres, self.site.source_proxy, self.site.broker, self.site.storage)

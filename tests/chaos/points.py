@@ -39,7 +39,7 @@ POINTS = {
     "document fetched": ("etl.pipeline.stages.ocr:fetch", "after"),
     "document read": ("etl.pipeline.stages.ocr:refuse_empty", "after"),
     "Markdown stored": ("etl.pipeline.artifacts:commit", "before"),
-    "OCR kept": ("etl.pipeline.artifacts:keep_ocr", "after"),
+    "OCR kept": ("etl.pipeline.artifacts:store_ocr", "after"),
     "OCR handed over": ("etl.runstate:advance", "after"),
     "post-processing begun": ("etl.pipeline.stages.postprocess:warn_of_loss", "after"),
     "model answered": ("etl.postprocessors.client:call", "after"),

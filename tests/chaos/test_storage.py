@@ -45,13 +45,13 @@ def test_failed_storage_requests_cost_no_attempt(site: Site) -> None:
         site.source.behave(key, rows=TWO_PARTS)
     with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
         for key, (method, text, how, times, _) in troubles.items():
-            proxy.trouble(method, f"/{key}_20240228.csv{text}", how, times=times)
+            proxy.inject(method, f"/{key}_20240228.csv{text}", how, times=times)
         site.start_worker(S3_ENDPOINT_URL=proxy.url)
         site.start_beat()
         site.start_web()
         job = site.submit(*troubles, delivery="manifest")
         site.settle(job)
-        assert [trouble.text for trouble in proxy.troubles if trouble.times > 1] == [], "a fault was not triggered"
+        assert [fault.text for fault in proxy.faults if fault.times > 1] == [], "a fault was not triggered"
 
         assert (job.status, outcomes(job)) == ("success", dict.fromkeys(troubles, DONE))
         assert paths(job, "done") == visible()
@@ -64,7 +64,7 @@ def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
     rule = rehearsed_rule(site)
     with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
         for method in ("PUT", "POST"):
-            proxy.trouble(method, "", faulty_s3.answer_500, times=100_000)
+            proxy.inject(method, "", faulty_s3.answer_500, times=100_000)
         site.start_worker(ALL, S3_ENDPOINT_URL=proxy.url, children=4)
         site.start_beat()
         site.start_web()
@@ -76,7 +76,7 @@ def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
         assert set(Chunk.objects.values_list("status", flat=True)) == {"pending"}
         assert (site.source.calls(), ocr_calls(document)) == (0, 0), "work was done that could not be stored"
 
-        proxy.troubles.clear()
+        proxy.faults.clear()
         over_at = time.monotonic()
         site.settle(*jobs)
         settle(document)

@@ -25,7 +25,7 @@ class FaultProxy(Proxy):
     begun: list[str] = field(default_factory=list)
 
     def reset(self) -> None:
-        self.troubles.clear()
+        self.faults.clear()
         self.seen.clear()
         self.begun.clear()
 
@@ -44,10 +44,10 @@ class ProxyHandler(Handler):
     def handle_any(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.proxy.seen.append(RecordedRequest(self.command, self.path, headers))
-        trouble = self.proxy.next_trouble(self.command, self.path)
+        fault = self.proxy.next_fault(self.command, self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if trouble:
-            trouble.action(self, body)
+        if fault:
+            fault.action(self, body)
         else:
             self.pass_on(body)
 

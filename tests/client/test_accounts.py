@@ -97,7 +97,7 @@ def test_a_stored_token_is_sent_to_no_other_server(
 
 
 def test_the_token_is_not_sent_after_a_redirect(sluice: Cli, api_proxy: FaultProxy, storage_proxy: FaultProxy) -> None:
-    api_proxy.trouble(
+    api_proxy.inject(
         "GET", "/limits", lambda handler, _: handler.answer(302, [("Location", f"{storage_proxy.url}/x")], b"")
     )
     assert storage_proxy.url in sluice("limits", code=1).err
@@ -115,7 +115,7 @@ def test_tokens_are_not_sent_over_plain_http(signed_out: Cli, token: str) -> Non
 
 def test_another_web_site_is_not_accepted_as_a_server(signed_out: Cli, token: str, api_proxy: FaultProxy) -> None:
     page = [("Content-Type", "text/html")]
-    api_proxy.trouble("GET", "/limits", lambda handler, _: handler.answer(200, page, b"<h1>Welcome</h1>"))
+    api_proxy.inject("GET", "/limits", lambda handler, _: handler.answer(200, page, b"<h1>Welcome</h1>"))
     assert (
         "not the address of a Sluice server"
         in signed_out("login", api_proxy.url, "--token-stdin", stdin=token, code=1).err

@@ -57,7 +57,7 @@ def test_a_large_file_is_uploaded_directly_to_object_storage(
 
 
 def test_a_rejected_upload_is_reported(alice: User, sluice: Cli, document: Path, storage_proxy: FaultProxy) -> None:
-    storage_proxy.trouble("PUT", "", problem(403, "AccessDenied"))
+    storage_proxy.inject("PUT", "", problem(403, "AccessDenied"))
     assert "--through" in sluice("document", "submit", document, "--direct", code=10).err
     assert not Task.objects.exists()
 
@@ -66,7 +66,7 @@ def test_a_lost_response_creates_no_second_task(
     alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy
 ) -> None:
     """C3."""
-    api_proxy.trouble("POST", "/submit", lose_reply)
+    api_proxy.inject("POST", "/submit", lose_reply)
     ran = sluice("document", "submit", document)
     assert str(Task.objects.get().pk) == ran.word
     assert len(api_proxy.requests_to("POST", "/submit")) == 2
@@ -358,7 +358,7 @@ def test_a_batch_is_uploaded_directly_to_object_storage(
     alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:
     """C3, B36: and a lost response creates no second batch."""
-    api_proxy.trouble("POST", "/batches", lose_reply)
+    api_proxy.inject("POST", "/batches", lose_reply)
     batch = sluice("document", "batch", "submit", document, "--direct").word
     assert [str(task.batch_id) for task in Task.objects.all()] == [batch]
     assert len(storage_proxy.requests_to("PUT", "")) == 1

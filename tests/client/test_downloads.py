@@ -94,8 +94,8 @@ def test_a_broken_connection_resumes_at_its_offset(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy, output: str
 ) -> None:
     """C3."""
-    storage_proxy.trouble("GET", "", cut_after(1_000_000))
-    storage_proxy.trouble("GET", "", cut_after(500_000))
+    storage_proxy.inject("GET", "", cut_after(1_000_000))
+    storage_proxy.inject("GET", "", cut_after(500_000))
     ran = sluice("export", "download", done.pk, "-o", output)
     assert (ran.out if output == "-" else (sluice.folder / output).read_bytes()) == content
     assert ranges(storage_proxy) == ["", "bytes=1000000-", "bytes=1500000-"]
@@ -105,8 +105,8 @@ def test_an_interrupted_download_resumes_in_the_next_run(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy
 ) -> None:
     """C3."""
-    storage_proxy.trouble("GET", "", cut_after(1_000_000))
-    storage_proxy.trouble("GET", "", lambda _handler, _body: wait_until(lambda: process.poll() is not None))
+    storage_proxy.inject("GET", "", cut_after(1_000_000))
+    storage_proxy.inject("GET", "", lambda _handler, _body: wait_until(lambda: process.poll() is not None))
     process = sluice.start("export", "download", done.pk)
     wait_until(lambda: len(storage_proxy.seen) == 2)
     process.send_signal(signal.SIGINT)
@@ -137,8 +137,8 @@ def test_a_resumed_file_is_verified_as_a_whole(
 def test_a_storage_without_ranges_sends_the_whole_file_again(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy
 ) -> None:
-    storage_proxy.trouble("GET", "", cut_after(1_000_000))
-    storage_proxy.trouble("GET", "", lambda handler, _: handler.answer(200, [], content))
+    storage_proxy.inject("GET", "", cut_after(1_000_000))
+    storage_proxy.inject("GET", "", lambda handler, _: handler.answer(200, [], content))
     sluice("export", "download", done.pk)
     assert (sluice.folder / "all.csv").read_bytes() == content
 
@@ -148,8 +148,8 @@ def test_a_refused_presigned_url_is_replaced(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy, action: Action
 ) -> None:
     """An expired presigned URL is refused with 403."""
-    storage_proxy.trouble("GET", "", cut_after(1_000_000))
-    storage_proxy.trouble("GET", "", action)
+    storage_proxy.inject("GET", "", cut_after(1_000_000))
+    storage_proxy.inject("GET", "", action)
     sluice("export", "download", done.pk)
     assert (sluice.folder / "all.csv").read_bytes() == content
 
@@ -162,7 +162,7 @@ def test_an_unusable_link_is_replaced(done: Job, content: bytes, sluice: Cli, ap
     elif how == "another client's":
         done.receipt.links.update(agent="0123456789abcdef")
     else:
-        api_proxy.trouble("GET", "/download", problem(403, f"link_{how}"))
+        api_proxy.inject("GET", "/download", problem(403, f"link_{how}"))
     sluice("export", "download", done.pk)
     assert (sluice.folder / "all.csv").read_bytes() == content
     assert len(api_proxy.requests_to("POST", "/link")) == 1
@@ -173,13 +173,13 @@ def test_corrupt_bytes_are_discarded(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy, output: str
 ) -> None:
     """C3."""
-    storage_proxy.trouble("GET", "", flip_bit, times=2)
+    storage_proxy.inject("GET", "", flip_bit, times=2)
     assert "does not match the receipt" in sluice("export", "download", done.pk, "-o", output, code=11).err
     assert list(sluice.folder.glob("all.csv*")) == []
 
 
 def test_surplus_bytes_are_discarded(done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy) -> None:
-    storage_proxy.trouble("GET", "", lambda handler, _: handler.answer(200, [], content + b"x" * 1_000_000))
+    storage_proxy.inject("GET", "", lambda handler, _: handler.answer(200, [], content + b"x" * 1_000_000))
     sluice("export", "download", done.pk, code=11)
     assert list(sluice.folder.glob("all.csv*")) == []
 
@@ -187,8 +187,8 @@ def test_surplus_bytes_are_discarded(done: Job, content: bytes, sluice: Cli, sto
 def test_a_storage_outage_keeps_the_partial_file(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy
 ) -> None:
-    storage_proxy.trouble("GET", "", cut_after(1_000_000))
-    storage_proxy.trouble("GET", "", cut_after(0), times=9)
+    storage_proxy.inject("GET", "", cut_after(1_000_000))
+    storage_proxy.inject("GET", "", cut_after(0), times=9)
     ran = sluice("export", "download", done.pk, "--patience", "1", code=10)
     assert "to resume the download" in ran.err
     (part,) = parts(sluice)

@@ -161,7 +161,7 @@ def test_a_long_list_uses_little_memory(dataset: Dataset, sluice: Cli) -> None:
 
 def test_a_lost_response_creates_no_second_export(dataset: Dataset, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
-    api_proxy.trouble("POST", "/exports", lose_reply)
+    api_proxy.inject("POST", "/exports", lose_reply)
     ran = sluice("export", "submit", "things", "JFK:2024-02-29")
     assert str(Job.objects.get().pk) == ran.word
     first, second = api_proxy.requests_to("POST", "/exports")
@@ -177,18 +177,18 @@ def test_a_given_idempotency_key_creates_one_export(dataset: Dataset, sluice: Cl
 def test_requests_that_are_not_idempotent_are_not_repeated(
     dataset: Dataset, done: Job, sluice: Cli, api_proxy: FaultProxy
 ) -> None:
-    api_proxy.trouble("POST", "/replay", lose_reply)
+    api_proxy.inject("POST", "/replay", lose_reply)
     assert "not known whether" in sluice("export", "replay", done.pk, code=10).err
     assert Job.objects.count() == 2
 
 
 def test_a_busy_server_is_retried_after_its_retry_after(dataset: Dataset, sluice: Cli, api_proxy: FaultProxy) -> None:
-    api_proxy.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=1))
-    api_proxy.trouble("POST", "/exports", problem(503, "database_unavailable", retry_after=1))
+    api_proxy.inject("POST", "/exports", problem(429, "rate_limited", retry_after=1))
+    api_proxy.inject("POST", "/exports", problem(503, "database_unavailable", retry_after=1))
     ran = sluice("export", "submit", "things", "JFK:2024-02-29")
     assert "rate_limited" in ran.err
     assert Job.objects.count() == 1
-    api_proxy.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=3600))
+    api_proxy.inject("POST", "/exports", problem(429, "rate_limited", retry_after=3600))
     assert "rate_limited" in sluice("export", "submit", "things", "JFK:2024-02-29", code=6).err
 
 

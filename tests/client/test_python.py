@@ -43,7 +43,7 @@ def test_an_export_is_created_once_and_downloaded(
     dataset: Dataset, client: "Client", api_proxy: FaultProxy, storage_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     """C3: a lost response is repeated with its idempotency key, and a broken download resumes."""
-    api_proxy.trouble("POST", "/exports", lose_reply)
+    api_proxy.inject("POST", "/exports", lose_reply)
     accepted = client.exports.create("things", items=[("JFK", "2024-02-29")], delivery="single")
     assert_type(accepted, "models.AcceptedExport")
     finish(Job.objects.get(pk=accepted.id))
@@ -52,7 +52,7 @@ def test_an_export_is_created_once_and_downloaded(
     assert_type(export, "models.Export")
     assert (export.status, export.progress.done, export.progress.rows) == ("success", 1, 3)
 
-    storage_proxy.trouble("GET", "", cut_after(400_000))
+    storage_proxy.inject("GET", "", cut_after(400_000))
     progress: list[tuple[int, int]] = []
     path = client.exports.download(export, f"{tmp_path}/new/", progress=lambda *seen: progress.append(seen))
     assert (path, path.read_bytes()) == (tmp_path / "new" / "all.csv", BYTES)

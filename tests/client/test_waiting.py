@@ -51,7 +51,7 @@ def test_exit_codes_reflect_the_outcome(dataset: Dataset, alice: User, done: Job
 def test_a_broken_stream_resumes(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3: it breaks in the middle of the first chunk's event."""
     job = make_job(dataset, alice, 2)
-    api_proxy.trouble("GET", "/events", cut_before(b"event: chunk"))
+    api_proxy.inject("GET", "/events", cut_before(b"event: chunk"))
     waiting = sluice.start("export", "wait", job.pk)
     wait_until(api_proxy.streams)
     fail_chunk()
@@ -73,7 +73,7 @@ def test_it_polls_when_streams_are_unavailable(
 ) -> None:
     """C3."""
     job = make_job(dataset, alice, 1)
-    api_proxy.trouble("GET", "/events", problem(429, "too_many_streams", retry_after=30), times=9)
+    api_proxy.inject("GET", "/events", problem(429, "too_many_streams", retry_after=30), times=9)
     waiting = sluice.start("export", "wait", job.pk, "--json")
     wait_until(lambda: len(api_proxy.requests_to("GET", str(job.pk))) >= 4)
     finish(job)
@@ -86,7 +86,7 @@ def test_it_polls_when_streams_are_unavailable(
 @pytest.mark.slow
 def test_it_polls_when_streams_are_silent(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
-    api_proxy.trouble("GET", "/events", cut_after(0), times=9)
+    api_proxy.inject("GET", "/events", cut_after(0), times=9)
     waiting = sluice.start("export", "wait", job.pk)
     wait_until(lambda: len(api_proxy.requests_to("GET", str(job.pk))) >= 6)
     finish(job)
@@ -110,8 +110,8 @@ def test_it_survives_a_server_restart(
 
 @pytest.mark.slow
 def test_it_waits_for_a_busy_server(done: Job, sluice: Cli, api_proxy: FaultProxy) -> None:
-    api_proxy.trouble("GET", str(done.pk), problem(503, "database_unavailable", retry_after=1))
-    api_proxy.trouble("GET", str(done.pk), problem(429, "rate_limited", retry_after=1))
+    api_proxy.inject("GET", str(done.pk), problem(503, "database_unavailable", retry_after=1))
+    api_proxy.inject("GET", str(done.pk), problem(429, "rate_limited", retry_after=1))
     began = time.monotonic()
     sluice("export", "wait", done.pk)
     assert time.monotonic() - began > 2
@@ -148,7 +148,7 @@ def test_ctrl_c_stops_waiting_only(dataset: Dataset, alice: User, sluice: Cli, a
 
 def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
-    api_proxy.trouble("GET", "/events", cut_after(0), times=9)  # an open stream would not notice the revocation
+    api_proxy.inject("GET", "/events", cut_after(0), times=9)  # an open stream would not notice the revocation
     waiting = sluice.start("export", "wait", job.pk)
     wait_until(api_proxy.streams)
     AuthToken.objects.filter(user=alice).delete()

@@ -117,7 +117,7 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
         runstate.create(task, stage=Stage.OCR)
     for _ in range(3):
         for task in tasks:
-            dispatch.start(task_id=task.pk, stage=Stage.OCR)
+            dispatch.wake(task_id=task.pk, stage=Stage.OCR)
     workers.start(BOTH_QUEUES, concurrency=4)
     wait_until(lambda: completed(*tasks))
     wait_until(lambda: not valkey().llen("etl-ocr") and not valkey().llen("etl-postprocess"))

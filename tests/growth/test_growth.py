@@ -20,7 +20,7 @@ from tests.cleaning import one
 from tests.conftest import client_of
 from tests.growth import cases, rows
 from tests.growth.cases import Case
-from tests.integration.plans import blocks_of, drawn, plans_of
+from tests.integration.plans import blocks_of, plan_lines, plans_of
 
 JOBS = 200_000
 TIMES = int(os.environ.get("TIMES", "1"))
@@ -43,7 +43,7 @@ def cost_of(case: Case) -> Cost:
     costs: list[Cost] = []
     while len(costs) < ROUNDS and min((cost.milliseconds for cost in costs), default=case.most) >= case.most:
         plans = plans_of(case.work, case.before)
-        shown = "\n".join("\n".join([" ".join(text.split())[:300], *drawn(plan)]) for text, plan in plans)
+        shown = "\n".join("\n".join([" ".join(text.split())[:300], *plan_lines(plan)]) for text, plan in plans)
         blocks = sum(blocks_of(plan) for _, plan in plans)
         costs.append(Cost(blocks, sum(plan["Execution Time"] for _, plan in plans), shown))
     return min(costs, key=lambda cost: cost.milliseconds)

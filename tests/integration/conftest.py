@@ -27,18 +27,18 @@ from tests.integration.staff import delivered, failed, pages, staff  # noqa: F40
 
 
 @pytest.fixture(autouse=True, scope="package")
-def patience() -> Iterator[None]:
+def long_timeouts() -> Iterator[None]:
     """Raise the timeouts of clients: a machine that stalls for seconds must not look like a server outage.
 
-    Tests of outages use other addresses, whose clients have the real timeouts. `broker_at` and `impatient` restore
-    those of the broker and the rate limits.
+    Tests of outages use other addresses, whose clients have the real timeouts. `broker_at` and `production_timeout`
+    restore those of the broker and the rate limits.
     """
     with pytest.MonkeyPatch.context() as patch:
-        with patch.context() as meanwhile:
-            meanwhile.setattr(script, "READ_SECONDS", 30.0)
-            meanwhile.setattr(script, "CONNECT_SECONDS", 30.0)
+        with patch.context() as temporary:
+            temporary.setattr(script, "READ_SECONDS", 30.0)
+            temporary.setattr(script, "CONNECT_SECONDS", 30.0)
             script.connect.cache_clear()
-            script.redis()  # kept, for this address
+            script.redis()  # cached, with these timeouts, for this address
         for sending in (wakeups, etl_dispatch):
             options = {**sending.SHORT_TIMEOUTS, "socket_timeout": 30, "socket_connect_timeout": 30}
             patch.setattr(sending, "SHORT_TIMEOUTS", options)
@@ -52,26 +52,26 @@ def patience() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget an object storage that refused writes in another test."""
+def reset_storage_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget that the object storage refused writes in another test."""
     writability.suspected.clear()
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget datasets whose files were refused in another test."""
+def reset_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the datasets that were paused in another test."""
     monkeypatch.setattr(execution, "PAUSES", DatasetPauses())
 
 
 @pytest.fixture(autouse=True)
-def no_durations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the durations of chunks in other tests."""
+def reset_durations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the durations of chunks from other tests."""
     monkeypatch.setattr(execution, "DURATIONS", ChunkDurations())
 
 
 @pytest.fixture
 def alone(dataset: Dataset) -> Dataset:
-    """A dataset that one worker at a time may call, so that its batches are complete."""
+    """A dataset that only one worker at a time may call, so that its batches are complete."""
     dataset.max_concurrency = 1
     dataset.save()
     return dataset
@@ -79,9 +79,10 @@ def alone(dataset: Dataset) -> Dataset:
 
 @pytest.fixture
 def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
-    """The rehearsed provider and processor, an empty broker, and short pauses. Returns a function for other settings.
+    """Use the rehearsed provider and processor, an empty broker, and short pauses.
 
-    Leases keep their length: a worker stops when one expires, also if the machine has stalled.
+    Return a function that changes settings. Leases keep their length: a worker stops when its lease expires, even if
+    only the machine has stalled.
     """
 
     def change(**values: Any) -> None:
@@ -100,7 +101,7 @@ def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
 
 @pytest.fixture
 def model_server(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
-    """A language model's server, with the real post-processor for it."""
+    """A scripted model server, with the real post-processor."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server)

@@ -1,4 +1,4 @@
-"""Tasks and rules for tests, created like in the application."""
+"""Tasks and rules for tests, created as in the application."""
 
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ def make_rule(owner: User | None = None, *, mode: str = "skip", name: str = "pla
 def make_row(
     user: User, text: str = "Hello.", *, rule: Rule | None = None, content: bytes | None = None, **changes: Any
 ) -> Task:
-    """Store a document, and create its row, whose runs are numbered from 1. `content`: in place of `text`."""
+    """Store a document, and create its row, whose runs are numbered from 1. `content`: replaces `text`."""
     rule = rule or make_rule(user)
     content = text.encode() if content is None else content
     key = f"{artifacts.DOCUMENTS}{uuid4()}.txt"
@@ -36,17 +36,17 @@ def make_row(
 
 
 def make_task(user: User, text: str = "Hello.", *, rule: Rule | None = None, **changes: Any) -> Task:
-    """Submit a document: row, run-state, message."""
+    """Submit a document: create its row and its run-state, and send its message."""
     task = make_row(user, text, rule=rule, **changes)
     runstate.create(task, stage=Stage.OCR)
-    dispatch.start(task_id=task.pk, stage=Stage.OCR)
+    dispatch.wake(task_id=task.pk, stage=Stage.OCR)
     return task
 
 
 def make_batch(
     user: User, number: int = 1, *, rule: Rule | None = None, **changes: Any
 ) -> tuple[DocumentBatch, list[Task]]:
-    """Submit documents in a batch. `changes`: of the batch."""
+    """Submit documents in a batch. `changes`: fields of the batch."""
     rule = rule or make_rule(user)
     fields: dict[str, Any] = {"rule": rule, "rule_version": rule.version, "total": number}
     batch = DocumentBatch.objects.create(user=user, **(fields | changes))

@@ -1,4 +1,4 @@
-"""State changes of tasks like those of workers, without the work, for tests of the API."""
+"""State changes of tasks as workers make them, without the work, for tests of the API."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ RESULT = {"markdown_s3_key": "etl/tasks/x.md", "provider_task_id": "local-1", "m
 
 def begin(task: Task, stage: Stage = Stage.OCR) -> RunState:
     """Start a stage."""
-    answer = runstate.start(task.pk, stage=stage)
-    assert answer.moved, answer.verdict
-    assert answer.state
-    return answer.state
+    outcome = runstate.start(task.pk, stage=stage)
+    assert outcome.moved, outcome.verdict
+    assert outcome.state
+    return outcome.state
 
 
 def read(task: Task, markdown: str = MARKDOWN) -> RunState:
@@ -33,23 +33,24 @@ def read(task: Task, markdown: str = MARKDOWN) -> RunState:
         provider_task_id="local-1",
         metadata={"pages": 1, "duration_ms": 5, "version": "1"},
     )
-    stored = artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None)
+    stored = artifacts.store_ocr(state, result, warnings=[], attempts=1, check=lambda: None)
     completion.advance(state, stored)
     return state
 
 
 def complete(task: Task, result: dict[str, Any] | None = None) -> None:
-    """Complete the task."""
     read(task)
-    end_well(begin(task, Stage.POSTPROCESS), result)
+    end_completed(begin(task, Stage.POSTPROCESS), result)
 
 
-def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:
-    completion.settle(runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict()))
+def end_completed(state: RunState, result: dict[str, Any] | None = None) -> None:
+    completion.record_end(
+        runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict())
+    )
 
 
 def fail(task: Task, error: EtlError | None = None) -> None:
     """Fail the task in OCR."""
     state = begin(task)
     shown = explain(error or FileEncrypted(), stage=state.phase)
-    completion.settle(runstate.fail(state, error=shown, usage=Usage().as_dict()))
+    completion.record_end(runstate.fail(state, error=shown, usage=Usage().as_dict()))

@@ -1,4 +1,4 @@
-"""Stages run in this process, and their outcomes, for tests of tasks."""
+"""Stages of tasks, run in the test process."""
 
 import threading
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def run(task: Task, *stages: Stage) -> list[bool]:
 
 
 def run_beside(task: Task, stage: Stage, done: list[bool] | None = None) -> threading.Thread:
-    """Run a stage in a thread that closes its connection: otherwise the pool of this process would lose one."""
+    """Run a stage in a thread, which returns its database connection to the pool at the end."""
 
     def work() -> None:
         try:

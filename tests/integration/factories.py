@@ -1,4 +1,4 @@
-"""Rows for tests, created like in the application."""
+"""Rows for tests, created as in the application."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ def pairs(count: int, *, key: str = "JFK") -> list[Pair]:
 
 
 def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK", **changes: Any) -> Job:
-    """Submit an export with one chunk for each of some days."""
+    """Submit an export of one key, with a chunk for each of some days."""
     request = submission.ExportRequest(
         **{
             "dataset": dataset,
@@ -41,7 +41,7 @@ def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK",
 
 
 def result_of(claim: Claim, **changes: Any) -> ChunkResult:
-    """Return a plausible result of a claim, for tests that need no bytes."""
+    """Return a plausible result of a claim, for tests that need no file."""
     return ChunkResult(
         **{
             "source": Source.LIVE,
@@ -62,14 +62,14 @@ def claim_one(*, backend: str) -> Claim | None:
 
 
 def end_chunk() -> None:
-    """Claim and finish the next chunk, without its bytes."""
+    """Claim and finish the next chunk, without writing a file."""
     claim = claim_one(backend="test")
     assert claim
     outcomes.finish([(claim, result_of(claim))])
 
 
 def finish(job: Job) -> Job:
-    """Run all chunks and the completion, up to the receipt."""
+    """Run all chunks and the completion, which creates the receipt."""
     execution.drain()
     completion.complete(job.pk)
     job.refresh_from_db()

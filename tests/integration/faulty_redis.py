@@ -1,4 +1,4 @@
-"""A relay in front of Redis that forwards commands, and drops some replies."""
+"""A proxy in front of Redis that forwards commands, and drops selected replies."""
 
 import socket
 import socketserver
@@ -11,49 +11,49 @@ BLOCK = 65_536
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A relay that drops the next `times` replies to commands with `text`. `swallowed`: the number so far."""
+    """A proxy that drops the next `times` replies to commands with `text`. `dropped`: the number so far."""
 
     daemon_threads = True
     allow_reuse_address = True
     text = b""
     times = 0
-    swallowed = 0
+    dropped = 0
 
     def __init__(self, upstream: str) -> None:
         address = urlsplit(upstream)
         self.upstream = (address.hostname or "", address.port or 6379)
-        super().__init__(("127.0.0.1", 0), Wire)
+        super().__init__(("127.0.0.1", 0), RelayHandler)
         credentials, at, _ = address.netloc.rpartition("@")
         self.url = address._replace(netloc=f"{credentials}{at}127.0.0.1:{self.server_address[1]}").geturl()
 
-    def swallow(self, text: str, *, times: int = 1) -> None:
+    def drop_replies(self, text: str, *, times: int = 1) -> None:
         self.text, self.times = text.encode(), times
 
-    def is_to_swallow(self, command: bytes) -> bool:
-        fits = self.times > 0 and self.text in command
-        self.times -= fits
-        self.swallowed += fits
-        return fits
+    def should_drop(self, command: bytes) -> bool:
+        matches = self.times > 0 and self.text in command
+        self.times -= matches
+        self.dropped += matches
+        return matches
 
 
-class Wire(socketserver.BaseRequestHandler):
+class RelayHandler(socketserver.BaseRequestHandler):
     server: Relay
 
     def handle(self) -> None:
-        self.is_mute = False
+        self.drops_replies = False
         with socket.create_connection(self.server.upstream) as upstream:
-            Thread(target=self.answer, args=(upstream,), daemon=True).start()
+            Thread(target=self.forward_replies, args=(upstream,), daemon=True).start()
             while block := self.request.recv(BLOCK):
-                self.is_mute = self.is_mute or self.server.is_to_swallow(block)
+                self.drops_replies = self.drops_replies or self.server.should_drop(block)
                 upstream.sendall(block)
 
-    def answer(self, upstream: socket.socket) -> None:
+    def forward_replies(self, upstream: socket.socket) -> None:
         try:
             while block := upstream.recv(BLOCK):
-                if not self.is_mute:
+                if not self.drops_replies:
                     self.request.sendall(block)
         except OSError:
-            pass  # one of the two has disconnected
+            pass  # the client or the server has disconnected
 
 
 @contextmanager

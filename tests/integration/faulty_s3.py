@@ -12,7 +12,7 @@ ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Trouble
 
 
 @dataclass
-class Trouble:
+class InjectedFault:
     """A fault for the next `times` requests of this method with this text in their path or query."""
 
     method: str
@@ -20,24 +20,25 @@ class Trouble:
     action: Callable[["Handler", bytes], None]
     times: int
 
-    def fits(self, method: str, path: str) -> bool:
+    def matches(self, method: str, path: str) -> bool:
         return self.times > 0 and method == self.method and self.text in path
 
 
 @dataclass
 class Proxy:
     upstream: str
-    troubles: list[Trouble] = field(default_factory=list)
+    faults: list[InjectedFault] = field(default_factory=list)
     url: str = ""
 
-    def trouble(self, method: str, text: str, action: Callable[["Handler", bytes], None], *, times: int = 1) -> None:
-        self.troubles.append(Trouble(method, text, action, times))
+    def inject(self, method: str, text: str, action: Callable[["Handler", bytes], None], *, times: int = 1) -> None:
+        self.faults.append(InjectedFault(method, text, action, times))
 
-    def next_trouble(self, method: str, path: str) -> Trouble | None:
-        for trouble in self.troubles:
-            if trouble.fits(method, path):
-                trouble.times -= 1
-                return trouble
+    def next_fault(self, method: str, path: str) -> InjectedFault | None:
+        """Return the fault for a request, and count it."""
+        for fault in self.faults:
+            if fault.matches(method, path):
+                fault.times -= 1
+                return fault
         return None
 
 
@@ -47,9 +48,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        trouble = self.proxy.next_trouble(self.command, self.path)
-        if trouble:
-            trouble.action(self, body)
+        fault = self.proxy.next_fault(self.command, self.path)
+        if fault:
+            fault.action(self, body)
         else:
             self.answer(*self.forward(body))
 
@@ -99,8 +100,8 @@ def lose_reply(handler: Handler, body: bytes) -> None:
     handler.close_connection = True
 
 
-def break_off(handler: Handler, body: bytes) -> None:
-    """Send the headers of the reply and half of its body, and close the connection."""
+def truncate_reply(handler: Handler, body: bytes) -> None:
+    """Send the headers of the reply and half of its body, then close the connection."""
     status, headers, content = handler.forward(body)
     headers = [(name, value) for name, value in headers if name != "Content-Length"]
     handler.answer(status, [*headers, ("Content-Length", str(len(content)))], content[: len(content) // 2])
@@ -108,7 +109,7 @@ def break_off(handler: Handler, body: bytes) -> None:
 
 
 def first(action: Callable[[], object]) -> Callable[[Handler, bytes], None]:
-    """Run a function before the request is forwarded."""
+    """Return a fault that runs a function, and then forwards the request."""
 
     def act(handler: Handler, body: bytes) -> None:
         action()

@@ -1,4 +1,4 @@
-"""Documents, rules and response caches for tests of post-processing."""
+"""Documents, rules, and response caches for tests of post-processing."""
 
 import json
 from contextlib import suppress
@@ -27,7 +27,7 @@ INVOICE_TEXT = "# Invoice INV-2024-17\n\nTotal due: 1,234.50 EUR"
 
 
 def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
-    """Point the settings at a server whose features are not known yet."""
+    """Point the settings at a model server, and forget its known features."""
     values = {
         "etl_llm_base_url": AnyHttpUrl(models.url),
         "etl_llm_model": MODEL,
@@ -50,7 +50,7 @@ def features_key(models: ModelServer) -> str:
 
 
 def ocr_of(*texts: str) -> OCRResult:
-    """Return a provider's result for a document with these pages."""
+    """Return the OCR result of a document with these pages."""
     markdown, pages = "", []
     for number, text in enumerate(texts, 1):
         markdown += f"{page_marker(number)}\n\n"
@@ -65,7 +65,7 @@ def rule_of(schema: dict[str, Any] | None = None, **changes: Any) -> RuleContent
 
 
 class MemoryResponseCache:
-    """A response cache in memory. Like the stored one, it keeps the first entry under a name, and accepts JSON only."""
+    """A response cache in memory. Like the stored one, it keeps the first entry under a key, and accepts only JSON."""
 
     def __init__(self) -> None:
         self.run: dict[str, str] = {}

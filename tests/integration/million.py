@@ -1,9 +1,8 @@
-"""A million chunks as after a busy week, for tests of the rows that statements read.
+"""A million chunks, as after a busy week, for tests of the number of rows that statements read.
 
-90 exports have 10,000 chunks, and
-10,000 have 10. Nearly all are done; some have failed or were cancelled, 30,000 chunks wait, and 8 are running. The
-server creates the rows, by the same rules as leases, in half a minute. Tests need `transactional_db`, which deletes
-them afterward.
+90 exports have 10,000 chunks each, and 10,000 exports have 10. Nearly all chunks are done; some have failed or were
+cancelled, 30,000 are waiting, and 8 are running. The database server generates the rows, in the states that the product
+would write, in half a minute. Tests need `transactional_db`, which deletes them afterward.
 """
 
 from collections.abc import Iterator
@@ -25,13 +24,11 @@ from tests.integration.factories import claim_one
 LARGE = 10_000
 SMALL = 10
 USERS = 100
-DATASETS = {"flights": None, "trades": 7, "prices": None}  # with the maximum number of concurrent calls of each
+DATASETS = {"flights": None, "trades": 7, "prices": None}  # the maximum number of concurrent calls of each
 
 
 class Export(NamedTuple):
-    """An export of LARGE chunks: the numbers in each state, the others pending, and the hours since its end, if it has
-    ended.
-    """
+    """An export of LARGE chunks: the number in each state, and the hours since its end. All others are pending."""
 
     name: str
     status: str
@@ -47,21 +44,21 @@ EXPORTS = (
     Export("looks", "running", done=4_000),  # every second remaining chunk may be reused
     Export("runs", "running", done=4_000),
     Export("retries", "retrying", done=2_000, retrying=40),  # half of them are due
-    Export("whole", "running", done=LARGE),  # and no receipt yet
+    Export("whole", "running", done=LARGE),  # without a receipt yet
     *(Export(f"failed-{n}", "failed", done=9_950, failed=50, hours=3 + 40 * n) for n in range(3)),
     *(Export(f"cancelled-{n}", "cancelled", done=6_000, cancelled=4_000, hours=30 + 40 * n) for n in range(3)),
     *(Export(f"old-{n}", "success", done=LARGE, hours=8 * 24 + n) for n in range(2)),  # to be purged
     *(Export(f"large-{n}", "success", done=LARGE, hours=1 + 2 * n) for n in range(77)),
 )
-# One of the small ones ended each minute; `small-7` ended 7 minutes ago.
+# Each minute, one of the small exports ended: `small-7` ended 7 minutes ago.
 SMALL_ONES = 10_000
-NOT_SENT = [f"small-{n}" for n in range(1, 6)]  # their ends were not yet sent to webhooks
-UNSWEPT = [f"small-{n}" for n in range(1_441, 1_501)]  # their events are older than a day
+NOT_SENT = [f"small-{n}" for n in range(1, 6)]  # webhooks have not received their ends yet
+UNSWEPT = [f"small-{n}" for n in range(1_441, 1_501)]  # their events are older than a day, and not deleted yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Million:
-    """The rows, and the current claims. The first two claims with a slot are of lost workers."""
+    """The current claims. `held`: with a slot; the first two are of lost workers. `looked_at`: of reusable chunks."""
 
     held: list[Claim]
     looked_at: list[Claim]
@@ -96,10 +93,10 @@ def make(owner: User) -> Million:
             run(f"ANALYZE {table}")  # without this, the next statement would scan it for every row
     for statement in (RECEIPTS, LINKS, USAGE, WEBHOOKS, DELIVERIES, ATTEMPTS):
         run(statement, values)
-    made = Million(held=some_claims(6), looked_at=leases.claim_reusable(batch=2))
-    lose(made.held[:2])
+    million = Million(held=some_claims(6), looked_at=leases.claim_reusable(batch=2))
+    lose(million.held[:2])
     run(f"VACUUM (ANALYZE) {', '.join(TABLES)}")
-    return made
+    return million
 
 
 def run(statement: str, values: dict[str, Any] | None = None) -> None:
@@ -109,8 +106,9 @@ def run(statement: str, values: dict[str, Any] | None = None) -> None:
 
 @contextmanager
 def without_foreign_keys(*tables: str) -> Iterator[None]:
-    """Drop the foreign keys of these tables, and add them again, in the open transaction: checking two million of them
-    one by one takes longer than everything else.
+    """Drop the foreign keys of these tables, and add them again, in the open transaction.
+
+    Checking two million of them row by row would take longer than everything else.
     """
     with connection.cursor() as cursor:
         cursor.execute(FOREIGN_KEYS, [list(tables)])
@@ -123,7 +121,7 @@ def without_foreign_keys(*tables: str) -> Iterator[None]:
 
 
 def some_claims(count: int) -> list[Claim]:
-    """Claim chunks, each with a slot: retries and new ones in turns."""
+    """Claim chunks, each with a slot: retried and new ones alternately."""
     claims = [claim_one(backend=f"worker-{n}") for n in range(count)]
     return [claim for claim in claims if claim]
 
@@ -147,8 +145,8 @@ WHERE contype = 'f' AND conrelid::regclass::text = ANY(%s)
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
 
-# In the order of their ends, active ones last: so old rows come first, as in production. Numbers of events go up to `2
-# + 3 * total`, as if each chunk ended in a separate statement.
+# Rows are in the order of their ends, with active exports last, so that old rows come first, as in production. Event
+# numbers go up to `2 + 3 * total`, as if each chunk ended in a separate statement.
 JOBS = """
 INSERT INTO exports_jobs (job_id, user_id, dataset_id, schema_version, format, compression, delivery, dialect, reuse,
     allow_degraded, request_id, ttl, idempotency_key, fingerprint, charged_on, status, total, duplicates, done, failed,
@@ -209,7 +207,7 @@ FROM (
 ) c
 """
 
-# Half of them: later exports of the same slices replaced the others.
+# Only half of the chunks have a row: later exports of the same slices replaced the others.
 FILES = """
 INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
     header_bytes, data_as_of)
@@ -218,7 +216,7 @@ SELECT path, dataset_id, 1, key, effective_date, repeat('e', 34), repeat('5a', 3
 FROM exports_chunk WHERE reusable OR (status = 'done' AND seq %% 2 = 0)
 """
 
-# Of active exports, of those that ended within a day, and of a few that the next sweep deletes.
+# Events of active exports, of exports that ended within a day, and of a few that the next sweep deletes.
 EVENTS = """
 INSERT INTO exports_event (job_id, seq, kind, status, chunk_id, at, told_at)
 WITH recent AS MATERIALIZED (
@@ -237,7 +235,7 @@ FROM recent WHERE finished_at IS NOT NULL
 
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
 
-# The objects of the last half hour still exist; most of these have expired.
+# Objects of the last half hour still exist, though most of their receipts have expired.
 RECEIPTS = """
 INSERT INTO exports_receipt (job_id, object_key, etag, checksum, size_bytes, rows, files, degraded, content_type,
     file_name, issued_at, expires_at, deleted_at)
@@ -255,7 +253,7 @@ INSERT INTO exports_usage (user_id, day, jobs, chunks)
 SELECT id, current_date - n, 2, 20 FROM auth_user CROSS JOIN generate_series(0, 30) n
 """
 
-# Five for each user; every second user has one whose endpoint has failed for days.
+# Five webhooks per user. Every second user has one whose endpoint has failed for days.
 WEBHOOKS = """
 INSERT INTO exports_webhook (id, user_id, url, events, secret, old_secret, enabled, disabled_reason, failures,
     created_at, updated_at)
@@ -265,7 +263,7 @@ SELECT md5('webhook-' || u.id || '-' || n)::uuid, u.id, 'https://receiver.exampl
 FROM unnest(%(users)s::int[]) WITH ORDINALITY AS u(id, number) CROSS JOIN generate_series(1, 5) n
 """
 
-# Deliveries to the failing ones wait for their next attempt; those of recent ends are due.
+# Deliveries to failing endpoints wait for their next attempt. Those of recent ends are due.
 DELIVERIES = """
 INSERT INTO exports_delivery (id, webhook_id, job_id, seq, type, body, status, attempts, available_at, created_at,
     finished_at)

@@ -1,7 +1,7 @@
-"""Scripted servers of MinerU's three protocols: real HTTP in a thread, with responses shaped like the real ones.
+"""Scripted servers of MinerU's three protocols: real HTTP in a thread, with responses shaped like real ones.
 
-Each works like the real one until a test replaces a reply: `server.on("GET", r"/tasks/\\w+$", reply)`
-answers requests to such paths instead, once or always. `make mineru` compares the shapes of 4.0 with the real server's.
+Each server works like the real one until a test replaces a reply: `server.on("GET", r"/tasks/\\w+$", reply)` replaces
+the replies to such requests, once or always. `make mineru` compares the response shapes of 4.0 with a real server.
 """
 
 import io
@@ -68,28 +68,28 @@ class Job:
     name: str = ""
     document: bytes = b""
     polls: int = 1
-    state: str = ""  # its state at the end, if not success
+    state: str = ""  # the final state, if not success
     error: Shape = field(default_factory=dict)
 
 
 @dataclass
 class Scripted:
-    """The common base of the three servers."""
+    """Base class of the three servers."""
 
     base: str = ""
     calls: list[Call] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     polls: int = 1
     pages: list[list[str]] = field(default_factory=lambda: [["Invoice 17", "Ünïted Apples"], ["Total: 12.50"]])
-    result: bytes | None = None  # an archive in place of that of the pages
+    result: bytes | None = None  # replaces the archive that is built from the pages
     fails: Shape = field(default_factory=dict)  # the error of every new job
-    instead: list[tuple[str, re.Pattern[str], Reply, bool]] = field(default_factory=list)
+    replaced: list[tuple[str, re.Pattern[str], Reply, bool]] = field(default_factory=list)
 
     def on(self, method: str, path: str, reply: Reply, *, once: bool = True) -> None:
-        """Replace the response to requests whose path ends like this."""
-        self.instead.append((method, re.compile(path), reply, once))
+        """Replace the reply to requests whose path matches the regular expression `path`."""
+        self.replaced.append((method, re.compile(path), reply, once))
 
-    def asked(self, method: str, path: str) -> list[Call]:
+    def requests_to(self, method: str, path: str) -> list[Call]:
         return [call for call in self.calls if call.method == method and re.search(path, call.path)]
 
     def forget(self) -> None:
@@ -98,10 +98,10 @@ class Scripted:
 
     def reply_to(self, call: Call) -> Reply:
         self.calls.append(call)
-        for number, (method, path, reply, once) in enumerate(self.instead):
+        for number, (method, path, reply, once) in enumerate(self.replaced):
             if call.method == method and path.search(call.path):
                 if once:
-                    del self.instead[number]
+                    del self.replaced[number]
                 return reply
         return self.work(call)
 
@@ -320,7 +320,7 @@ def error_4(kind: str, code: str, message: str) -> Shape:
 class CloudServer(Scripted):
     path = "/api/v4"
     key = "cloud-key"
-    zip_url = ""  # the address of results: the same server unless a test changes it
+    zip_url = ""  # the URL of results, on the same server unless a test changes it
 
     def work(self, call: Call) -> Reply:
         if call.path.startswith("/results/"):

@@ -14,7 +14,7 @@ MODEL = "test-model"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response. `body`: bytes as they are, or a value as JSON. `action`: a function that responds in another way."""
+    """A response. `body`: bytes, or a value to send as JSON. `action`: a function that responds instead."""
 
     body: Any = b""
     status: int = 200
@@ -38,12 +38,12 @@ class Request:
 
     @property
     def form(self) -> str:
-        """Return the type of the requested response_format, or ""."""
+        """The type of the requested response_format, or ""."""
         return str(self.body.get("response_format", {}).get("type", ""))
 
     @property
     def json_form(self) -> str:
-        """Return "strict" for a schema that the server must enforce, or else the type of the response_format."""
+        """ "strict" for a schema that the server must enforce, else the type of the response_format."""
         is_strict = self.body.get("response_format", {}).get("json_schema", {}).get("strict")
         return "strict" if is_strict else self.form
 
@@ -53,7 +53,7 @@ Answer = Reply | Callable[[Request], Reply]
 
 @dataclass
 class ModelServer:
-    """A server that sends the scripted responses in order, and then `otherwise`."""
+    """A server that sends the responses of `script` in order, and then always `otherwise`."""
 
     url: str = ""
     requests: list[Request] = field(default_factory=list)
@@ -104,7 +104,7 @@ def running() -> Iterator[ModelServer]:
     models = ModelServer()
     handler = type("Bound", (Handler,), {"server_of_models": models})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that hang up are what tests are about
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # tests disconnect on purpose
     models.url = f"http://127.0.0.1:{server.server_port}/v1"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -119,7 +119,7 @@ def running() -> Iterator[ModelServer]:
 
 # ---- Responses ------------------------------------------------------------------------------------------------------
 def says(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **message: Any) -> Reply:
-    """Return a response with this text. `usage`: tokens of prompt and completion, or None without counts."""
+    """Return a response with this text. `usage`: the tokens of prompt and completion, or None for no counts."""
     counted = (
         dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=True)) if isinstance(usage, Sequence) else usage
     )
@@ -129,7 +129,7 @@ def says(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **m
 
 
 def gives(data: Any, evidence: Any = None, **options: Any) -> Reply:
-    """Return a response in the requested format."""
+    """Return a response with this data and evidence, in the format that the prompt requests."""
     return says(json.dumps({"data": data, "evidence": evidence or {}}), **options)
 
 

@@ -1,4 +1,4 @@
-"""Transitions of chunks as by a worker that frees its slot afterwards, for tests without one."""
+"""Transitions of chunks that also free the slots, as workers do, for tests without a worker."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Query plans of the statements of an operation."""
+"""Execution plans of the statements that a function runs."""
 
 from collections.abc import Callable, Iterator
 from re import findall, sub
@@ -9,35 +9,35 @@ from django.db import connection, transaction
 from config.platform.db import sql
 from tests.integration import million
 
-BOUND_AS = {int: "bigint", bool: "boolean"}  # by PreparingCursor; the server decides the others
+BOUND_AS = {int: "bigint", bool: "boolean"}  # types that PreparingCursor binds; the server infers the others
 VALUE = r"%\((\w+)\)s"
 
 Plan = dict[str, Any]
 
 
 def plans_of(work: Callable[[Any], object], before: Callable[[], Any] = lambda: None) -> list[tuple[str, Plan]]:
-    """Call `work` with the value of `before`, and roll back. Return its statements with their plans."""
+    """Call `work` with the return value of `before`, and roll back. Return the statements with their plans."""
     found: list[tuple[str, Plan]] = []
 
-    def look(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
+    def explain(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
         if statement.split(maxsplit=1)[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH"):
-            found.extend((statement, plan) for plan in ways_of(statement, values))
+            found.extend((statement, plan) for plan in explained_plans(statement, values))
         return execute(statement, values, many, context)
 
     with transaction.atomic():
         million.run("SET LOCAL jit = off")
         million.run("SET LOCAL max_parallel_workers_per_gather = 0")
         given = before()
-        with connection.execute_wrapper(look):
+        with connection.execute_wrapper(explain):
             work(given)
         transaction.set_rollback(True)
     return found
 
 
-def ways_of(statement: str, values: Any) -> Iterator[Plan]:
-    """Explain and run a statement, and roll it back. Also yield the generic plan of a prepared statement.
+def explained_plans(statement: str, values: Any) -> Iterator[Plan]:
+    """Yield the plan of a statement and, if it is prepared, also its generic plan. Each run is rolled back.
 
-    Uses a cursor of psycopg, which is not instrumented.
+    Uses a cursor of psycopg, so that Django's wrappers do not see the statements.
     """
     with connection.connection.cursor() as cursor:
         yield explained(cursor, statement, values)
@@ -74,12 +74,12 @@ def rows_of(node: Plan) -> int:
     return round(rows * loops)
 
 
-def drawn(plan: Plan, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a readable plan."""
+def plan_lines(plan: Plan, depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a plan in a readable form."""
     facts = [str(plan[name]) for name in ("Node Type", "Index Name", "Relation Name", "CTE Name") if name in plan]
     yield f"{'  ' * depth}{' '.join(facts)}: {rows_of(plan):,} rows, {blocks_of(plan):,} blocks"
     for child in plan.get("Plans", []):
-        yield from drawn(child, depth + 1)
+        yield from plan_lines(child, depth + 1)
 
 
 def blocks_of(node: Plan) -> int:

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real HTTP server in a thread, which sends scripted replies and records the requests."""
+"""A webhook receiver: a real HTTP server in a thread that sends scripted replies and records the requests."""
 
 import socket
 import ssl
@@ -31,7 +31,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """A receiver that sends `replies` in order, and then `then` to all later requests."""
+    """A receiver that sends `replies` in order, and then always `then`."""
 
     url: str
     then: Reply
@@ -57,7 +57,7 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Reply:
 OK = answer(204)
 
 
-# A key and a self-signed certificate, for tests only; valid for `hook.example` until 2126.
+# A private key and a self-signed certificate, only for tests, valid for `hook.example` until 2126.
 PEM = Path(__file__).with_name("hook.example.pem")
 
 
@@ -77,7 +77,7 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
                 self.close_connection = True  # the client disconnected
 
         def log_message(self, *_args: Any) -> None:
-            """Do not log."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_args: Any) -> None:
@@ -101,7 +101,7 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
 
 
 def trickle(may_end: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:
-    """Send some bytes, then one every few milliseconds until `may_end` is set, and never finish."""
+    """Return a reply that sends `head`, and then a byte every few milliseconds until `may_end` is set."""
 
     def reply(to: BaseHTTPRequestHandler) -> None:
         line: socket.socket = to.connection

@@ -36,7 +36,7 @@ SCHEMA = {
     "required": ["number", "total"],
     "additionalProperties": False,
 }
-# As text: numbers keep their digits.
+# Text, not an object, so that numbers keep their digits.
 DATA = """{
   "number": "INV-17", "date": "2024-02-29", "kind": "invoice", "paid": false, "total": 90071992547409.930,
   "supplier": {"name": "Bright Lamps Ltd", "vat": null},
@@ -54,7 +54,7 @@ CITATIONS = [
 
 
 def make_invoice(user: User, data: str = DATA, **changes: Any) -> Task:
-    """Create a completed document with data as a rule with a model would extract it."""
+    """Create a completed document with data, as from a rule that uses a language model."""
     rule = make_rule(user, mode="llm", name="Invoices", json_schema=SCHEMA)
     task = make_task(user, rule=rule, **changes)
     read(task)
@@ -63,7 +63,7 @@ def make_invoice(user: User, data: str = DATA, **changes: Any) -> Task:
 
 
 def extract(task: Task, data: str = DATA) -> None:
-    """Finish post-processing."""
+    """Finish post-processing with this data."""
     state = begin(task, Stage.POSTPROCESS)
     provenance = {"strategy": "direct-json", "model": "small", "usage": Usage(calls=1).as_dict(), "warnings": []}
     output = {

@@ -1,4 +1,4 @@
-"""A browser of a staff user, rows for its pages, and navigation through them. The fixtures are for all tests."""
+"""A browser of a staff user, rows for the admin pages, and helpers for their forms. All tests may use the fixtures."""
 
 import html
 import re
@@ -34,7 +34,7 @@ def pages(staff: User) -> Client:
 
 @pytest.fixture
 def failed(dataset: Dataset, alice: User) -> Job:
-    """A job with one done and two failed chunks."""
+    """A job with one finished and two failed chunks."""
     job = make_job(dataset, alice)
     fail(job, chunks=2)
     return job
@@ -56,7 +56,7 @@ def fail(job: Job, *, chunks: int) -> None:
 
 @pytest.fixture
 def delivered(dataset: Dataset, alice: User) -> Receipt:
-    """A finished job with its file, receipt, link and one download."""
+    """The receipt of a finished job with a file, a link, and one download."""
     job = make_job(dataset, alice, chunks=1)
     fail(job, chunks=0)
     Job.objects.filter(pk=job.pk).update(status="success", error_code="", error_detail="")
@@ -95,13 +95,13 @@ def messages_of(response: Any) -> list[str]:
 
 # ---- Actions --------------------------------------------------------------------------------------------------------
 def select(browser: Client, verb: str, *rows: Any, **more: Any) -> Any:
-    """Select rows of a list and an action. Returns the page that asks for confirmation."""
+    """Select rows of a list and an action. Return the confirmation page."""
     chosen = {"action": verb, "_selected_action": [str(row.pk) for row in rows], "select_across": "0", "index": "0"}
     return browser.post(list_of(rows[0]._meta.label_lower.replace(".", "_")), chosen | more)
 
 
 def form_in(response: Any) -> tuple[str, dict[str, str]]:
-    """Return the target and the fields of the confirmation form."""
+    """Return the URL and the hidden fields of the confirmation form."""
     text = response.content.decode()
     assert response.status_code == 200, response
     form = re.search(r'<form method="post" action="([^"]+/do/[^"]+)"(.*?)</form>', text, re.DOTALL)

@@ -380,7 +380,7 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
             wait_until(lambda: session.calls == 2, limit=5)
             seen.append(session.calls)
 
-        proxy.trouble("PUT", "", faulty_s3.first(wait_for_the_next_call))
+        proxy.inject("PUT", "", faulty_s3.first(wait_for_the_next_call))
         run_with(session, claim_batch(4))
     assert seen == [2]
     assert statuses(job)[:5] == ["done"] * 4 + ["pending"]
@@ -395,7 +395,7 @@ def test_a_file_is_recorded_while_the_next_call_takes_long(
     behave(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 0.2)
     job = make_job(alone, alice, 24)
-    proxy.trouble("PUT", "", faulty_s3.first(lambda: time.sleep(1)))
+    proxy.inject("PUT", "", faulty_s3.first(lambda: time.sleep(1)))
     worker = threading.Thread(target=in_thread, args=[run, claim_batch(3)])
     worker.start()
     wait_until(lambda: statuses(job)[:3] == ["done", "running", "pending"], limit=5)
@@ -411,7 +411,7 @@ def test_a_failed_upload_ends_only_its_chunk(alone: Dataset, alice: User, proxy:
     job = make_job(alone, alice, 16)
     claims = claim_batch(4)
     denied = faulty_s3.ERROR.replace(b"InternalError", b"InvalidRequest")
-    proxy.trouble("PUT", claims[failing].path, lambda handler, _body: handler.answer(400, [], denied), times=4)
+    proxy.inject("PUT", claims[failing].path, lambda handler, _body: handler.answer(400, [], denied), times=4)
     run(claims)
 
     expected = ["done"] * 4
@@ -426,7 +426,7 @@ def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, 
     """C4: the signal arrives while the worker calls the source for the third chunk and uploads the second file."""
     job = make_job(alone, alice, 24)
     claims = claim_batch(6)
-    proxy.trouble("PUT", claims[1].path, faulty_s3.first(lambda: time.sleep(0.5)))
+    proxy.inject("PUT", claims[1].path, faulty_s3.first(lambda: time.sleep(0.5)))
     with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
         run_with(session, claims)
     assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4

@@ -722,7 +722,7 @@ def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, sett
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+        proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
         for _ in range(6):
             complete_now(job)
         job.refresh_from_db()
@@ -733,7 +733,7 @@ def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, sett
         job.refresh_from_db()
         assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
 
-        proxy.troubles.clear()
+        proxy.faults.clear()
         actions.retry(job)
         completion.complete(job.pk)
         job.refresh_from_db()
@@ -749,7 +749,7 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
     storage.suspect()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
+        proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
         completion.drain(job.pk)
 
     assert completion.unclaimed_jobs() == [job.pk]
@@ -767,10 +767,10 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
     folder = f"_receipts/{job.pk}/"
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
+        proxy.inject("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
         completion.complete(job.pk)
         assert list(storage.list_objects(folder)) == []
-        proxy.troubles.clear()
+        proxy.faults.clear()
         storage.delete(PATH)
         complete_now(job)
         assert list(storage.list_objects(folder)) == []
@@ -827,7 +827,7 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, se
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+        proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
         completion.complete(job.pk)
         for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
             Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))

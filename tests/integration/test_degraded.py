@@ -139,7 +139,7 @@ def test_a_chunk_waits_while_the_storage_cannot_be_checked_for_an_older_file(
     own = settings.SLUICE.s3_endpoint_url
     with faulty_s3.running(str(own)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("HEAD", "", faulty_s3.answer_500, times=1000)
+        proxy.inject("HEAD", "", faulty_s3.answer_500, times=1000)
         execution.drain()
     chunk = job.chunks.get()
     assert (chunk.status, chunk.attempts, chunk.error_code) == ("retrying", 3, "EXPORT_UPLOAD_FAILED")
@@ -161,7 +161,7 @@ def test_a_chunk_fails_with_its_source_error_after_a_long_storage_outage(
         settings.SLUICE = settings.SLUICE.model_copy(
             update={"s3_endpoint_url": AnyHttpUrl(proxy.url), "export_storage_patience_seconds": 0}
         )
-        proxy.trouble("HEAD", "", faulty_s3.answer_500, times=1000)
+        proxy.inject("HEAD", "", faulty_s3.answer_500, times=1000)
         execution.drain()
 
     chunk = job.chunks.get()

@@ -412,7 +412,7 @@ def ignore_conditions(handler: Handler, body: bytes) -> None:
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 def test_it_finds_a_storage_that_ignores_conditional_writes(proxy: faulty_s3.Proxy, method: str) -> None:
     assert passes(storage.SUBJECT, "conditions")
-    proxy.trouble(method, writability.PREFIX, ignore_conditions, times=99)
+    proxy.inject(method, writability.PREFIX, ignore_conditions, times=99)
     level, text = examine(storage.SUBJECT, "conditions")
     assert level == "failure"
     assert ("PUT with If-None-Match, PUT with If-Match" if method == "PUT" else "CompleteMultipart") in text
@@ -426,7 +426,7 @@ def test_it_finds_clock_skew_of_the_storage(proxy: faulty_s3.Proxy) -> None:
         headers = [(name, value) for name, value in headers if name != "Date"]
         handler.answer(status, [*headers, ("Date", "Mon, 02 Jan 2006 15:04:05 GMT")], content)
 
-    proxy.trouble("HEAD", "", yesterday, times=99)
+    proxy.inject("HEAD", "", yesterday, times=99)
     level, text = examine(storage.SUBJECT, "clock")
     assert level == "failure"
     assert "NTP" in text
@@ -440,7 +440,7 @@ def test_it_finds_a_storage_without_encryption(proxy: faulty_s3.Proxy) -> None:
         plain = [each for each in headers if each[0].lower() != "x-amz-server-side-encryption"]
         handler.answer(status, plain, content)
 
-    proxy.trouble("HEAD", writability.PREFIX, in_the_clear, times=99)
+    proxy.inject("HEAD", writability.PREFIX, in_the_clear, times=99)
     level, text = examine(storage.SUBJECT, "encryption")
     assert level == "warning"
     assert "SSE-S3" in text
@@ -456,7 +456,7 @@ def test_it_finds_a_storage_proxy_that_breaks_signatures(settings: LazySettings,
             handler.headers.replace_header("Host", "seaweedfs:8333")
             handler.answer(*handler.forward(body))
 
-        proxy.trouble("GET", "X-Amz-Signature", rename, times=99)
+        proxy.inject("GET", "X-Amz-Signature", rename, times=99)
         level, text = examine(storage.SUBJECT, "presigned")
     assert level == "failure"
     assert "Host header" in text

@@ -37,7 +37,7 @@ from rules.models import Rule
 from tests.broker import queued, valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule
-from tests.integration.etl_progress import begin, complete, end_well, fail, read
+from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.etl_rehearsal import Change, row_of
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_leases import in_threads
@@ -108,7 +108,7 @@ def fail_after_ocr(task: Task) -> None:
     read(task)
     state = begin(task, Stage.POSTPROCESS)
     error = explain(LlmRefused(), stage=state.phase)
-    completion.settle(runstate.fail(state, error=error, usage=Usage().as_dict()))
+    completion.record_end(runstate.fail(state, error=error, usage=Usage().as_dict()))
 
 
 # ---- Submission -----------------------------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ def test_a_batch_ends_by_recovery_if_the_worker_died_before_the_row(api: APIClie
     """B36."""
     batch, tasks = make_batch(api)
     for task in tasks:
-        end_well(begin_after_ocr(task)) if task is tasks[0] else end_of(task)
+        end_completed(begin_after_ocr(task)) if task is tasks[0] else end_of(task)
     assert shown(api, batch)["status"] == "running"
     recovery.recover_all()
     assert counts(api, batch)[:2] == ("completed", 2)
@@ -617,7 +617,7 @@ def test_failed_documents_are_retried_from_the_stage_at_which_they_failed(api: A
     complete(rows[1])
     batch.refresh_from_db()
     assert (batch.status, batch.completions) == ("running", 1)
-    end_well(begin(rows[2], Stage.POSTPROCESS))
+    end_completed(begin(rows[2], Stage.POSTPROCESS))
     complete(rows[3])
     assert counts(api, batch) == ("completed", 4, 0, 0, 0)
     batch.refresh_from_db()
@@ -870,7 +870,7 @@ def results(api: APIClient, alice: User) -> Callable[[str], Any]:
     rule = make_rule(alice, mode="llm")
     batch, tasks = make_batch(api, 4, rule_id=rule.pk)
     for task, data in zip(tasks, DATA, strict=False):
-        end_well(begin_after_ocr(task), {"metadata": {}, "data": data})
+        end_completed(begin_after_ocr(task), {"metadata": {}, "data": data})
     fail(tasks[2])
 
     def get(query: str) -> Any:
@@ -964,7 +964,7 @@ def test_numbers_that_parquet_cannot_hold_are_text(api: APIClient, alice: User) 
     batch, tasks = make_batch(api, 2, rule_id=make_rule(alice, mode="llm").pk)
     rows = [{"a": Number("1e40"), "b": Number("9223372036854775808"), "c": 1}, {"a": 1, "b": 2, "c": 2**40}]
     for task, data in zip(tasks, rows, strict=True):
-        end_well(begin_after_ocr(task), {"metadata": {}, "data": data})
+        end_completed(begin_after_ocr(task), {"metadata": {}, "data": data})
     content = body(api.get(f"{BATCHES}/{batch.pk}/results?format=parquet"))
     table = parquet.read_table(io.BytesIO(content))
     assert [str(table.schema.field(name).type) for name in "abc"] == ["string", "decimal128(19, 0)", "int64"]
@@ -1017,7 +1017,7 @@ def test_a_server_for_event_streams_sends_a_file_in_blocks(tmp_path: Path) -> No
 def test_a_table_of_too_many_fields_is_refused(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.pipeline.result_files.MAX_COLUMNS", 2)
     batch, tasks = make_batch(api, 1, rule_id=make_rule(alice, mode="llm").pk)
-    end_well(begin_after_ocr(tasks[0]), {"metadata": {}, "data": {"a": 1, "b": 2, "c": 3}})
+    end_completed(begin_after_ocr(tasks[0]), {"metadata": {}, "data": {"a": 1, "b": 2, "c": 3}})
     response = api.get(f"{BATCHES}/{batch.pk}/results?format=csv")
     assert (response.status_code, response.json()["code"]) == (409, "too_many_columns")
     assert body(api.get(f"{BATCHES}/{batch.pk}/results?format=jsonl"))

@@ -445,7 +445,7 @@ def end_without_a_model(task: Task) -> None:
     scenes.finish_ocr(task)
     state = begin(task, Stage.POSTPROCESS)
     error = errors.LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
-    completion.settle(runstate.fail(state, error=errors.explain(error, stage=state.phase), usage={}))
+    completion.record_end(runstate.fail(state, error=errors.explain(error, stage=state.phase), usage={}))
 
 
 def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, settings: LazySettings) -> None:
@@ -520,7 +520,7 @@ def test_a_too_long_page_is_shown_completely_as_plain_text_parts(alice: User) ->
     key = lookup.states_of([task.pk])[task.pk].markdown_key
     found, at = [], 0
     while True:
-        stack = sheets.stack(key, at=at)
+        stack = sheets.load(key, at=at)
         found += stack.sheets
         if stack.after is None:
             break

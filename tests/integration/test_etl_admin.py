@@ -66,7 +66,7 @@ def test_staff_are_not_advised_to_retry_permanent_errors(pages: Client, alice: U
     task = make_task(alice)
     state = begin(task)
     error = explain(LlmForbidden("No language model is configured."), stage=Stage.POSTPROCESS)
-    completion.settle(runstate.fail(state, error=error, usage={}))
+    completion.record_end(runstate.fail(state, error=error, usage={}))
     page = text(pages, f"{LIST}{task.pk}/change/")
     assert "No language model is configured. A retry will fail again until the cause is fixed." in page
 

@@ -28,7 +28,7 @@ from etl.models import Task
 from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_well, fail, read
+from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_completed, fail, read
 from tests.integration.test_etl_submission import change, silent  # noqa: F401
 from tests.waiting import expect_within, wait_until
 
@@ -99,7 +99,7 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
     assert shown["metadata"]["artifact_mineru_markdown_key"].startswith(f"etl/tasks/{task.pk}/ocr-{task.first_run}/")
     assert shown["metadata"]["ocr"]["pages"] == 1
 
-    end_well(begin(task, Stage.POSTPROCESS))
+    end_completed(begin(task, Stage.POSTPROCESS))
     shown = get(api, task)
     assert (shown["status"], shown["progress"], shown["result"]) == ("completed", 100, RESULT)
     assert state.task_id == task.pk
@@ -254,7 +254,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
         state = begin(task)
         # A request that got a place reads the task next, and may see this change already. More changes follow.
         for percent in range(1, 50):
-            runstate.note_progress(state, percent)
+            runstate.record_progress(state, percent)
             if wait([future], timeout=0.2).done:
                 break
         response = future.result(timeout=90)

@@ -21,7 +21,7 @@ def test_messages_do_not_carry_time_limits(alice: User, stage: Stage, queue: str
     assert current_app.tasks[dispatch.OCR].time_limit == tasks.ocr.time_limit
     assert tasks.ocr.time_limit
     lose_messages()
-    dispatch.start(task_id=make_row(alice).pk, stage=stage)
+    dispatch.wake(task_id=make_row(alice).pk, stage=stage)
 
     (message,) = valkey().lrange(queue, 0, -1)
     sent = json.loads(message)

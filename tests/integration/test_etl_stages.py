@@ -600,7 +600,7 @@ def proxy(settings: LazySettings, rehearsed: Change) -> Iterator[Proxy]:
 
 def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     task = make_task(alice)
-    proxy.trouble("GET", "documents", answer_500, times=2)
+    proxy.inject("GET", "documents", answer_500, times=2)
     assert run(task, Stage.OCR) == [False]
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 0)
     assert run_when_due(task, Stage.OCR)
@@ -612,7 +612,7 @@ def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy,
     task = make_task(alice)
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
-    proxy.trouble("PUT", "", answer_500, times=1000)
+    proxy.inject("PUT", "", answer_500, times=1000)
     assert run(task, stage) == [False]
     for _ in range(5):
         assert not run_when_due(task, stage)
@@ -621,7 +621,7 @@ def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy,
     assert state.refused_at > 0
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
-    proxy.troubles.clear()
+    proxy.faults.clear()
     assert run_when_due(task, stage)
     assert (seen(task).attempts[stage], seen(task).refused_at) == (1, 0 if stage == Stage.OCR else state.refused_at)
 
@@ -630,7 +630,7 @@ def test_a_refused_stage_fails_after_the_storage_patience(alice: User, proxy: Pr
     """A40."""
     rehearsed(export_storage_patience_seconds=0)
     task = make_task(alice)
-    proxy.trouble("PUT", "", answer_500, times=1000)
+    proxy.inject("PUT", "", answer_500, times=1000)
     run(task, Stage.OCR)
     for _ in range(2):
         run_when_due(task, Stage.OCR)
@@ -649,7 +649,7 @@ def test_patience_with_the_storage_follows_the_clock_of_redis(
 ) -> None:
     """A40: the clocks of workers may be wrong."""
     task = make_task(alice)
-    proxy.trouble("PUT", "", answer_500, times=1000)
+    proxy.inject("PUT", "", answer_500, times=1000)
     run(task, Stage.OCR)
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + ahead)
@@ -666,7 +666,7 @@ def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed
     """A40: a storage that refuses only a stage's output would cost a whole OCR every two seconds, for an hour."""
     rehearsed(etl_retry_backoff_base_seconds=2, etl_retry_backoff_max_seconds=60)
     task = make_task(alice)
-    proxy.trouble("PUT", "etl/tasks", answer_500, times=1000)
+    proxy.inject("PUT", "etl/tasks", answer_500, times=1000)
     run(task, Stage.OCR)
     for seconds, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 58, 61)):
         refused_for(task, seconds)
@@ -678,12 +678,12 @@ def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed
 def test_another_error_resets_the_time_of_the_first_refusal(alice: User, proxy: Proxy) -> None:
     """A40: otherwise, the next refusal would count at once."""
     task = make_task(alice, "once:raise ProviderUnavailable")
-    proxy.trouble("PUT", "", answer_500, times=1)
-    proxy.trouble("PUT", "", answer_500, times=1)
+    proxy.inject("PUT", "", answer_500, times=1)
+    proxy.inject("PUT", "", answer_500, times=1)
     storage.suspect()
     run(task, Stage.OCR)
     assert seen(task).refused_at > 0
-    proxy.troubles.clear()
+    proxy.faults.clear()
     run_when_due(task, Stage.OCR)
     assert (seen(task).attempts["ocr"], seen(task).refused_at) == (1, 0)
 
@@ -694,11 +694,11 @@ def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alic
     for _ in range(3):
         runstate.start(task.pk, stage=Stage.OCR, generation=task.generation)
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
-    proxy.trouble("GET", "", answer_500, times=1000)
+    proxy.inject("GET", "", answer_500, times=1000)
     run_when_due(task, Stage.OCR)
     assert (seen(task).has_ended, seen(task).attempts["ocr"]) == (False, 3)
 
-    proxy.troubles.clear()
+    proxy.faults.clear()
     run_when_due(task, Stage.OCR)
     assert seen(task).status == "failed"
     assert not rehearsal.calls(f"ocr-{task.pk}")
@@ -797,9 +797,9 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
     """B2, B9: Redis had applied the transition; the same one is sent again."""
     task = make_task(alice)
     for stage in Stage:
-        relay.swallow('"take"')
+        relay.drop_replies('"take"')
         assert run(task, stage) == [True]
-    assert relay.swallowed == 2
+    assert relay.dropped == 2
     assert row_of(task).metadata["attempts"] == {"ocr": 1, "postprocess": 1}
 
 
@@ -824,9 +824,9 @@ def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fi
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
     before = lost_runs()
-    relay.swallow('"drop": true')
+    relay.drop_replies('"drop": true')
     run(task, stage)
-    assert (relay.swallowed, lost_runs()) == (1, before)
+    assert (relay.dropped, lost_runs()) == (1, before)
     assert (seen(task).status, seen(task).attempts[stage]) == (status, 1)
     assert row_of(task).status == (status if status in {"completed", "failed"} else "pending")
 

@@ -20,7 +20,7 @@ from etl.models import Task
 from etl.pipeline import actions
 from tests.broker import valkey
 from tests.integration.etl_factories import make_task
-from tests.integration.etl_progress import begin, complete, end_well, fail, read
+from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.test_etl_api import forget, get, path
 from tests.integration.test_etl_submission import change, silent  # noqa: F401
 from tests.integration.test_streams import events_in
@@ -82,10 +82,10 @@ def test_a_stream_sends_each_status_and_progress(alice: User) -> None:
     assert client.look() == []
     state = begin(task)
     client.look()
-    runstate.note_progress(state, 20)
+    runstate.record_progress(state, 20)
     client.look()
-    runstate.note_progress(state, 30)
-    runstate.note_progress(state, 40)
+    runstate.record_progress(state, 30)
+    runstate.record_progress(state, 40)
     client.look()
     assert client.look() == []
     fail_now(state)
@@ -149,7 +149,7 @@ def test_a_reconnecting_client_gets_the_changes(alice: User) -> None:
     ((number, _, _),) = opening(task)
     assert opening(task, number) == []
     state = begin(task)
-    runstate.note_progress(state, 20)
+    runstate.record_progress(state, 20)
     ((newer, event, data),) = opening(task, number)
     assert (event, data["status"], data["progress"]) == ("status", "mineru_parsing", 20)
     assert newer > number
@@ -177,7 +177,7 @@ def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None
     runstate.create(task, stage=Stage.OCR)
     client.look()
     read(task)
-    end_well(begin(task, Stage.POSTPROCESS))
+    end_completed(begin(task, Stage.POSTPROCESS))
     forget(task)
     client.look()
 

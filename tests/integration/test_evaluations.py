@@ -49,7 +49,7 @@ def rule(api: APIClient, model_server: ModelServer) -> Rule:
 def read_document(user: User, text: str = "Invoice INV-17", **fields: Any) -> Task:
     """Create a document whose OCR is finished."""
     task = make_row(user, text, **fields)
-    artifacts.keep_ocr(task, ocr_of(text), warnings=[], attempts=1, check=lambda: None)
+    artifacts.store_ocr(task, ocr_of(text), warnings=[], attempts=1, check=lambda: None)
     return task
 
 
@@ -363,7 +363,7 @@ def test_it_waits_for_a_document_that_is_being_read(alice: User, api: APIClient,
         work(alice, 1)
     run = SampleRun.objects.get()
     assert (run.status, run.attempts) == (SampleStatus.WAITING, 0)
-    artifacts.keep_ocr(task, ocr_of("Invoice INV-17"), warnings=[], attempts=1, check=lambda: None)
+    artifacts.store_ocr(task, ocr_of("Invoice INV-17"), warnings=[], attempts=1, check=lambda: None)
     work(alice, 1)
     assert get(api, rule, number)["accuracy"] == 1
 

@@ -277,7 +277,7 @@ def test_a_path_that_others_replace_again_and_again_costs_no_second_call(
             replace_by_another()
         handler.answer(*handler.forward(body))
 
-    proxy.trouble("PUT", PATH, is_late, times=9)
+    proxy.inject("PUT", PATH, is_late, times=9)
     make_job(dataset, alice, 1, reuse="never")
     execution.drain()
 
@@ -393,7 +393,7 @@ def rejects(status: int, code: str) -> Callable[[faulty_s3.Handler, bytes], None
 
 def test_a_rejected_file_fails_its_chunk(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A17: EXPORT_UPLOAD_FAILED. Another attempt would be rejected too."""
-    proxy.trouble("PUT", "things/", rejects(400, "KeyTooLongError"), times=2)
+    proxy.inject("PUT", "things/", rejects(400, "KeyTooLongError"), times=2)
     job = make_job(dataset, alice, 1)
     execution.drain()
 
@@ -430,7 +430,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     monkeypatch.setattr(execution, "export", counted)
     jobs = [make_job(dataset, alice, 5, key=f"key-{number}") for number in range(4)]
     for method in ("PUT", "POST"):
-        proxy.trouble(method, "", refuse, times=1000)
+        proxy.inject(method, "", refuse, times=1000)
     for _ in range(3):
         execution.drain()
     assert len(calls) == 1
@@ -438,7 +438,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     assert (waiting.status, waiting.attempts, waiting.error_code) == ("retrying", 0, "EXPORT_UPLOAD_FAILED")
     assert Chunk.objects.filter(status="pending").count() == 19
 
-    proxy.troubles.clear()
+    proxy.faults.clear()
     Chunk.objects.filter(status="retrying").update(available_at="2000-01-01T00:00Z")
     execution.drain()
     for job in jobs:
@@ -451,7 +451,7 @@ def test_a_refusal_counts_after_the_storage_patience(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
     """A40: other writes succeed, this one does not."""
-    proxy.trouble("PUT", "things/", faulty_s3.answer_500, times=1000)
+    proxy.inject("PUT", "things/", faulty_s3.answer_500, times=1000)
     job = make_job(dataset, alice, 1)
 
     def attempt() -> Chunk:
@@ -467,7 +467,7 @@ def test_a_refusal_counts_after_the_storage_patience(
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
 
-    proxy.troubles.clear()
+    proxy.faults.clear()
     actions.retry(job)
     assert (attempt().status, attempt().refused_at) == ("done", None)
 
@@ -475,12 +475,12 @@ def test_a_refusal_counts_after_the_storage_patience(
 def test_a_worker_tests_a_suspect_storage_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: it has not written yet, so whether the storage accepts writes is unknown."""
     storage.suspect()
-    proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
+    proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
     job = make_job(dataset, alice, 1)
     execution.drain()
     assert job.chunks.get().status == "pending"
 
-    proxy.troubles.clear()
+    proxy.faults.clear()
     execution.drain()
     assert job.chunks.get().status == "done"
     assert list(storage.list_objects("_receipts/probe/")) == []

@@ -173,17 +173,17 @@ class Exports(RuleBasedStateMachine):
             self.model.add_to_batch(claim.chunk_id, claim.token)
         return Held(tuple(claims), is_call=True)
 
-    @precondition(lambda self: self.model.to_look_at())
+    @precondition(lambda self: self.model.reusable_chunks())
     @rule(target=holds)
     def look(self) -> Any:
-        free = self.model.to_look_at()
+        free = self.model.reusable_chunks()
         claims = leases.claim_reusable(batch=2)
         assert {claim.chunk_id for claim in claims} <= free
         assert 1 <= len(claims) <= 2
         assert len({claim.job_id for claim in claims}) == 1
         self.take(sorted(claims, key=lambda claim: claim.token))
         for claim in claims:
-            self.model.look(claim.chunk_id, claim.token)
+            self.model.claim_reusable(claim.chunk_id, claim.token)
         return Held(tuple(claims), is_call=False)
 
     @rule(held=holds)
@@ -242,9 +242,9 @@ class Exports(RuleBasedStateMachine):
     # ---- Cleanup
     @rule()
     def reclaim(self) -> None:
-        lost = self.model.lost()
+        lost = self.model.lost_chunks()
         assert {each.id: each.status for each in lost_leases.reclaim_batch(batch=100)} == {
-            pk: self.model.take_back(pk) for pk in lost
+            pk: self.model.requeue(pk) for pk in lost
         }
 
     @rule(held=holds)
@@ -254,14 +254,14 @@ class Exports(RuleBasedStateMachine):
         lost = lost_leases.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
         if lost:
-            assert lost.status == self.model.take_back(pk)
+            assert lost.status == self.model.requeue(pk)
 
     @rule()
     def free_slots(self) -> None:
         tokens = [token for token, _ in lost_leases.expired_slots()]
-        assert set(tokens) == self.model.slots_of_the_lost()
+        assert set(tokens) == self.model.slots_of_lost_chunks()
         transitions.free_slots(tokens)
-        self.model.give_back(tokens)
+        self.model.free_slots(tokens)
 
     # ---- Completion
     @rule(target=completings, job=jobs)
@@ -309,7 +309,7 @@ class Exports(RuleBasedStateMachine):
         issue()
         this = self.model.jobs[completing.job]
         this.end("success")
-        this.leave_completion()
+        this.reset_completion()
         this.receipts += 1
         assert Receipt.objects.get(pk=completing.job).object_key == key
 
@@ -328,7 +328,7 @@ class Exports(RuleBasedStateMachine):
         gone = sql.scalar(completion.RELEASE, job=completing.job, token=completing.token)
         assert (gone is not None) == self.is_current(completing)
         if gone:
-            self.model.jobs[completing.job].leave_completion()
+            self.model.jobs[completing.job].reset_completion()
             self.model.jobs[completing.job].attempts -= 1
 
     @rule(completing=completings, number=st.integers(1, 3), is_young=st.booleans())

@@ -150,7 +150,7 @@ def test_sends_the_bytes_to_a_self_hosted_server_under_our_own_name(server: Scri
 def test_sends_a_presigned_url_to_the_hosted_service(start: Any, document: Document) -> None:
     server = start("cloud-v4")
     convert(document)
-    (call,) = server.asked("POST", "/extract/task$")
+    (call,) = server.requests_to("POST", "/extract/task$")
     assert call.json["url"] == PRESIGNED
     assert call.json["model_version"] == "MinerU-HTML"
 
@@ -167,7 +167,7 @@ def test_requests_the_best_offered_tier(start: Any, document: Document, offered:
     server = start("v4")
     server.tiers = offered
     result = convert(document)
-    assert server.asked("POST", "/v1/tasks$")[0].query["tier"] == [sent]
+    assert server.requests_to("POST", "/v1/tasks$")[0].query["tier"] == [sent]
     assert result.metadata["version"] == "4.0.12"
 
 
@@ -180,7 +180,7 @@ def test_requests_the_configured_tier(
 ) -> None:
     server = start(protocol, etl_mineru_tier=tier)
     convert(document)
-    (call,) = server.asked("POST", SUBMIT[protocol])
+    (call,) = server.requests_to("POST", SUBMIT[protocol])
     sent = call.query["tier"][0] if protocol == "v4" else call.form.get("backend", (None, b""))[1].decode()
     assert (sent or None) == expected
 
@@ -190,7 +190,7 @@ def test_detects_the_protocol_once(server: Scripted, document: Document) -> None
     provider = MinerUProvider()
     for _ in range(2):
         provider.convert(document, context=StageContext(seconds=20))
-    assert len(server.asked("GET", "/v1/health$")) == (0 if isinstance(server, CloudServer) else 1)
+    assert len(server.requests_to("GET", "/v1/health$")) == (0 if isinstance(server, CloudServer) else 1)
     assert len(server.jobs) == 2
 
 
@@ -209,7 +209,7 @@ def test_detects_the_protocol_again_after_a_failure(start: Any, configure: Any, 
 def test_uses_the_configured_protocol_without_detection(protocol: str, start: Any, document: Document) -> None:
     server = start(protocol, etl_mineru_protocol=protocol)
     convert(document)
-    assert not server.asked("GET", "health$")
+    assert not server.requests_to("GET", "health$")
 
 
 def test_refuses_a_newer_protocol(start: Any, document: Document) -> None:
@@ -246,7 +246,7 @@ def test_resumes_a_job_instead_of_submitting_another(server: Scripted, protocol:
     server.jobs[remembered[0]].polls = 0
     result = convert(document, StageContext(seconds=20, provider_task_id=remembered[0]))
     assert result.provider_task_id == remembered[0]
-    assert len(server.asked("POST", SUBMIT[protocol])) == 1
+    assert len(server.requests_to("POST", SUBMIT[protocol])) == 1
 
 
 def lost_soon(when: Any, **more: Any) -> StageContext:
@@ -268,7 +268,7 @@ def test_does_not_cancel_a_job_after_losing_the_lease(start: Any, document: Docu
     server.polls = 10**6
     with pytest.raises(errors.Fenced):
         convert(document, lost_soon(lambda: server.jobs))
-    assert not server.asked("DELETE", "/v1/tasks/")
+    assert not server.requests_to("DELETE", "/v1/tasks/")
 
 
 def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
@@ -278,7 +278,7 @@ def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protoc
         document, StageContext(seconds=20, provider_task_id="job_of_long_ago", on_provider_task=remembered.append)
     )
     assert remembered == [result.provider_task_id]
-    assert len(server.asked("POST", SUBMIT[protocol])) == 1
+    assert len(server.requests_to("POST", SUBMIT[protocol])) == 1
 
 
 def test_submits_again_when_the_server_loses_the_job_while_polling(
@@ -299,7 +299,7 @@ def test_submits_again_when_the_server_loses_the_job_while_polling(
 def test_fails_if_the_server_loses_every_job(server: Scripted, protocol: str, document: Document) -> None:
     error = failure(document, StageContext(seconds=20, on_provider_task=lambda _job: server.forget()))
     assert (error.code, error.transient) == ("ocr_failed", True)
-    assert len(server.asked("POST", SUBMIT[protocol])) == jobs.MAX_SUBMISSIONS
+    assert len(server.requests_to("POST", SUBMIT[protocol])) == jobs.MAX_SUBMISSIONS
 
 
 def test_resubmits_a_job_that_failed_in_an_earlier_run(server: Scripted, document: Document) -> None:
@@ -559,7 +559,7 @@ def test_sends_its_key_only_to_the_configured_server(start: Any, document: Docum
     server = start("cloud-v4")
     convert(document)
     assert all("authorization" in call.headers for call in server.calls if call.path.startswith("/api/v4/"))
-    (result,) = server.asked("GET", "/results/")
+    (result,) = server.requests_to("GET", "/results/")
     assert "authorization" not in result.headers
     assert "cookie" not in result.headers
 
@@ -605,7 +605,7 @@ def test_limits_the_number_of_redirects(start: Any, document: Document) -> None:
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(302, Location="/results/again.zip"), once=False)
     assert failure(document).transient is False
-    assert len(server.asked("GET", "/results/")) == client.MAX_REDIRECTS + 1
+    assert len(server.requests_to("GET", "/results/")) == client.MAX_REDIRECTS + 1
 
 
 # ---- Archives -------------------------------------------------------------------------------------------------------

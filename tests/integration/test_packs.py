@@ -131,7 +131,7 @@ def refused(settings: LazySettings) -> Iterator[None]:
     """An object storage that refuses packs of batches."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", "/batches/", faulty_s3.answer_500, times=1000)
+        proxy.inject("PUT", "/batches/", faulty_s3.answer_500, times=1000)
         yield
 
 
@@ -161,7 +161,7 @@ def test_a_hanging_storage_loses_no_lease(
 
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.trouble("PUT", "/batches/", hang, times=1000)
+        proxy.inject("PUT", "/batches/", hang, times=1000)
         job = make_job(alone, alice, 7, delivery="manifest")
         began = time.monotonic()
         for size in (3, 3):

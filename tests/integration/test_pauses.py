@@ -37,7 +37,7 @@ def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
         tried.add(urlsplit(handler.path).path)
         faulty_s3.answer_500(handler, body)
 
-    proxy.trouble("PUT", "/things/", refuse, times=100_000)
+    proxy.inject("PUT", "/things/", refuse, times=100_000)
     execution.drain()
 
     assert set(healthy.chunks.values_list("status", flat=True)) == {"done"}
@@ -51,7 +51,7 @@ def test_a_paused_dataset_continues_when_its_files_are_accepted(
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_backoff_base_seconds": 0.01})
     job = make_job(dataset, alice, CHUNKS)
-    proxy.trouble("PUT", "/things/", faulty_s3.answer_500, times=8)
+    proxy.inject("PUT", "/things/", faulty_s3.answer_500, times=8)
     while job.chunks.exclude(status="done").exists():
         execution.drain()
     assert execution.PAUSES.datasets() == []

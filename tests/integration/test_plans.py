@@ -38,7 +38,7 @@ from exports.worker.leases import Claim
 from tests.integration import million
 from tests.integration.factories import claim_one, result_of
 from tests.integration.million import LARGE, Million
-from tests.integration.plans import Plan, blocks_of, drawn, nodes, plans_of, rows_of
+from tests.integration.plans import Plan, blocks_of, nodes, plan_lines, plans_of, rows_of
 from tests.integration.staff import list_of
 
 BIG = ("exports_chunk", "exports_delivery", "exports_event", "exports_file", "exports_jobs")
@@ -492,7 +492,7 @@ def fault_of(name: str, case: Case) -> str:
     if not faults:
         return ""
     shown = [
-        "\n".join([" ".join(statement.split())[:200], *drawn(plan)])
+        "\n".join([" ".join(statement.split())[:200], *plan_lines(plan)])
         for statement, plan in plans
         if any(scan.table for scan in scans_of(plan))
     ]

@@ -117,13 +117,13 @@ class Quotas(RuleBasedStateMachine):
             chunk.is_due |= chunk.status == "retrying"
         Chunk.objects.filter(status="retrying").update(available_at=Now() - timedelta(seconds=1))
 
-    @precondition(lambda self: self.model.to_look_at())
+    @precondition(lambda self: self.model.reusable_chunks())
     @rule(is_there=st.booleans())
     def look(self, *, is_there: bool) -> None:
         claims = leases.claim_reusable(batch=2)
         pairs = [(claim.chunk_id, claim.token) for claim in claims]
         for pair in pairs:
-            self.model.look(*pair)
+            self.model.claim_reusable(*pair)
         if is_there:
             outcomes.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
             self.model.finish(pairs, "reused")

@@ -104,7 +104,7 @@ def test_a_task_runs_from_pending_to_its_end() -> None:
     make_state()
     ocr = started()
     assert (ocr.status, ocr.attempts, ocr.started) == ("mineru_parsing", {"ocr": 1, "postprocess": 0}, True)
-    runstate.note_progress(ocr, 30)
+    runstate.record_progress(ocr, 30)
     post = runstate.advance(ocr, markdown_key="m.md", provider="local", ocr=json.dumps({"pages": 2})).state
     assert post
     assert (post.status, post.phase, post.progress, post.token) == ("llm_processing", "postprocess", 50, "")
@@ -134,9 +134,9 @@ def test_a_task_runs_from_pending_to_its_end() -> None:
 def test_revisions_grow_with_every_visible_change() -> None:
     make_state()
     states = [read_state(), state := started()]
-    runstate.note_progress(state, 10)
+    runstate.record_progress(state, 10)
     states.append(read_state())
-    runstate.note_progress(state, 9)
+    runstate.record_progress(state, 9)
     runstate.renew(state)
     states.append(read_state())
     runstate.create(row(generation=2), stage=Stage.OCR)
@@ -152,7 +152,7 @@ def test_progress_never_decreases() -> None:
     make_state()
     state = started()
     for percent in (30, 20):
-        runstate.note_progress(state, percent)
+        runstate.record_progress(state, percent)
     assert read_state().progress == 30
 
 
@@ -174,7 +174,7 @@ def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced_off() -> None:
 
     assert now.attempts["ocr"] == 2
     assert runstate.renew(late) is Verdict.LOST
-    assert runstate.note_progress(late, 40) is Verdict.LOST
+    assert runstate.record_progress(late, 40) is Verdict.LOST
     assert runstate.wait(late, delay=1, wakes_up=True) is Verdict.LOST
     assert runstate.release(late) is Verdict.LOST
     assert runstate.advance(late, markdown_key="late.md").verdict is Verdict.LOST
@@ -244,7 +244,7 @@ def test_an_ended_task_does_not_change(end: str) -> None:
     assert runstate.cancel(17, generation=1).verdict is Verdict.OVER
     assert runstate.renew(state) is Verdict.OVER
     assert runstate.fail(state, error={}, usage={}).verdict is Verdict.OVER
-    runstate.enqueued(17, job_id="late")
+    runstate.record_message(17, job_id="late")
     assert runstate.create(row(), stage=Stage.OCR).verdict is Verdict.SAME
     assert read_state() == before
 
@@ -257,7 +257,7 @@ def test_a_late_write_of_the_previous_stage_changes_nothing() -> None:
     before = read_state()
 
     assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.PASSED
-    assert runstate.note_progress(late, 99) is Verdict.PASSED
+    assert runstate.record_progress(late, 99) is Verdict.PASSED
     assert runstate.renew(late) is Verdict.PASSED
     assert read_state() == before
 
@@ -317,8 +317,8 @@ def test_without_a_run_state_no_write_succeeds() -> None:
 
     assert runstate.start(17, stage=Stage.OCR).verdict is Verdict.GONE
     assert runstate.renew(state) is Verdict.GONE
-    runstate.note_usage(state, Usage(calls=1))
-    runstate.enqueued(17, job_id="late")
+    runstate.record_usage(state, Usage(calls=1))
+    runstate.record_message(17, job_id="late")
     assert runstate.complete(state, result={}, usage={}).verdict is Verdict.GONE
     assert not valkey().keys("*")
 
@@ -335,7 +335,7 @@ def test_a_repeated_transition_is_applied_once() -> None:
     """If a reply is lost, the client sends the same transition again."""
     make_state()
     state = started()
-    arguments = script.encoded({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
+    arguments = script.encoded({**transitions.lease_conditions(state), "increase": {"calls": 1}, "visible": True})
     _, compare_and_advance = script.redis()
     replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[arguments]) for _ in range(3)]
 
@@ -348,8 +348,8 @@ def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> 
     make_state()
     answers = []
     for _ in range(2):
-        answers.append(runstate.start(17, stage=Stage.OCR, move_id="a"))
-        runstate.enqueued(17, job_id="late")
+        answers.append(runstate.start(17, stage=Stage.OCR, transition_id="a"))
+        runstate.record_message(17, job_id="late")
     assert [answer.verdict for answer in answers] == ["moved", "moved"]
     first, again = (answer.state for answer in answers)
     assert first
@@ -357,13 +357,13 @@ def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> 
     assert first.token == again.token
     assert (read_state().attempts["ocr"], read_state().job_id) == (1, "late")
     for _ in range(2):
-        assert runstate.advance(first, markdown_key="m.md", move_id="b").moved
-    assert runstate.advance(first, markdown_key="m.md", move_id="c").verdict is Verdict.PASSED
+        assert runstate.advance(first, markdown_key="m.md", transition_id="b").moved
+    assert runstate.advance(first, markdown_key="m.md", transition_id="c").verdict is Verdict.PASSED
     for _ in range(20):
         runstate.renew(started(Stage.POSTPROCESS))
         lose_lease()
         valkey().hset(runstate.key_of(17), "attempts_postprocess", 0)
-    assert runstate.advance(first, markdown_key="m.md", move_id="b").verdict is Verdict.PASSED, "too long ago"
+    assert runstate.advance(first, markdown_key="m.md", transition_id="b").verdict is Verdict.PASSED, "too long ago"
     assert len(valkey().hget(runstate.key_of(17), "last_moves") or b"") <= 256
 
 
@@ -371,7 +371,7 @@ def test_a_repeated_start_without_attempts_gets_the_same_reply() -> None:
     make_state()
     valkey().hset(runstate.key_of(17), "attempts_ocr", 3)
     for _ in range(2):
-        assert runstate.start(17, stage=Stage.OCR, move_id="a").verdict is Verdict.SPENT
+        assert runstate.start(17, stage=Stage.OCR, transition_id="a").verdict is Verdict.SPENT
 
 
 def test_only_run_states_of_earlier_generations_are_deleted() -> None:
@@ -445,7 +445,7 @@ def test_usage_adds_up_over_attempts_and_never_decreases() -> None:
     advanced()
     for _ in range(2):
         state = started(Stage.POSTPROCESS)
-        runstate.note_usage(state, Usage(prompt_tokens=10, completion_tokens=2, calls=1))
+        runstate.record_usage(state, Usage(prompt_tokens=10, completion_tokens=2, calls=1))
         lose_lease()
     end = runstate.fail(started(Stage.POSTPROCESS), error={}, usage={"prompt_tokens": 15, "calls": 7}).state
     assert end
@@ -714,7 +714,7 @@ class ModelComparison:
 
     def find_due(self, _number: int) -> None:
         runstate.find_due([row(generation=self.generation)])
-        runstate.enqueued(17, job_id="a")
+        runstate.record_message(17, job_id="a")
 
     def flush(self, _number: int) -> None:
         valkey().flushdb()
@@ -729,7 +729,7 @@ def verdict_of(action: str, holder: RunState, percent: int) -> str:
         "wait": lambda: runstate.wait(holder, delay=60, wakes_up=False),
         "release": lambda: runstate.release(holder),
         "renew": lambda: runstate.renew(holder),
-        "progress": lambda: runstate.note_progress(holder, percent),
+        "progress": lambda: runstate.record_progress(holder, percent),
     }
     return str(acts[action]())
 

@@ -154,7 +154,7 @@ class Documents(RuleBasedStateMachine):
     @rule(task=tasks, age=st.integers(0, 2))
     def advance(self, task: int, age: int) -> None:
         if holder := self.holder(task, age):
-            stored = artifacts.keep_ocr(holder, FOUND, warnings=[], attempts=1, check=lambda: None)
+            stored = artifacts.store_ocr(holder, FOUND, warnings=[], attempts=1, check=lambda: None)
             self.known[task].stored.add(holder.ocr_run)
             answer = runstate.advance(holder, **completion.facts_of(stored))
             assert answer.moved == (self.known[task].state.act("advance", holder, 0) == "moved")

@@ -23,7 +23,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="requires root")
 
 
 def confined(expression: str, *, without: list[str] | None = None, **variables: str) -> str:
-    """Evaluate an expression in a sandboxed process; return its output. `without`: steps of the sandbox to omit."""
+    """Evaluate an expression in a sandboxed process, and return its output. `without`: steps of the sandbox to omit."""
     omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without or [])
     code = f"""
 import ctypes, os, pathlib, socket, sys
@@ -45,7 +45,7 @@ except OSError as error:
 @pytest.mark.parametrize("without", FEWER_STEPS, ids=str)
 @pytest.mark.parametrize("name", ["environ", "mem"])
 def test_the_sandbox_cannot_inspect_its_worker(name: str, without: list[str]) -> None:
-    """B12: the worker has all secrets. If a system does not support one step, another step denies access."""
+    """B12: the worker has all secrets. If a system does not support one of the steps, another step denies access."""
     assert confined(f"open(f'/proc/{{os.getppid()}}/{name}', 'rb').read(9)", without=without) == "PermissionError"
 
 
@@ -56,24 +56,24 @@ def test_the_sandbox_cannot_inspect_its_worker(name: str, without: list[str]) ->
         "open('/etc/passwd').read()",
         f"open({str(PROJECT / 'pyproject.toml')!r}).read()",
         "os.listdir('/proc/self')",
-        "os.listdir(os.environ['THERE'])",
-        "os.unlink(os.environ['THERE'] + '/document')",
-        "os.mkdir(os.environ['THERE'] + '/folder')",
+        "os.listdir(os.environ['TARGET'])",
+        "os.unlink(os.environ['TARGET'] + '/document')",
+        "os.mkdir(os.environ['TARGET'] + '/folder')",
         "os.execv(sys.executable, ['python', '-c', 'print(1)'])",
         "os.kill(os.getppid(), 0)",
     ],
 )
 def test_the_sandbox_reads_only_its_own_files(expression: str, tmp_path: Path) -> None:
     """B12."""
-    tmp_path.joinpath("document").write_bytes(b"another's")
-    assert confined(expression, THERE=str(tmp_path)) == "PermissionError"
+    tmp_path.joinpath("document").write_bytes(b"secret")
+    assert confined(expression, TARGET=str(tmp_path)) == "PermissionError"
     assert tmp_path.joinpath("document").exists()
 
 
 @needs_root
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
 def test_the_sandbox_has_no_network(without: list[str]) -> None:
-    """B13: also if a system does not support one step."""
+    """B13: also on a system that does not support one of the steps."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert confined(f"socket.create_connection(('127.0.0.1', {port}), 5)", without=without) in {
@@ -94,7 +94,7 @@ def test_the_sandbox_cannot_become_root() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
 def test_the_sandbox_can_read_documents(without: list[str], tmp_path: Path) -> None:
-    """B13. Includes OCR, which imports most of its libraries late, and leaves no files in the home directory."""
+    """B13: including OCR, which imports most libraries late. It leaves no files in the home directory."""
     omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without)
     code = f"""
 import json, sys
@@ -120,7 +120,7 @@ for message in read(Engine(), dict(kind="jpg", limits=limits), document):
 @pytest.mark.parametrize("signal", ["celeryd_init", "worker_process_init", "beat_init"])
 @pytest.mark.slow
 def test_celery_processes_hide_their_secrets(signal: str) -> None:
-    """B12: from other processes of the same user, which may include the reader process."""
+    """B12: from other processes of the same user, such as the reader process."""
     code = f"""
 import ctypes, config
 from celery import signals

@@ -1,4 +1,4 @@
-"""The schedule of the periodic tasks, with a real broker."""
+"""The scheduler of periodic tasks, with a real broker."""
 
 from collections.abc import Iterator
 from pathlib import Path

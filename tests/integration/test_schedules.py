@@ -61,7 +61,7 @@ def counted() -> float | None:
 # ---- Planned times --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_each_planned_time_of_a_year_has_one_run(dataset: Dataset, alice: User) -> None:
-    """A33: 365 jobs, at 02:30 in Berlin; at 03:00 on the day without 02:30, and at the first of two 02:30."""
+    """A33: 365 jobs at 02:30 in Berlin, but at 03:00 if a day has no 02:30, and at the first 02:30 if it has two."""
     schedule = make_schedule(alice, dataset)
     for _ in range(365):
         schedule.refresh_from_db()
@@ -91,7 +91,7 @@ def test_after_a_day_without_the_beat_missed_times_are_skipped(dataset: Dataset,
 
 
 def test_after_a_day_without_the_beat_the_newest_times_are_caught_up(dataset: Dataset, alice: User) -> None:
-    """A33: up to EXPORT_SCHEDULE_CATCH_UP of them, in sequence."""
+    """A33: at most EXPORT_SCHEDULE_CATCH_UP, one after the other."""
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC", misfire="catch_up")
     now = START + timedelta(days=1, minutes=30)
     for _ in range(30):
@@ -133,19 +133,19 @@ def test_two_beats_make_one_run(dataset: Dataset, alice: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("competes", [False, True])
-def test_it_survives_a_kill_at_each_statement(dataset: Dataset, alice: User, *, competes: bool) -> None:
-    """A33: a process is killed with SIGKILL before its n-th statement, alone, or beside another one."""
+def test_survives_a_kill_at_each_statement(dataset: Dataset, alice: User, *, competes: bool) -> None:
+    """A33: a process is killed with SIGKILL before its n-th statement, alone or while another process runs."""
     own: Any = connection
     killed = 0
     for n in range(100):
         schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
         own.close()
-        own.close_pool()  # children must not use its sockets
+        own.close_pool()  # child processes must not use its sockets
         children = [in_a_process(n), *([in_a_process(None)] if competes else [])]
         for child in children:
             child.join(60)
         assert [child.exitcode for child in children[1:]] == [0] * competes
-        wait_until(partial(has_run, schedule))  # the server may still hold the killed one's locks
+        wait_until(partial(has_run, schedule))  # the server may still hold the locks of the killed process
         started = [("01-01 01:00", "started")]
         jobs = Job.objects.filter(schedule_id=schedule.pk).annotate(rows_of_chunks=Count("chunks"))
         assert (history(schedule), [job.rows_of_chunks for job in jobs]) == (started, [1])
@@ -193,7 +193,7 @@ def test_an_unexpected_error_does_not_block_other_schedules(dataset: Dataset, al
     """A33: it is logged and counted, and the schedule stays due."""
     broken = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     other = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
-    Schedule.objects.filter(pk=broken.pk).update(request=[])  # no code writes this
+    Schedule.objects.filter(pk=broken.pk).update(request=[])  # invalid, and never written by the product
     before = counted()
     with capture_logs() as lines:
         run(START + timedelta(hours=1))
@@ -205,7 +205,7 @@ def test_an_unexpected_error_does_not_block_other_schedules(dataset: Dataset, al
 
 # ---- Runs that cannot start -----------------------------------------------------------------------------------------
 def test_a_run_over_the_quota_is_refused_once(dataset: Dataset, alice: User) -> None:
-    """A33: it is shown as the last outcome, and not tried again before the next planned time."""
+    """A33: the refusal is the last outcome, and the run is not tried again before the next planned time."""
     Allowance.objects.create(user=alice, daily_chunks=0)
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     assert run(START + timedelta(hours=1)) == 1
@@ -228,7 +228,7 @@ def test_a_run_over_the_quota_is_refused_once(dataset: Dataset, alice: User) -> 
 def test_a_request_that_is_no_longer_valid_disables_the_schedule(
     change: dict[str, Any], reason: str, dataset: Dataset, alice: User
 ) -> None:
-    """A33: with the reason, instead of an error at each planned time."""
+    """A33: the reason is stored, and there is no error at each planned time."""
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     Dataset.objects.filter(pk=dataset.pk).update(**change)
     assert run(START + timedelta(hours=1)) == 1
@@ -249,8 +249,8 @@ def test_a_deactivated_owner_gets_no_runs(dataset: Dataset, alice: User) -> None
     assert schedule.disabled_reason == "The account of the owner is deactivated."
 
 
-def test_a_job_is_charged_and_bound_like_the_owners_own(dataset: Dataset, alice: User) -> None:
-    """A33: with the schedule and the planned time."""
+def test_a_job_is_charged_and_bound_like_other_jobs_of_the_owner(dataset: Dataset, alice: User) -> None:
+    """A33: the job also has the schedule and the planned time."""
     schedule = make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC", window_from=-2, window_to=0)
     Schedule.objects.update(network="192.0.2.0/24", agent="0123456789abcdef")
     run(START + timedelta(hours=1))
@@ -263,7 +263,7 @@ def test_a_job_is_charged_and_bound_like_the_owners_own(dataset: Dataset, alice:
 def test_a_run_begins_after_the_last_day_of_the_newest_success(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:
-    """A33: after failed and missed runs, the next one exports their days, too, up to the maximum of an export."""
+    """A33: the next run also exports the days of failed and missed runs, up to the limits of an export."""
     schedule = make_schedule(alice, dataset, cron="0 1 * * *", timezone="UTC", since_last_success=True)
 
     def days_of_run(number: int, status: str) -> list[str]:
@@ -272,7 +272,7 @@ def test_a_run_begins_after_the_last_day_of_the_newest_success(
         Job.objects.active().update(status=status, done=F("total"))
         return [f"{day:%m-%d}" for day in job.chunks.in_request_order().values_list("effective_date", flat=True)]
 
-    assert days_of_run(0, "failed") == ["12-31"]  # without a success, the window alone counts
+    assert days_of_run(0, "failed") == ["12-31"]  # without a success, only the window counts
     assert days_of_run(1, "success") == ["01-01"]
     assert days_of_run(2, "failed") == ["01-02"]
     assert days_of_run(5, "cancelled") == ["01-02", "01-03", "01-04", "01-05"]  # two times were missed
@@ -291,7 +291,7 @@ def days_of(first: str, last: str) -> dict[str, Any]:
 
 
 def test_a_success_that_the_next_run_continues_is_not_purged(dataset: Dataset, alice: User) -> None:
-    """A33: otherwise a run that fails after EXPORT_JOB_RETENTION_DAYS would lose the days before it."""
+    """A33: otherwise the days since then would be lost if runs fail for EXPORT_JOB_RETENTION_DAYS."""
     schedule = make_schedule(alice, dataset, cron="0 1 * * *", timezone="UTC", since_last_success=True)
 
     def end_and_purge(status: str) -> None:
@@ -312,8 +312,8 @@ def test_a_success_that_the_next_run_continues_is_not_purged(dataset: Dataset, a
 
 
 # ---- Operation ------------------------------------------------------------------------------------------------------
-def test_the_task_of_the_beat_runs_what_is_due(dataset: Dataset, alice: User) -> None:
-    """A33: the message is only a wake-up; a second one does nothing."""
+def test_the_periodic_task_runs_due_schedules(dataset: Dataset, alice: User) -> None:
+    """A33: the message is only a wake-up message, and a second one does nothing."""
     schedule = make_schedule(alice, dataset, cron="* * * * *", now=clock.now() - timedelta(minutes=2))
     run_schedules()
     Tick.objects.update(ran_at=START)
@@ -335,7 +335,7 @@ def test_due_and_late_schedules_are_counted(dataset: Dataset, alice: User) -> No
 
 
 def test_due_schedules_are_found_by_an_index(dataset: Dataset, alice: User) -> None:
-    """A33: one is due among 3,000."""
+    """A33: one of 3,000 schedules is due."""
     now = clock.now()
     rows = [
         Schedule(
@@ -364,8 +364,8 @@ def test_old_runs_are_deleted_but_not_the_newest(dataset: Dataset, alice: User) 
     assert history(schedule) == [("01-01 03:00", "started")]
 
 
-def test_many_due_schedules_are_many_short_transactions(dataset: Dataset, alice: User, settings: LazySettings) -> None:
-    """A33: no transaction holds more than one schedule, so that processes share the work of a full minute."""
+def test_each_due_schedule_has_a_separate_transaction(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+    """A33: no transaction locks more than one schedule, so that processes share the work of a busy minute."""
     for _ in range(20):
         make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     held: list[int] = []
@@ -381,4 +381,4 @@ def test_many_due_schedules_are_many_short_transactions(dataset: Dataset, alice:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "move_on", counting)
         run(START + timedelta(hours=1))
-    assert held == list(range(20, 0, -1))  # each was committed before the next began
+    assert held == list(range(20, 0, -1))  # each run was committed before the next one began

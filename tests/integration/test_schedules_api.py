@@ -121,7 +121,7 @@ def test_other_jobs_have_no_schedule_and_the_filter_accepts_only_ids(api: APICli
 def test_invalid_input_is_refused_with_a_pointer(
     changes: dict[str, Any], expected: dict[str, str], api: APIClient, dataset: Dataset, settings: LazySettings
 ) -> None:
-    """A33: on creation and on change, and nothing is changed."""
+    """A33: on creation and on change, without an effect."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 1000})
     assert errors(api.post(PATH, body(**changes))) == expected
     assert not Schedule.objects.exists()
@@ -146,7 +146,7 @@ def test_other_users_and_staff_get_404(api: APIClient, dataset: Dataset, bob: Us
     assert api.get(path).json() == created
 
 
-def test_it_is_paused_and_resumed(api: APIClient, dataset: Dataset) -> None:
+def test_a_schedule_is_paused_and_resumed(api: APIClient, dataset: Dataset) -> None:
     """A33."""
     path = f"{PATH}/{create(api)['id']}"
     paused = api.patch(path, {"enabled": False}).json()
@@ -158,15 +158,15 @@ def test_it_is_paused_and_resumed(api: APIClient, dataset: Dataset) -> None:
     assert datetime.fromisoformat(resumed["nextRunAt"]) > clock.now()
 
 
-def test_it_is_not_resumed_while_its_request_is_invalid(api: APIClient, dataset: Dataset) -> None:
-    """A33: but it can be renamed."""
+def test_a_schedule_is_not_resumed_while_its_request_is_invalid(api: APIClient, dataset: Dataset) -> None:
+    """A33: it can still be renamed."""
     path = f"{PATH}/{create(api, enabled=False)['id']}"
     Dataset.objects.update(formats=["csv"])
     assert errors(api.patch(path, {"enabled": True})) == {"/request/format": "invalid_choice"}
     assert api.patch(path, {"name": "Renamed"}).json()["name"] == "Renamed"
 
 
-def test_a_new_timetable_plans_from_now_and_other_changes_keep_the_plan(api: APIClient, dataset: Dataset) -> None:
+def test_a_new_timetable_is_planned_from_now_and_other_changes_keep_the_plan(api: APIClient, dataset: Dataset) -> None:
     """A33."""
     created = create(api)
     path = f"{PATH}/{created['id']}"
@@ -175,12 +175,12 @@ def test_a_new_timetable_plans_from_now_and_other_changes_keep_the_plan(api: API
     assert changed["sinceLastSuccess"] is True
     assert changed["nextRunAt"] == created["nextRunAt"]
     assert (changed["window"], changed["misfire"]) == ({"unit": "day", "from": -7, "to": -1}, "skip")
-    moved = api.patch(path, {"timezone": "Pacific/Auckland"}).json()
-    assert moved["nextRunAt"] != created["nextRunAt"]
+    replanned = api.patch(path, {"timezone": "Pacific/Auckland"}).json()
+    assert replanned["nextRunAt"] != created["nextRunAt"]
 
 
-def test_a_run_by_hand_is_an_export_for_today(api: APIClient, dataset: Dataset) -> None:
-    """A33: also while paused; the next planned time stays, and one runs at a time."""
+def test_a_manual_run_is_an_export_for_today(api: APIClient, dataset: Dataset) -> None:
+    """A33: also while the schedule is paused. The next planned time is unchanged, and one run is active at a time."""
     created = create(api, enabled=False, timezone="UTC", window={"from": 0, "to": 0})
     path = f"{PATH}/{created['id']}"
     response = api.post(f"{path}/run", {}, headers={"Idempotency-Key": "today"})
@@ -200,7 +200,7 @@ def test_a_run_by_hand_is_an_export_for_today(api: APIClient, dataset: Dataset) 
     assert api.post(f"{path}/run", {"surprise": 1}).status_code == 400
 
 
-def test_a_run_by_hand_is_refused_with_the_reason(api: APIClient, alice: User, dataset: Dataset) -> None:
+def test_a_manual_run_is_refused_with_the_reason(api: APIClient, alice: User, dataset: Dataset) -> None:
     """A33."""
     path = f"{PATH}/{create(api)['id']}"
     Allowance.objects.create(user=alice, daily_jobs=0)
@@ -222,7 +222,9 @@ def test_a_repeated_creation_makes_one_schedule(api: APIClient, dataset: Dataset
     assert Schedule.objects.count() == 1
 
 
-def test_a_user_has_a_limited_number(api: APIClient, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_schedules_of_a_user_is_limited(
+    api: APIClient, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A33."""
     monkeypatch.setattr("exports.schedules.editing.MAX_PER_USER", 1)
     create(api)
@@ -230,7 +232,7 @@ def test_a_user_has_a_limited_number(api: APIClient, dataset: Dataset, monkeypat
     assert (refused.status_code, refused.json()["code"]) == (409, "too_many_schedules")
 
 
-def test_its_exports_outlive_it_and_keep_its_id(api: APIClient, dataset: Dataset) -> None:
+def test_exports_outlive_their_schedule_and_keep_its_id(api: APIClient, dataset: Dataset) -> None:
     """A33."""
     created = create(api)
     run_due(created)
@@ -260,7 +262,7 @@ def test_webhooks_name_the_schedule(api: APIClient, dataset: Dataset) -> None:
     assert (sent["scheduleId"], sent["plannedAt"]) == (created["id"], planned)
 
 
-def test_a_list_takes_the_same_queries_for_any_number(api: APIClient, dataset: Dataset) -> None:
+def test_lists_of_any_length_take_the_same_number_of_queries(api: APIClient, dataset: Dataset) -> None:
     """A33."""
     counts: list[int] = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The pages, the admin, and the commands of schedules. A33, C1."""
+"""The pages and the admin of schedules. A33, C1."""
 
 from datetime import timedelta
 from typing import Any
@@ -71,7 +71,7 @@ def test_a_schedule_is_created_changed_and_shown(me: Client, dataset: Dataset) -
 
 
 def test_the_form_keeps_values_that_it_cannot_show(me: Client, dataset: Dataset, alice: User) -> None:
-    """A33: a lifetime set over the API, and keys that contain a separator."""
+    """A33: a lifetime that was set over the API, and keys that contain a separator."""
     Dataset.objects.filter(pk=dataset.pk).update(key_pattern="[A-Z ]{1,9}")
     request = {
         "dataset": "things", "keys": ["NEW YORK", "JFK"], "format": "jsonl", "compression": "gzip", "delivery": "zip",
@@ -97,7 +97,7 @@ def test_the_form_keeps_values_that_it_cannot_show(me: Client, dataset: Dataset,
 
 
 def test_the_preview_shows_five_runs_with_their_dates(me: Client, dataset: Dataset) -> None:
-    """A33: and errors at their fields."""
+    """A33: errors are shown at their fields."""
     shown = text_of(me.post(reverse("preview-schedule"), filled(first="0", last="0")))
     assert shown.count("<li>") == 5
     tomorrow = (clock.now() + timedelta(days=2)).date().isoformat()
@@ -110,7 +110,7 @@ def test_the_preview_shows_five_runs_with_their_dates(me: Client, dataset: Datas
 
 
 def test_an_export_is_repeated(me: Client, dataset: Dataset, alice: User) -> None:
-    """A33: with its keys, and the same number of days before each run."""
+    """A33: the schedule has its keys, and the same number of days before each run."""
     job = make_job(dataset, alice, chunks=3)
     assert f"{NEW}?from={job.pk}" in text_of(me.get(reverse("export", args=[job.pk])))
     form = text_of(me.get(f"{NEW}?from={job.pk}"))
@@ -150,7 +150,7 @@ def test_pages_of_other_users_are_404(me: Client, dataset: Dataset, bob: User) -
     assert schedule.name not in text_of(me.get(reverse("schedules")))
 
 
-def test_staff_see_all_and_run_them_for_their_owners(pages: Client, dataset: Dataset, alice: User) -> None:  # noqa: F811
+def test_staff_see_all_schedules_and_run_them_for_their_owners(pages: Client, dataset: Dataset, alice: User) -> None:  # noqa: F811
     """A33."""
     schedule = make_schedule(alice, dataset)
     assert schedule.name in text_of(pages.get("/admin/exports/schedule/"))

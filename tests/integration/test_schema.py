@@ -1,4 +1,4 @@
-"""The OpenAPI schema: real responses match it, and it describes nothing that does not exist."""
+"""The OpenAPI schema: real responses match it, and it describes exactly what exists."""
 
 import re
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ from tests.integration.test_webhooks import allow
 from tests.waiting import wait_until
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 EXAMPLES = {
-    "jobId": NOBODYS,
-    "scheduleId": NOBODYS,
-    "webhookId": NOBODYS,
-    "tokenId": NOBODYS,
-    "deliveryId": NOBODYS,
+    "jobId": UNKNOWN_ID,
+    "scheduleId": UNKNOWN_ID,
+    "webhookId": UNKNOWN_ID,
+    "tokenId": UNKNOWN_ID,
+    "deliveryId": UNKNOWN_ID,
     "key": "JFK",
     "effectiveDate": "2024-02-29",
     "task_id": 17,
@@ -54,14 +54,14 @@ def is_utc_with_z(value: Any) -> bool:
     return not isinstance(value, str) or (value.endswith("Z") and bool(datetime.fromisoformat(value)))
 
 
-def is_full(value: Any) -> bool:
+def is_absolute_url(value: Any) -> bool:
     return not isinstance(value, str) or bool(urlsplit(value).netloc)
 
 
-# It checks dates and UUIDs by itself, but times and URLs only with packages that are not installed.
+# By default, it checks dates and UUIDs, but times and URLs only with packages that are not installed.
 formats = jsonschema.FormatChecker()
 formats.checks("date-time", raises=ValueError)(is_utc_with_z)
-formats.checks("uri", raises=ValueError)(is_full)
+formats.checks("uri", raises=ValueError)(is_absolute_url)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def check(instance: Any, shape: dict[str, Any], schema: dict[str, Any]) -> None:
 
 
 def closed(shape: Any) -> Any:
-    """Return the schema with all objects closed: responses must not have undocumented fields."""
+    """Return the schema with `additionalProperties: false`, so that undocumented fields of responses are errors."""
     if isinstance(shape, list):
         return [closed(member) for member in shape]
     if not isinstance(shape, dict):
@@ -129,7 +129,7 @@ def resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def template_of(path: str, schema: dict[str, Any]) -> str:
-    """Return the template of a path, such as `/exports/{jobId}`: of several matches, the one with fewest parameters."""
+    """Return the template of a path, such as `/exports/{jobId}`, and of several the one with fewest parameters."""
     fitting = [each for each in schema["paths"] if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each)), path)]
     return str(min(fitting, key=lambda each: each.count("{")))
 
@@ -220,7 +220,7 @@ def test_a_file_is_503_during_an_object_storage_outage(
 ) -> None:
     job = make_job(dataset, alice, 2, delivery="manifest")
     finish(str(job.pk))
-    proxy.trouble("HEAD", "JFK", answer_500, times=50)
+    proxy.inject("HEAD", "JFK", answer_500, times=50)
     response = checked.get(f"/exports/{job.pk}/files/JFK/2024-02-28")
     assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")
 
@@ -228,8 +228,8 @@ def test_a_file_is_503_during_an_object_storage_outage(
 def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dataset: Dataset, alice: User) -> None:
     """A25: responses, and requests to receivers."""
     allow(settings, "127.0.0.0/8")
-    with receiver() as there:
-        body = {"url": there.url, "events": ["export.succeeded"]}
+    with receiver() as endpoint:
+        body = {"url": endpoint.url, "events": ["export.succeeded"]}
         path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
         webhook_events.fan_out()
@@ -246,7 +246,7 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
         assert checked.get(path).status_code == 200
         assert checked.checked("delete", path).status_code == 204
         assert checked.get(path).status_code == 404
-        body = there.received[0].json
+        body = endpoint.received[0].json
     assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
     hook = schema["webhooks"]["export.succeeded"]
     check(body, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
@@ -290,7 +290,7 @@ def test_unauthorized_and_unknown_requests_match(
         assert anyone.get(path).status_code == 401
         assert Api(client_of(bob), schema).get(path).status_code == 404
     for action in ("retry", "link"):
-        assert checked.post(f"/exports/{NOBODYS}/{action}").status_code == 404
+        assert checked.post(f"/exports/{UNKNOWN_ID}/{action}").status_code == 404
 
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def contents(node: Any) -> Iterator[dict[str, Any]]:
             yield from contents(member)
 
 
-def test_its_examples_match(schema: dict[str, Any]) -> None:
+def test_the_examples_match_their_schemas(schema: dict[str, Any]) -> None:
     shown = [(each, content["schema"]) for content in contents(schema["paths"]) for each in examples(content)]
     assert len(shown) >= 6
     for example, shape in shown:
@@ -386,7 +386,7 @@ def test_every_operation_has_a_unique_name(schema: dict[str, Any]) -> None:
     assert all(set(operation["tags"]) <= known for operation in operations)
 
 
-def test_the_page_loads_only_from_this_host(client: Client) -> None:
+def test_the_documentation_loads_resources_only_from_this_host(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
 
     loaded = re.findall(r"""<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]*)""", page)

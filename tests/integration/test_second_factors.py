@@ -1,4 +1,4 @@
-"""Second factors of local accounts, and the requirement to have one. C10."""
+"""Second factors of local accounts, and the setting that requires them. C10."""
 
 import base64
 import re
@@ -27,7 +27,7 @@ PAGE = "/app/account/second-factors"
 
 @pytest.fixture(autouse=True)
 def windows() -> None:
-    """Reset the rate limits, so that attempts of one test do not count in the next."""
+    """Reset the rate limits, so that attempts of earlier tests do not count."""
     valkey().flushdb()
 
 
@@ -70,7 +70,7 @@ def add_app(client: Client) -> list[str]:
 
 @pytest.fixture
 def enrolled(carol: User) -> list[str]:
-    """The recovery codes of carol, who has an authenticator app."""
+    """Add an authenticator app for carol, and return her recovery codes."""
     client = Client()
     enter_password(client)
     return add_app(client)
@@ -118,7 +118,7 @@ def test_a_recovery_code_works_once(enrolled: list[str]) -> None:
     assert not RecoveryCode.objects.filter(digest__contains=enrolled[1]).exists()
 
 
-def test_five_wrong_codes_need_the_password_again(enrolled: list[str], client: Client) -> None:
+def test_after_five_wrong_codes_the_password_is_required_again(enrolled: list[str], client: Client) -> None:
     enter_password(client)
     for _ in range(5):
         enter_code(client, "000000")
@@ -126,7 +126,7 @@ def test_five_wrong_codes_need_the_password_again(enrolled: list[str], client: C
     assert not is_in(client)
 
 
-def test_codes_are_limited_for_each_user(enrolled: list[str], settings: LazySettings) -> None:
+def test_codes_are_rate_limited_per_user(enrolled: list[str], settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
     browsers = [Client() for _ in range(2)]
     for client in browsers:
@@ -138,7 +138,7 @@ def test_codes_are_limited_for_each_user(enrolled: list[str], settings: LazySett
 
 
 @pytest.mark.parametrize("lost", ["password", "active", "late"])
-def test_a_correct_password_does_not_last(enrolled: list[str], client: Client, carol: User, lost: str) -> None:
+def test_a_correct_password_expires(enrolled: list[str], client: Client, carol: User, lost: str) -> None:
     enter_password(client)
     if lost == "password":
         carol.set_password("another one, 2")
@@ -161,7 +161,7 @@ def test_an_invalid_security_key_is_refused(enrolled: list[str], client: Client,
     assert not is_in(client)
 
 
-def test_the_admin_has_no_sign_in_of_its_own(enrolled: list[str], client: Client) -> None:
+def test_the_admin_has_no_separate_sign_in(enrolled: list[str], client: Client) -> None:
     User.objects.update(is_staff=True, is_superuser=True)
     assert client.get("/admin/login/?next=/admin/")["Location"] == "/app/sign-in?next=/admin/"
     client.post("/admin/login/?next=/admin/", {"username": "carol", "password": PASSWORD})
@@ -173,7 +173,7 @@ def test_the_admin_has_no_sign_in_of_its_own(enrolled: list[str], client: Client
 
 
 # ---- Changes --------------------------------------------------------------------------------------------------------
-def test_changes_need_the_password_again(carol: User, client: Client) -> None:
+def test_changes_require_the_password_again(carol: User, client: Client) -> None:
     client.force_login(carol)
     confirm = f"{PAGE}/confirm?next={PAGE}/app"
     assert unquote(client.get(f"{PAGE}/app")["Location"]) == confirm
@@ -297,8 +297,8 @@ def test_the_setting_determines_the_users_that_need_a_factor(
     assert client.get("/app/account").status_code == expected
 
 
-def test_a_password_change_revokes_tokens_however_it_is_made(carol: User, pages: Client) -> None:
-    """C10: in the admin, too."""
+def test_every_kind_of_password_change_revokes_tokens(carol: User, pages: Client) -> None:
+    """C10: also in the admin."""
     with_token = client_of(carol)
     new = {"password1": "another one, 2", "password2": "another one, 2", "usable_password": "true"}
     assert pages.post(f"/admin/auth/user/{carol.pk}/password/", new).status_code == 302
@@ -306,10 +306,10 @@ def test_a_password_change_revokes_tokens_however_it_is_made(carol: User, pages:
 
 
 @pytest.mark.parametrize("wrong", ["000000", "000-000", "000.0 00", "OOOOOO"])
-def test_codes_of_an_app_are_limited_for_each_day_and_recovery_codes_are_not(
+def test_codes_of_an_app_are_limited_per_day_and_recovery_codes_are_not(
     enrolled: list[str], settings: LazySettings, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """C10: otherwise they could be guessed within weeks."""
+    """C10: otherwise a code could be guessed within weeks."""
     monkeypatch.setattr(second_factors, "CODES_PER_DAY", limits.RateLimitItemPerDay(2, namespace=f"few {wrong}"))
     browser = Client()
     enter_password(browser)
@@ -322,7 +322,7 @@ def test_codes_of_an_app_are_limited_for_each_day_and_recovery_codes_are_not(
 
 
 def test_a_session_from_before_the_first_factor_cannot_change_factors(carol: User, client: Client) -> None:
-    """C10: with the password alone."""
+    """C10: it was signed in with only the password."""
     enter_password(client)
     assert is_in(client)
     factor = SecondFactor.objects.create(user=carol, kind="totp", name="App", secret=b"0" * 20)
@@ -332,7 +332,7 @@ def test_a_session_from_before_the_first_factor_cannot_change_factors(carol: Use
     assert SecondFactor.objects.filter(pk=factor.pk).exists()
 
 
-def test_the_admin_has_no_password_page_of_its_own(client: Client, admin_user: User) -> None:
+def test_the_admin_has_no_separate_password_page(client: Client, admin_user: User) -> None:
     """C10: that page would not count attempts."""
     client.force_login(admin_user)
     assert client.get("/admin/password_change/")["Location"] == "/app/account/password"

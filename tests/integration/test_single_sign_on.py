@@ -27,7 +27,9 @@ from tests.conftest import client_of
 from tests.openid import callback_of, change, path_of, providing, set_groups, sign_in, use
 
 
-class Hung:
+class HangingProvider:
+    """A provider that accepts connections and never responds."""
+
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
         self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
@@ -63,7 +65,7 @@ def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
     return running
 
 
-def due(name: str, *, minutes: float = 1) -> None:
+def backdate_check(name: str, *, minutes: float = 1) -> None:
     """Backdate the user's last check."""
     then = timezone.now() - timedelta(minutes=minutes)
     Identity.objects.filter(user__username=name).update(checked_at=then, attempted_at=then)
@@ -129,7 +131,7 @@ def test_only_the_given_groups_may_sign_in(client: Client, provider: OpenIDProvi
     assert is_in(client)
 
 
-def test_it_never_redirects_to_another_host(client: Client, provider: OpenIDProvider) -> None:
+def test_never_redirects_to_another_host(client: Client, provider: OpenIDProvider) -> None:
     assert sign_in(client, "joan", page="https://elsewhere.example/")["Location"] == "/app/exports"
 
 
@@ -154,7 +156,7 @@ def test_a_redirect_for_another_browser_is_refused(client: Client, provider: Ope
 
 
 @pytest.mark.parametrize("change_claims", ["aud", "nonce", "key"])
-def test_it_refuses_an_id_token_that_is_not_for_it(
+def test_an_unexpected_id_token_is_refused(
     client: Client, provider: OpenIDProvider, monkeypatch: pytest.MonkeyPatch, change_claims: str
 ) -> None:
     """The provider's signed response is real, but Sluice expects another value."""
@@ -177,7 +179,7 @@ def test_it_refuses_an_id_token_that_is_not_for_it(
     assert not User.objects.exists()
 
 
-def test_it_is_off_without_its_settings(client: Client) -> None:
+def test_single_sign_on_is_off_without_its_settings(client: Client) -> None:
     assert "single sign-on" not in client.get("/app/sign-in").content.decode()
     for path in ("/app/sign-in/sso", "/app/sign-in/sso/callback?code=1&state=1"):
         assert client.get(path)["Location"] == "/app/sign-in"
@@ -197,20 +199,20 @@ def test_a_local_superuser_signs_in_while_the_provider_is_away(
 def test_a_check_confirms_a_user_once_for_all_requests(client: Client, provider: OpenIDProvider) -> None:
     sign_in(client, "joan")
     before = Identity.objects.get()
-    due("joan")
+    backdate_check("joan")
     assert is_in(client)
     after = Identity.objects.get()
     assert after.checked_at > before.checked_at
-    assert after.tokens["refresh_token"] != before.tokens["refresh_token"]  # each is used once
+    assert after.tokens["refresh_token"] != before.tokens["refresh_token"]  # each refresh token is used once
     assert is_in(client)
     assert Identity.objects.get().checked_at == after.checked_at
 
 
 def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
-    """Otherwise the second one would send a used refresh token, and end the user's access."""
+    """Otherwise, the second one would send a used refresh token, which ends the user's access."""
     browser = Client()
     sign_in(browser, "joan")
-    due("joan", minutes=60)
+    backdate_check("joan", minutes=60)
 
     def ask(_: int) -> bool:
         try:
@@ -232,13 +234,13 @@ def test_a_removed_group_ends_sessions_and_rights(client: Client, provider: Open
     with_token = client_of(user)
     assert with_token.get("/exports/limits").status_code == 200
     set_groups(provider, "grace")
-    assert is_in(client)  # for a minute at most
-    due("grace")
+    assert is_in(client)  # for at most a minute
+    backdate_check("grace")
 
     assert not is_in(client)
     user.refresh_from_db()
     assert not user.is_staff
-    assert with_token.get("/exports/limits").status_code == 401  # it could do anything that staff may do
+    assert with_token.get("/exports/limits").status_code == 401  # it had the permissions of staff
     sign_in(client, "grace")
     assert is_in(client)
     assert client.get("/admin/").status_code == 302
@@ -248,7 +250,7 @@ def test_a_removed_group_without_staff_rights_keeps_tokens(client: Client, provi
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     set_groups(provider, "joan")
-    due("joan")
+    backdate_check("joan")
     assert with_token.get("/exports/limits").status_code == 200
     assert not User.objects.get().groups.exists()
     assert not is_in(client)
@@ -262,7 +264,7 @@ def test_the_access_of_a_user_deactivated_at_the_provider_ends(
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
-    due("joan")
+    backdate_check("joan")
 
     assert not (is_in(client) if how == "session" else with_token.get("/exports/limits").status_code == 200)
     assert not is_in(client)
@@ -277,14 +279,14 @@ def test_the_access_of_a_user_deactivated_at_the_provider_ends(
     assert with_token.get("/exports/limits").status_code == 200
 
 
-def test_a_user_of_no_admitted_group_loses_all_tokens(
+def test_a_user_without_an_admitted_group_loses_all_tokens(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
     use(settings, provider, oidc_user_groups=["finance"])
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     set_groups(provider, "joan", "marketing")
-    due("joan")
+    backdate_check("joan")
     assert with_token.get("/exports/limits").status_code == 401
     set_groups(provider, "joan", "finance")
     sign_in(client, "joan")
@@ -298,14 +300,14 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
     assert not User.objects.get().is_active
 
 
-def test_an_account_that_staff_save_after_it_ended_stays_disabled(
+def test_an_account_that_staff_save_after_its_deactivation_stays_disabled(
     client: Client, provider: OpenIDProvider, admin_client: Client
 ) -> None:
-    """C10: saving an account that the provider had ended disables it."""
+    """C10: when staff save an account that the provider has deactivated, it is disabled."""
     sign_in(client, "joan")
     user = User.objects.get(username="joan")
     change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
-    due("joan")
+    backdate_check("joan")
     assert not is_in(client)
     saved = {"username": "joan", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
     assert admin_client.post(f"/admin/auth/user/{user.pk}/change/", saved).status_code == 302
@@ -314,12 +316,12 @@ def test_an_account_that_staff_save_after_it_ended_stays_disabled(
 
 
 def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, client: Client) -> None:
-    """C10, C13: whichever request comes first, and that request has its own."""
+    """C10, C13: the request that triggers the check has a separate entry."""
     sign_in(client, "grace")
     user = User.objects.get()
     with_token = client_of(user)
     set_groups(provider, "grace", "finance")
-    due("grace", minutes=2)
+    backdate_check("grace", minutes=2)
     before = AuditEntry.objects.count()
     assert with_token.post("/exports", {}).status_code == 400
     found = AuditEntry.objects.order_by("pk")[before:]
@@ -333,7 +335,7 @@ def test_a_check_has_its_own_entry_in_the_audit_log(provider: OpenIDProvider, cl
 def test_a_group_named_like_a_role_does_not_grant_it(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
-    """C10, C14: unless the settings list them."""
+    """C10, C14: unless the settings list the group."""
     set_groups(provider, "joan", roles.GROUPS[roles.ADMINISTRATOR])
     sign_in(client, "joan")
     assert not User.objects.get().groups.exists()
@@ -373,55 +375,54 @@ def test_users_stay_confirmed_while_the_provider_is_away_for_a_while(
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     use(settings, provider, oidc_issuer="http://127.0.0.1:9")
-    due("joan", minutes=14)
+    backdate_check("joan", minutes=14)
     assert is_in(client)
     assert with_token.get("/exports/limits").status_code == 200
-    due("joan", minutes=15)
+    backdate_check("joan", minutes=15)
     answer = with_token.get("/exports/limits")
     assert (answer.status_code, answer.json()["code"]) == (503, "identity_provider_unavailable")
     assert client.get("/app/account").status_code == 503
 
     use(settings, provider)
-    due("joan", minutes=16)
+    backdate_check("joan", minutes=16)
     assert is_in(client)
     assert with_token.get("/exports/limits").status_code == 200
 
 
 @pytest.fixture
-def hung() -> Iterator[Hung]:
-    """A provider that accepts connections and never responds."""
+def hanging() -> Iterator[HangingProvider]:
     with socket.create_server((LOOPBACK, 0)) as listener:
-        yield Hung(listener)
+        yield HangingProvider(listener)
 
 
 def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
-    provider: OpenIDProvider, settings: LazySettings, hung: Hung, monkeypatch: pytest.MonkeyPatch
+    provider: OpenIDProvider, settings: LazySettings, hanging: HangingProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C10: not once for each user, and the next round begins with another one."""
+    """C10: not once per user. The next round begins with another user."""
     for name in USERS:
         sign_in(Client(), name)
     monkeypatch.setattr(single_sign_on, "TIMEOUT", 0.5)
-    use(settings, provider, oidc_issuer=hung.url)
+    use(settings, provider, oidc_issuer=hanging.url)
     for minutes, name in enumerate(USERS, start=1):
-        due(name, minutes=minutes)
+        backdate_check(name, minutes=minutes)
 
     assert current() == {*USERS}
-    assert hung.connections() == 1
+    assert hanging.connections() == 1
     assert current() == {*USERS}
-    assert hung.connections() == 0  # the pause
+    assert hanging.connections() == 0  # during the pause
     assert [*Identity.objects.filter(failed_at__isnull=False).values_list("user__username", flat=True)] == [
-        [*USERS][-1]  # the one whose last attempt is oldest
+        [*USERS][-1]  # the user whose last attempt is oldest
     ]
     browser = Client()
     browser.force_login(User.objects.get(username="ada"))
     assert is_in(browser)
-    assert hung.connections() == 1  # a request after the limit is checked nevertheless
+    assert hanging.connections() == 1  # a request after the time limit is checked anyway
 
     use(settings, provider)
     single_sign_on.pause.begin(0)
     change(provider, "UPDATE auth_user SET is_active = 0")
     for name in USERS:
-        due(name)
+        backdate_check(name)
     assert current() == set()
 
 
@@ -435,10 +436,10 @@ def test_without_a_refresh_token_the_access_token_is_the_limit(client: Client, p
     held = Identity.objects.get().tokens
     held.pop("refresh_token")
     Identity.objects.update(tokens=held)
-    due("joan")
+    backdate_check("joan")
     assert is_in(client)
     Identity.objects.update(tokens={**held, "expires_at": 1})
-    due("joan")
+    backdate_check("joan")
     assert not is_in(client)
 
 

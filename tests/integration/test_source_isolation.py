@@ -67,7 +67,7 @@ def test_the_clean_function_of_the_soak_has_the_expected_bytes(
             call(session, "rude_1")
 
 
-# Session state that a function may leave behind, and an expression that a later call must evaluate as in a new session.
+# Statements that change the state of the session, and expressions that show the change to a later call.
 TRACES = {
     "time zone": ("PERFORM set_config('TimeZone', 'Asia/Tokyo', false);", "current_setting('TimeZone')"),
     "date style": ("PERFORM set_config('DateStyle', 'German', false);", "current_date::text"),
@@ -100,38 +100,38 @@ TRACES = {
 
 
 @pytest.fixture
-def a_role() -> Iterator[None]:
-    """A role that functions of the source may assume."""
+def assumable_role() -> Iterator[None]:
+    """Grant a role that functions of the source may assume."""
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
         admin.execute("GRANT pg_monitor TO source")
         yield
         admin.execute("REVOKE pg_monitor FROM source")
 
 
-@pytest.mark.usefixtures("a_role")
+@pytest.mark.usefixtures("assumable_role")
 @pytest.mark.parametrize("allow_writes", [False, True])
 @pytest.mark.parametrize("trace", TRACES)
 def test_a_call_leaves_no_trace(
     source_db: psycopg.Connection, session: database.SourceSession, trace: str, *, allow_writes: bool
 ) -> None:
     """A39."""
-    leave, look = TRACES[trace]
-    function(source_db, "rude", f"RETURN QUERY SELECT 'x'::text; {leave}")
-    function(source_db, "polite", f"RETURN QUERY SELECT {look};")
+    change_state, read_state = TRACES[trace]
+    function(source_db, "rude", f"RETURN QUERY SELECT 'x'::text; {change_state}")
+    function(source_db, "polite", f"RETURN QUERY SELECT {read_state};")
     clean = call(session, "polite")
     backend = session._connection.info.backend_pid if session._connection else 0
 
     try:
         call(session, "rude", allow_writes=allow_writes)
     except SourceError:
-        assert not allow_writes  # a read-only transaction refuses it
+        assert not allow_writes  # a read-only transaction refuses the statement
 
     assert call(session, "polite") == clean
     assert session._connection
     assert session._connection.info.backend_pid == backend  # the session was kept
 
 
-def test_the_call_of_a_session_with_another_name_is_ended(
+def test_a_call_is_ended_even_if_it_renames_its_session(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
     """I3: the reaper must find it before it frees the slot."""
@@ -150,7 +150,7 @@ def test_the_call_of_a_session_with_another_name_is_ended(
             running.result(30)
 
 
-def test_random_numbers_do_not_follow_from_the_seed_of_another_call(
+def test_random_numbers_do_not_depend_on_the_seed_of_another_call(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
     """A39."""
@@ -167,10 +167,10 @@ def test_a_failed_call_leaves_no_trace_and_keeps_the_session(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
     """A39."""
-    leave = (
+    change_state = (
         "PERFORM set_config('TimeZone', 'Asia/Tokyo', false); PERFORM pg_advisory_lock(4711); RAISE division_by_zero;"
     )
-    function(source_db, "rude", leave)
+    function(source_db, "rude", change_state)
     function(
         source_db, "polite",
         "RETURN QUERY SELECT current_setting('TimeZone') || count(*) FROM pg_locks WHERE objid = 4711;",
@@ -316,7 +316,7 @@ def test_formulas_are_escaped_in_every_notation(
 def test_formulas_are_escaped_in_every_type_of_text(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
-    """A20. `refcursor` represents types such as xml, which have no category. The others may begin with a minus."""
+    """A20: `refcursor` stands for types without a category, such as xml. Other types may begin with a minus."""
     columns = "a refcursor, b name, u uuid, x bytea, j json, i interval, m money, d date, r int4range"
     source_db.execute(r"""
         CREATE TABLE data.kinds AS
@@ -343,7 +343,7 @@ def test_other_values_are_not_escaped(
 
 
 # ---- Bounds ---------------------------------------------------------------------------------------------------------
-def test_a_too_large_row_has_its_own_error(
+def test_a_row_that_is_too_large_has_a_separate_error(
     source_db: psycopg.Connection, session: database.SourceSession, settings: Any
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})
@@ -354,7 +354,7 @@ def test_a_too_large_row_has_its_own_error(
     assert not explain(caught.value.code, caught.value.detail)["retryable"]
 
 
-def test_a_call_that_an_administrator_cancels_is_no_timeout(
+def test_a_call_that_an_administrator_cancels_is_not_a_timeout(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
     function(source_db, "cancelled", "PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(5); RETURN;")

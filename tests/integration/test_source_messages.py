@@ -28,7 +28,7 @@ MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."
 
 @pytest.fixture
 def failed(dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any) -> Job:
-    """A job with a chunk whose function raised an error at its only attempt."""
+    """A job with a chunk whose only attempt failed, because the function raised an error."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
     failing(source_db, RAISED)
     job = make_job(dataset, alice, 1, allow_degraded=False)
@@ -51,7 +51,7 @@ def show_errors() -> None:
 
 
 def test_the_chunk_has_the_message_and_the_log_does_not(failed: Job, caplog: Any) -> None:
-    """A34: with detail and hint, without control characters."""
+    """A34: the message has the detail and the hint, without control characters."""
     assert failed.chunks.get().source_message == MESSAGE
     for text in (caplog.text, failed.error_detail, failed.chunks.get().error_detail):
         assert "secret" not in text
@@ -67,7 +67,7 @@ def test_the_message_is_bounded(dataset: Dataset, alice: User, source_db: psycop
     assert len(Chunk.objects.get().source_message) == MAX_MESSAGE
 
 
-def test_a_retry_and_a_success_end_the_message(
+def test_a_retry_and_a_success_clear_the_message(
     dataset: Dataset, failed: Job, source_db: psycopg.Connection, alice: User
 ) -> None:
     """A34: it belongs to the latest error."""
@@ -103,8 +103,8 @@ def test_owners_see_it_only_if_the_dataset_shows_errors(failed: Job, api: APICli
     assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
-def test_others_never_see_it_over_the_api(failed: Job, bob: User) -> None:
-    """A34: staff who may see the job have the admin, which records it."""
+def test_other_users_never_see_the_message_over_the_api(failed: Job, bob: User) -> None:
+    """A34: staff who may see the job can use the admin, which records the access."""
     show_errors()
     assert client_of(bob).get(f"/exports/{failed.pk}/chunks").status_code == 404
     bob.is_staff = bob.is_superuser = True
@@ -115,7 +115,7 @@ def test_others_never_see_it_over_the_api(failed: Job, bob: User) -> None:
     assert "secret" not in text_of(browser.get(f"/app/exports/{failed.pk}"))
 
 
-def test_an_owner_without_access_to_the_key_does_not_see_it(
+def test_an_owner_without_access_to_the_key_does_not_see_the_message(
     failed: Job, dataset: Dataset, alice: User, api: APIClient
 ) -> None:
     """A34, C12."""
@@ -128,8 +128,8 @@ def test_an_owner_without_access_to_the_key_does_not_see_it(
     assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
-def test_streams_do_not_have_it(failed: Job, api: APIClient) -> None:
-    """A34: one frame goes to the owner and to staff."""
+def test_streams_do_not_contain_the_message(failed: Job, api: APIClient) -> None:
+    """A34: the owner and staff receive the same frames."""
     show_errors()
     frames = b"".join(frame for _, frame in event_hub.read({failed.pk: 0})[0][failed.pk].frames)
     assert b'"sourceMessage":null' in frames
@@ -137,8 +137,8 @@ def test_streams_do_not_have_it(failed: Job, api: APIClient) -> None:
     assert "secret" not in api.get(f"/exports/{failed.pk}").content.decode()
 
 
-def test_the_page_shows_it_with_the_summary_of_failures(failed: Job, alice: User) -> None:
-    """A34: escaped."""
+def test_the_page_shows_the_message_with_the_summary_of_failures(failed: Job, alice: User) -> None:
+    """A34: the message is escaped."""
     browser = Client()
     browser.force_login(alice)
     page = f"/app/exports/{failed.pk}"
@@ -163,7 +163,7 @@ def test_chunks_without_a_message_cost_no_query(dataset: Dataset, alice: User, a
 
 
 def test_staff_see_it_in_the_admin_on_record(failed: Job, pages: Client, staff: User) -> None:
-    """A34: for every dataset, once an hour for each chunk."""
+    """A34: for every dataset, with at most one record per hour and chunk."""
     chunk = failed.chunks.get()
     for _ in range(2):
         assert "secret <b>row</b> 42" in text_of(pages.get(page_of(chunk)))
@@ -174,7 +174,7 @@ def test_staff_see_it_in_the_admin_on_record(failed: Job, pages: Client, staff: 
     assert "secret" not in text_of(pages.get("/admin/exports/chunk/"))
 
 
-def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> None:
+def test_staff_without_the_permission_do_not_see_the_message(failed: Job, bob: User) -> None:
     """A34."""
     bob.is_staff = True
     bob.save()
@@ -202,5 +202,5 @@ def test_staff_without_the_permission_do_not_see_it(failed: Job, bob: User) -> N
     ],
 )
 def test_every_code_has_a_text(detail: str, words: str) -> None:
-    """A34: also codes that Postgres does not have yet."""
+    """A34: also codes of future Postgres versions."""
     assert in_words(detail) == words

@@ -25,7 +25,7 @@ PREPARED = "SELECT count(*) FROM pg_prepared_statements"
 
 @pytest.fixture
 def scratch(transactional_db: None) -> Iterator[None]:
-    """A table with one row, and a session of its own."""
+    """A table with one row, in a new session."""
     new_session()
     sql_run("CREATE TABLE scratch (id bigint PRIMARY KEY, told text)", "INSERT INTO scratch VALUES (1, 'one')")
     yield
@@ -33,7 +33,7 @@ def scratch(transactional_db: None) -> Iterator[None]:
 
 
 def new_session() -> None:
-    """Open a new session. The pool may hold used ones."""
+    """Make the next statement open a new session, instead of one from the pool."""
     cast("DatabaseWrapper", connection).pool.drain()
     connection.close()
 
@@ -76,7 +76,7 @@ def test_a_statement_works_in_a_session_that_has_not_prepared_it(scratch: None) 
 
 
 def test_another_statement_of_the_same_name_is_never_run(scratch: None) -> None:
-    """A pooler may give a session to another connection, which has prepared statements of its own there."""
+    """A pooler may give the session to another connection, which prepares its own statements in it."""
     assert find() == "one"
     name = sql.scalar("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%FROM scratch%%'")
     new_session()
@@ -114,7 +114,7 @@ def test_preparation_can_be_disabled(scratch: None, settings: LazySettings) -> N
     assert sql.scalar(PREPARED) == 0
 
 
-def test_it_rejects_comments() -> None:
+def test_rejects_comments() -> None:
     with pytest.raises(ValueError, match="comment"):
         sql.PreparedStatement("SELECT 1 -- one")
 

@@ -1,4 +1,4 @@
-"""Staff and objects of other users: permissions apply to the API and the pages, and the audit log has every access."""
+"""Access of staff to objects of other users: permissions in the API and on pages, and entries in the audit log."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +58,7 @@ def job(dataset: Dataset, alice: User) -> Job:
 
 # ---- Without permission ---------------------------------------------------------------------------------------------
 def test_staff_status_alone_opens_nothing(document: Task, job: Job, alice: User) -> None:
-    """By API and pages: documents, exports, and rules of another user are 404."""
+    """Documents, exports, and rules of another user return 404, in the API and on pages."""
     rule = make_rule(alice, name="hers")
     user = staff_with()
     api, pages = client_of(user), browser(user)
@@ -101,7 +101,7 @@ def test_staff_who_may_only_view_change_nothing(document: Task, job: Job) -> Non
 
 
 def test_pages_offer_only_the_permitted_actions(document: Task, job: Job, alice: User) -> None:
-    """B14: before, the buttons led to a refusal."""
+    """B14: a button without permission would only lead to an error."""
     running = make_task(alice)
     offered = ("/cancel", "/retry")
     for path in (f"/app/documents/{document.pk}", f"/app/documents/{running.pk}", f"/app/exports/{job.pk}"):
@@ -173,8 +173,7 @@ def test_opening_the_content_of_another_users_document_is_recorded_once_an_hour(
     document: Task, alice: User, message: str
 ) -> None:
     user = staff_with("view_task", "open_data")
-    doors = (client_of, browser)
-    client = doors["web page" in message]
+    client = browser if "web page" in message else client_of
     for _ in range(2):
         assert opened(READS[message](client(user), document.pk)) in {200, 302}
     assert records(document) == [message]

@@ -1,4 +1,4 @@
-"""The object storage, on a real SeaweedFS, behind a real proxy if it has to fail."""
+"""The object storage, on a real SeaweedFS, behind a fault-injecting proxy where requests must fail."""
 
 import gc
 import hashlib
@@ -40,12 +40,12 @@ ALLOCATE = parts.allocate
 BLOCK = os.urandom(100_003)  # no divisor of a part
 
 
-class Stop(Exception):
-    """The exception of a checkpoint when the lease is lost."""
+class LeaseGone(Exception):
+    """The exception that a checkpoint raises when the lease is lost."""
 
 
-def carry_on() -> None:
-    """Raise nothing: the lease is ours."""
+def lease_held() -> None:
+    """A checkpoint that raises nothing, because the lease is still held."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def folder() -> str:
 
 @pytest.fixture(params=["plain", "Zürich & co"])
 def key(folder: str, request: pytest.FixtureRequest) -> str:
-    """A key that obstore can put, and one that requires boto3."""
+    """A key that obstore can write, and one that requires boto3."""
     return f"{folder}/{request.param}/2024-02-29.csv"
 
 
@@ -71,7 +71,7 @@ def content(size: int) -> bytes:
     return (BLOCK * (size // len(BLOCK) + 1))[:size]
 
 
-def begin(key: str, *, if_match: str | None = None, checkpoint: Callable[[], None] = carry_on) -> storage.Upload:
+def begin(key: str, *, if_match: str | None = None, checkpoint: Callable[[], None] = lease_held) -> storage.Upload:
     return storage.Upload(key, content_type="text/csv", metadata={"job": "7"}, if_match=if_match, checkpoint=checkpoint)
 
 
@@ -92,14 +92,14 @@ def fetch(key: str) -> bytes:
 
 SMALL = content(1000)
 LARGE = content(2 * PART + 5)
-both_ways = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "many-parts"])
+both_sizes = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "many-parts"])
 
 
 # ---- Round trips ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 2 * 1024**2, PART - 1, PART, PART + 1, 5 * PART + 12345])
-def test_it_stores_the_bytes_with_their_type(key: str, size: int) -> None:
+def test_stores_the_bytes_with_their_type(key: str, size: int) -> None:
     data = content(size)
     stored = store(key, data)
     assert stored.key == key
@@ -116,8 +116,8 @@ def test_a_small_object_takes_one_request(key: str, size: int, is_multipart: boo
     assert ("-" in store(key, content(size)).etag) is is_multipart
 
 
-@both_ways
-def test_it_encrypts_and_keeps_the_type(key: str, data: bytes) -> None:
+@both_sizes
+def test_encrypts_and_keeps_the_type(key: str, data: bytes) -> None:
     store(key, data)
     reply = storage.client().head_object(Bucket=bucket(), Key=key)
     assert reply["ServerSideEncryption"] == "AES256"
@@ -138,7 +138,7 @@ def test_callers_may_reuse_their_blocks(key: str) -> None:
     assert fetch(key) == BLOCK * 200
 
 
-def test_it_accepts_a_block_larger_than_a_part(key: str) -> None:
+def test_accepts_a_block_larger_than_a_part(key: str) -> None:
     with begin(key) as upload:
         upload.write(LARGE)
         upload.commit()
@@ -154,7 +154,7 @@ def test_part_sizes_grow_so_that_10000_parts_reach_5_tib() -> None:
     assert count < 10_000
 
 
-def test_it_sends_grown_parts_from_a_file(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_grown_parts_from_a_file(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PARTS_OF_A_SIZE", 1)
     data = content(5 * PART + 1)  # parts of 8, 16 and 16 MiB
     assert store(key, data).etag.endswith("-3")
@@ -188,7 +188,7 @@ def peak_kib(key: str, mib: int) -> int:
 # ---- Conditions -----------------------------------------------------------------------------------------------------
 
 
-@both_ways
+@both_sizes
 def test_an_unexpected_object_is_not_overwritten(key: str, data: bytes) -> None:
     theirs = store(key, b"theirs")
     with pytest.raises(storage.Conflict) as caught:
@@ -200,14 +200,14 @@ def test_an_unexpected_object_is_not_overwritten(key: str, data: bytes) -> None:
     assert list(storage.list_uploads(key)) == []
 
 
-@both_ways
-def test_it_replaces_the_expected_object(key: str, data: bytes) -> None:
+@both_sizes
+def test_replaces_the_expected_object(key: str, data: bytes) -> None:
     old = store(key, b"old")
     store(key, data, if_match=old.etag)
     assert fetch(key) == data
 
 
-@both_ways
+@both_sizes
 def test_the_object_of_a_faster_writer_is_not_overwritten(key: str, data: bytes) -> None:
     old = store(key, b"old")
     with begin(key, if_match=old.etag) as stale:
@@ -220,7 +220,7 @@ def test_the_object_of_a_faster_writer_is_not_overwritten(key: str, data: bytes)
     assert list(storage.list_uploads(key)) == []
 
 
-@both_ways
+@both_sizes
 def test_a_missing_object_to_replace_is_reported(key: str, data: bytes) -> None:
     with pytest.raises(storage.Conflict) as caught:
         store(key, data, if_match="d41d8cd98f00b204e9800998ecf8427e")
@@ -228,7 +228,7 @@ def test_a_missing_object_to_replace_is_reported(key: str, data: bytes) -> None:
     assert storage.head(key) is None
 
 
-@both_ways
+@both_sizes
 def test_a_conflict_is_resolved_without_sending_the_bytes_again(key: str, data: bytes) -> None:
     store(key, b"left by a dead worker")
     with begin(key) as upload:
@@ -241,8 +241,8 @@ def test_a_conflict_is_resolved_without_sending_the_bytes_again(key: str, data: 
     assert list(storage.list_uploads(key)) == []
 
 
-@both_ways
-def test_it_creates_the_object_after_a_conflict_with_a_deleted_one(key: str, data: bytes) -> None:
+@both_sizes
+def test_creates_the_object_after_a_conflict_with_a_deleted_one(key: str, data: bytes) -> None:
     with begin(key, if_match="d41d8cd98f00b204e9800998ecf8427e") as upload:
         feed(upload, data)
         with pytest.raises(storage.Conflict) as caught:
@@ -251,7 +251,7 @@ def test_it_creates_the_object_after_a_conflict_with_a_deleted_one(key: str, dat
     assert fetch(key) == data
 
 
-@both_ways
+@both_sizes
 def test_an_object_created_after_the_conflict_is_not_replaced(key: str, data: bytes) -> None:
     first = store(key, b"first")
     with begin(key) as upload:
@@ -268,48 +268,48 @@ def test_an_object_created_after_the_conflict_is_not_replaced(key: str, data: by
 
 
 def stop_at(calls: int) -> Callable[[], None]:
-    """Return a checkpoint that raises Stop from its n-th call onward."""
+    """Return a checkpoint that raises LeaseGone from its n-th call on."""
     countdown = iter(range(calls - 1))
 
     def check() -> None:
         if next(countdown, None) is None:
-            raise Stop
+            raise LeaseGone
 
     return check
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3, 5])
 def test_a_raising_checkpoint_aborts_the_upload(key: str, calls: int) -> None:
-    with pytest.raises(Stop), begin(key, checkpoint=stop_at(calls)) as upload:
+    with pytest.raises(LeaseGone), begin(key, checkpoint=stop_at(calls)) as upload:
         feed(upload, content(12 * PART))
     assert list(storage.list_uploads(key)) == []
     assert storage.head(key) is None
 
 
-@both_ways
+@both_sizes
 def test_a_raising_last_checkpoint_prevents_the_commit(key: str, data: bytes) -> None:
     lost = False
 
     def check() -> None:
         if lost:
-            raise Stop
+            raise LeaseGone
 
     with begin(key, checkpoint=check) as upload:
         feed(upload, data)
         lost = True
-        with pytest.raises(Stop):
+        with pytest.raises(LeaseGone):
             upload.commit()
     assert list(storage.list_uploads(key)) == []
     assert storage.head(key) is None
 
 
-def test_it_aborts_when_the_producer_fails(key: str) -> None:
+def test_aborts_when_the_producer_fails(key: str) -> None:
     def produce() -> None:
         with begin(key) as upload:
             feed(upload, LARGE)
-            raise Stop
+            raise LeaseGone
 
-    with pytest.raises(Stop):
+    with pytest.raises(LeaseGone):
         produce()
     assert list(storage.list_uploads(key)) == []
 
@@ -336,14 +336,14 @@ def no_threads() -> Iterator[None]:
         threading.stack_size(size)
 
 
-@pytest.mark.parametrize(("want", "failure"), [(no_memory, OSError), (no_threads, RuntimeError)])
+@pytest.mark.parametrize(("shortage", "failure"), [(no_memory, OSError), (no_threads, RuntimeError)])
 def test_an_upload_that_cannot_start_leaves_nothing_in_the_storage(
-    key: str, want: Callable[[], AbstractContextManager[None]], failure: type[Exception]
+    key: str, shortage: Callable[[], AbstractContextManager[None]], failure: type[Exception]
 ) -> None:
     def produce() -> None:
         with begin(key) as upload:
             feed(upload, content(PART - 1))
-            with want():
+            with shortage():
                 feed(upload, b"and the first byte of a second part")
 
     with pytest.raises(failure):
@@ -354,7 +354,7 @@ def test_an_upload_that_cannot_start_leaves_nothing_in_the_storage(
 def test_hanging_requests_of_an_aborted_upload_end(
     proxy: Proxy, key: str, monkeypatch: pytest.MonkeyPatch, buffers: list[weakref.ref[mmap]]
 ) -> None:
-    """Otherwise each would keep its thread and a buffer until the worker ends."""
+    """Otherwise, each request would keep a thread and a buffer until the worker exits."""
     monkeypatch.setattr(parts, "STOP_SECONDS", 0.2)
     over = threading.Event()
     hanging: list[faulty_s3.Handler] = []
@@ -364,7 +364,7 @@ def test_hanging_requests_of_an_aborted_upload_end(
         over.wait(60)
         faulty_s3.answer_500(handler, b"")
 
-    proxy.trouble("PUT", "partNumber=", hang, times=9)
+    proxy.inject("PUT", "partNumber=", hang, times=9)
     before = set(threading.enumerate())
     with suppress(storage.UploadFailed), begin(key) as upload:
         feed(upload, content(2 * PART + 5))
@@ -395,7 +395,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "fault",
     [
         (method, text, how)
         for method, text in (("POST", "uploads"), ("PUT", "partNumber=2"), ("POST", "uploadId="))
@@ -405,9 +405,9 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.slow
 def test_buffers_are_freed_without_garbage_collection(
-    proxy: Proxy, key: str, buffers: list[weakref.ref[mmap]], trouble: tuple[Any, ...], times: int
+    proxy: Proxy, key: str, buffers: list[weakref.ref[mmap]], fault: tuple[Any, ...], times: int
 ) -> None:
-    proxy.trouble(*trouble, times=times)
+    proxy.inject(*fault, times=times)
     gc.disable()
     try:
         with suppress(storage.UploadFailed):
@@ -420,7 +420,7 @@ def test_buffers_are_freed_without_garbage_collection(
 
 
 def test_a_commit_whose_upload_was_aborted_sends_nothing(key: str) -> None:
-    """As by a signal, while another thread commits. Otherwise it would send the rest of the buffer: nothing."""
+    """A signal may abort the upload while another thread commits. An aborted upload has no buffer to send."""
     upload: storage.Upload
 
     def abort() -> None:
@@ -459,7 +459,7 @@ last_requests = pytest.mark.parametrize(("data", "request_"), LAST_REQUESTS, ids
 
 @last_requests
 @pytest.mark.parametrize("replaces", [False, True])
-def test_it_recognizes_its_object_after_a_lost_reply(
+def test_recognizes_its_object_after_a_lost_reply(
     proxy: Proxy,
     key: str,
     data: bytes,
@@ -467,7 +467,7 @@ def test_it_recognizes_its_object_after_a_lost_reply(
     replaces: bool,  # noqa: FBT001
 ) -> None:
     old = store(key, b"old").etag if replaces else None
-    proxy.trouble(*request_, faulty_s3.lose_reply)
+    proxy.inject(*request_, faulty_s3.lose_reply)
     stored = store(key, data, if_match=old)
     head = storage.head(key)
     assert head is not None
@@ -476,24 +476,22 @@ def test_it_recognizes_its_object_after_a_lost_reply(
 
 
 @last_requests
-def test_it_recognizes_its_object_after_an_outage(
-    proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
-) -> None:
-    """The storage may be unavailable at the moment when the object is checked; that is tried twice, too."""
-    proxy.trouble(*request_, faulty_s3.lose_reply)
-    proxy.trouble("HEAD", "", faulty_s3.lose_request)
+def test_recognizes_its_object_after_an_outage(proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]) -> None:
+    """The storage may be unavailable when the object is checked, so the check is tried twice, too."""
+    proxy.inject(*request_, faulty_s3.lose_reply)
+    proxy.inject("HEAD", "", faulty_s3.lose_request)
     store(key, data)
     assert fetch(key) == data
 
 
 @last_requests
-def test_equal_bytes_of_another_writer_are_not_its_own(
+def test_equal_bytes_of_another_writer_are_a_conflict(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
 ) -> None:
     with begin(key) as upload:
         feed(upload, data)
         theirs = store(key, data)
-        proxy.trouble(*request_, faulty_s3.lose_reply)
+        proxy.inject(*request_, faulty_s3.lose_reply)
         with pytest.raises(storage.Conflict) as caught:
             upload.commit()
     assert caught.value.etag == theirs.etag
@@ -503,7 +501,7 @@ def test_equal_bytes_of_another_writer_are_not_its_own(
 def test_a_200_response_with_an_error_is_an_error(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
 ) -> None:
-    proxy.trouble(*request_, faulty_s3.answer_200_with_error, times=2)
+    proxy.inject(*request_, faulty_s3.answer_200_with_error, times=2)
     with pytest.raises(storage.UploadFailed):
         store(key, data)
     assert storage.head(key) is None
@@ -518,14 +516,14 @@ def test_a_200_response_with_an_error_is_an_error(
     ids=["put", "complete", "create", "part"],
 )
 @pytest.mark.slow
-def test_it_retries_once_immediately(
+def test_retries_once_immediately(
     proxy: Proxy,
     key: str,
     data: bytes,
     request_: tuple[str, str],
     failure: Callable[[faulty_s3.Handler, bytes], None],
 ) -> None:
-    proxy.trouble(*request_, failure)
+    proxy.inject(*request_, failure)
     store(key, data)
     assert fetch(key) == data
 
@@ -535,8 +533,8 @@ def test_it_retries_once_immediately(
     [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
     ids=["put", "complete", "create", "part"],
 )
-def test_it_fails_after_the_second_failure(proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]) -> None:
-    proxy.trouble(*request_, faulty_s3.answer_500, times=2)
+def test_fails_after_the_second_failure(proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]) -> None:
+    proxy.inject(*request_, faulty_s3.answer_500, times=2)
     with pytest.raises(storage.UploadFailed) as caught:
         store(key, data)
     assert caught.value.retryable
@@ -544,7 +542,7 @@ def test_it_fails_after_the_second_failure(proxy: Proxy, key: str, data: bytes, 
     assert list(storage.list_uploads(key)) == []
 
 
-def test_it_fails_if_the_upload_was_aborted(key: str) -> None:
+def test_fails_if_the_upload_was_aborted(key: str) -> None:
     with begin(key) as upload:
         feed(upload, LARGE)
         for found in storage.list_uploads(key):
@@ -555,13 +553,13 @@ def test_it_fails_if_the_upload_was_aborted(key: str) -> None:
     assert storage.head(key) is None
 
 
-def test_leftovers_are_logged_by_the_hash_of_their_path(
+def test_uploads_that_cannot_be_aborted_are_logged_by_the_hash_of_their_path(
     proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.trouble("DELETE", "uploadId", faulty_s3.answer_500, times=2)
-    with suppress(Stop), begin(key) as upload:
+    proxy.inject("DELETE", "uploadId", faulty_s3.answer_500, times=2)
+    with suppress(LeaseGone), begin(key) as upload:
         feed(upload, LARGE)
-        raise Stop
+        raise LeaseGone
     (formatter,) = {one.formatter for one in logging.root.handlers if isinstance(one.formatter, logs.LineFormatter)}
     lines = [formatter.format(record) for record in caplog.records]
     (line,) = [line for line in lines if "upload_not_aborted" in line]
@@ -570,7 +568,7 @@ def test_leftovers_are_logged_by_the_hash_of_their_path(
     storage.abort_upload(key, next(storage.list_uploads(key)).upload_id)
 
 
-def test_refusals_are_not_retried_and_reveal_no_path(key: str, settings: LazySettings) -> None:
+def test_refusals_are_not_retried_and_do_not_reveal_the_path(key: str, settings: LazySettings) -> None:
     env = settings.SLUICE
     settings.SLUICE = env.model_copy(
         update={
@@ -585,7 +583,7 @@ def test_refusals_are_not_retried_and_reveal_no_path(key: str, settings: LazySet
     assert "AccessDenied" in str(caught.value)
 
 
-def test_it_fails_if_the_server_is_unreachable(key: str, settings: LazySettings) -> None:
+def test_fails_if_the_server_is_unreachable(key: str, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
     with pytest.raises(storage.UploadFailed) as caught:
         store(key, SMALL)
@@ -597,7 +595,7 @@ def test_it_fails_if_the_server_is_unreachable(key: str, settings: LazySettings)
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
 
-def test_it_reads_any_range_in_bounded_blocks(key: str) -> None:
+def test_reads_any_range_in_bounded_blocks(key: str) -> None:
     store(key, LARGE)
     blocks = list(storage.read(key, start=PART + 1))
     assert b"".join(blocks) == LARGE[PART + 1 :]
@@ -628,10 +626,10 @@ def test_a_transfer_ends_when_it_is_closed(proxy: Proxy, key: str, taken: int) -
         next(blocks)
     blocks.close()
     assert list(blocks) == []
-    assert established(port) == before - 1 + taken  # that of a finished transfer is kept for others
+    assert established(port) == before - 1 + taken  # the connection of a finished transfer is kept open for reuse
 
 
-def test_it_reads_only_the_expected_object(key: str) -> None:
+def test_reads_only_the_expected_object(key: str) -> None:
     with pytest.raises(storage.Missing):
         storage.read(key)
     stored = store(key, b"abc")
@@ -642,13 +640,13 @@ def test_it_reads_only_the_expected_object(key: str) -> None:
 
 def test_an_interrupted_transfer_is_resumed(proxy: Proxy, key: str) -> None:
     store(key, LARGE)
-    proxy.trouble(*("GET", "2024-02-29.csv"), faulty_s3.break_off)
+    proxy.inject(*("GET", "2024-02-29.csv"), faulty_s3.truncate_reply)
     assert fetch(key) == LARGE
 
 
 def test_a_transfer_is_not_resumed_in_another_object(proxy: Proxy, key: str) -> None:
     stored = store(key, LARGE)
-    proxy.trouble("GET", "2024-02-29.csv", faulty_s3.break_off)
+    proxy.inject("GET", "2024-02-29.csv", faulty_s3.truncate_reply)
     blocks = storage.read(key)
     store(key, LARGE[::-1], if_match=stored.etag)
     with pytest.raises(storage.Changed):
@@ -657,13 +655,13 @@ def test_a_transfer_is_not_resumed_in_another_object(proxy: Proxy, key: str) -> 
 
 def test_a_transfer_interrupted_twice_fails(proxy: Proxy, key: str) -> None:
     store(key, LARGE)
-    proxy.trouble("GET", "2024-02-29.csv", faulty_s3.break_off, times=2)
+    proxy.inject("GET", "2024-02-29.csv", faulty_s3.truncate_reply, times=2)
     with pytest.raises(storage.RequestFailed) as caught:
         fetch(key)
     assert caught.value.retryable
 
 
-def test_it_reads_small_objects_as_a_whole(key: str) -> None:
+def test_reads_small_objects_as_a_whole(key: str) -> None:
     stored = store(key, SMALL)
     assert storage.read_small(key, size=len(SMALL), if_match=stored.etag) == SMALL
     with pytest.raises(storage.Changed):
@@ -674,32 +672,32 @@ def test_it_reads_small_objects_as_a_whole(key: str) -> None:
         storage.read_small(f"{key}.gz", size=1, if_match=stored.etag)
 
 
-@pytest.mark.parametrize("failure", [faulty_s3.answer_500, faulty_s3.break_off])
+@pytest.mark.parametrize("failure", [faulty_s3.answer_500, faulty_s3.truncate_reply])
 def test_a_failed_read_of_a_small_object_is_repeated(
     proxy: Proxy, key: str, failure: Callable[[faulty_s3.Handler, bytes], None]
 ) -> None:
     stored = store(key, SMALL)
-    proxy.trouble("GET", "2024-02-29.csv", failure)
+    proxy.inject("GET", "2024-02-29.csv", failure)
     assert storage.read_small(key, size=len(SMALL), if_match=stored.etag) == SMALL
-    proxy.trouble("GET", "2024-02-29.csv", failure, times=5)
+    proxy.inject("GET", "2024-02-29.csv", failure, times=5)
     with pytest.raises(storage.RequestFailed) as caught:
         storage.read_small(key, size=len(SMALL), if_match=stored.etag)
     assert caught.value.is_outage
     assert key not in str(caught.value)
 
 
-def test_it_finds_the_etag_of_an_object(proxy: Proxy, key: str) -> None:
+def test_finds_the_etag_of_an_object(proxy: Proxy, key: str) -> None:
     assert storage.etag_of(key) is None
     stored = store(key, SMALL)
     assert storage.etag_of(key) == stored.etag
-    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.lose_request)
+    proxy.inject("HEAD", "2024-02-29.csv", faulty_s3.lose_request)
     assert storage.etag_of(key) == stored.etag
-    proxy.trouble("HEAD", "2024-02-29.csv", faulty_s3.lose_request, times=5)
+    proxy.inject("HEAD", "2024-02-29.csv", faulty_s3.lose_request, times=5)
     with pytest.raises(storage.RequestFailed):
         storage.etag_of(key)
 
 
-def test_it_reads_a_span(key: str) -> None:
+def test_reads_a_byte_range(key: str) -> None:
     stored = store(key, SMALL)
     assert storage.read_span(key, start=10, size=5, if_match=stored.etag) == SMALL[10:15]
     assert storage.read_span(key, start=990, size=50) == SMALL[990:]
@@ -724,14 +722,14 @@ def make_copy(source: storage.StoredObject, target: str, *, if_match: str | None
 
 @pytest.fixture(params=["whole", "parts"])
 def copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy in one request, and in parts."""
+    """Make copies in one request, or in parts."""
     if request.param == "parts":
         monkeypatch.setattr(copies, "COPY_BYTES", PART)
 
 
 @pytest.mark.usefixtures("copying")
 class TestCopy:
-    def test_a_copy_has_its_own_name(self, folder: str) -> None:
+    def test_a_copy_has_its_own_key_type_and_metadata(self, folder: str) -> None:
         source = store(f"{folder}/ä b+c", LARGE)
         copied = make_copy(source, f"{folder}/target")
         head = storage.head(copied.key)
@@ -742,7 +740,7 @@ class TestCopy:
         reply = storage.client().head_object(Bucket=bucket(), Key=copied.key)
         assert (reply["ServerSideEncryption"], reply["ContentType"]) == ("AES256", "application/zip")
 
-    def test_it_copies_only_the_expected_object(self, folder: str) -> None:
+    def test_copies_only_the_expected_object(self, folder: str) -> None:
         source = store(f"{folder}/source", LARGE)
         store(source.key, b"newer", if_match=source.etag)
         with pytest.raises(storage.Changed):
@@ -752,10 +750,10 @@ class TestCopy:
             make_copy(source, f"{folder}/target")
         assert storage.head(f"{folder}/target") is None
 
-    def test_it_detects_a_source_that_changes_during_the_copy(self, proxy: Proxy, folder: str) -> None:
+    def test_detects_a_source_that_changes_during_the_copy(self, proxy: Proxy, folder: str) -> None:
         source = store(f"{folder}/source", LARGE)
         overwrite = partial(store, source.key, LARGE[::-1], if_match=source.etag)
-        proxy.trouble("PUT", "/target", faulty_s3.first(overwrite))
+        proxy.inject("PUT", "/target", faulty_s3.first(overwrite))
         with pytest.raises(storage.Changed):
             make_copy(source, f"{folder}/target")
         assert storage.head(f"{folder}/target") is None
@@ -774,11 +772,11 @@ class TestCopy:
     @failures
     @pytest.mark.parametrize("method", ["PUT", "POST"])
     @pytest.mark.slow
-    def test_it_retries_once_immediately(
+    def test_retries_once_immediately(
         self, proxy: Proxy, folder: str, method: str, failure: Callable[[faulty_s3.Handler, bytes], None]
     ) -> None:
         source = store(f"{folder}/source", LARGE)
-        proxy.trouble(method, "/target", failure)
+        proxy.inject(method, "/target", failure)
         make_copy(source, f"{folder}/target")
         assert fetch(f"{folder}/target") == LARGE
 
@@ -786,7 +784,7 @@ class TestCopy:
 # ---- Listing and deleting -------------------------------------------------------------------------------------------
 
 
-def test_it_lists_objects_under_a_prefix(folder: str) -> None:
+def test_lists_objects_under_a_prefix(folder: str) -> None:
     stored = [storage.put(f"{folder}/{name}", name.encode(), content_type="a/b") for name in ("a", "b/c", "ü")]
     storage.put(f"{folder}-other", b"x", content_type="a/b")
     listed = list(storage.list_objects(f"{folder}/"))
@@ -797,7 +795,7 @@ def test_it_lists_objects_under_a_prefix(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_lists_and_deletes_more_than_a_page(folder: str) -> None:
+def test_lists_and_deletes_more_than_a_page(folder: str) -> None:
     keys = {f"{folder}/{number}" for number in range(1005)}
     for key in keys:
         storage.put(key, b"", content_type="a/b")
@@ -816,7 +814,7 @@ def test_deletion_ignores_missing_objects(key: str) -> None:
     storage.delete(key)
 
 
-def test_it_finds_and_aborts_unfinished_uploads(folder: str) -> None:
+def test_finds_and_aborts_unfinished_uploads(folder: str) -> None:
     for number in range(3):
         storage.client().create_multipart_upload(Bucket=bucket(), Key=f"{folder}/{number}")
     found = list(storage.list_uploads(folder))
@@ -834,7 +832,7 @@ def presign(key: str, *, seconds: int = 60, file_name: str = "Zürich 2024.csv")
     return storage.presign_download(key, seconds=seconds, content_type="text/csv; charset=utf-8", file_name=file_name)
 
 
-def test_it_presigns_a_download_under_its_name_and_type(key: str) -> None:
+def test_presigns_a_download_under_its_name_and_type(key: str) -> None:
     store(key, SMALL)
     with urllib.request.urlopen(presign(key)) as reply:  # noqa: S310
         assert reply.read() == SMALL
@@ -845,23 +843,23 @@ def test_it_presigns_a_download_under_its_name_and_type(key: str) -> None:
 
 
 @pytest.mark.parametrize("change", [("text", "image"), ("rich", "poor"), ("X-Amz-Expires=60", "X-Amz-Expires=61")])
-def test_it_presigns_nothing_else(key: str, change: tuple[str, str]) -> None:
+def test_a_changed_presigned_url_is_refused(key: str, change: tuple[str, str]) -> None:
     store(key, SMALL)
     url = presign(key)
     assert change[0] in url
-    assert refusal(url.replace(*change)) == 403
+    assert status_of(url.replace(*change)) == 403
 
 
-def test_it_presigns_for_a_limited_time(key: str) -> None:
+def test_presigns_for_a_limited_time(key: str) -> None:
     store(key, SMALL)
     long, short = presign(key, seconds=60), presign(key, seconds=1)
-    assert refusal(long) == 200
-    wait_until(lambda: refusal(short) == 403)
-    assert refusal(long) == 200
+    assert status_of(long) == 200
+    wait_until(lambda: status_of(short) == 403)
+    assert status_of(long) == 200
 
 
-def refusal(url: str) -> int:
-    """Return the HTTP status."""
+def status_of(url: str) -> int:
+    """Return the HTTP status of a download."""
     try:
         with urllib.request.urlopen(url) as reply:  # noqa: S310
             return int(reply.status)
@@ -870,14 +868,14 @@ def refusal(url: str) -> int:
             return error.code
 
 
-def test_it_presigns_with_the_download_keys(key: str, settings: LazySettings) -> None:
+def test_presigns_with_the_download_keys(key: str, settings: LazySettings) -> None:
     env = settings.SLUICE
     assert f"X-Amz-Credential={os.environ['S3_DOWNLOAD_ACCESS_KEY_ID']}" in presign(key)
     settings.SLUICE = env.model_copy(update={"s3_download_access_key_id": None, "s3_download_secret_access_key": None})
     assert f"X-Amz-Credential={os.environ['S3_ACCESS_KEY_ID']}" in presign(key)
 
 
-def test_it_presigns_for_the_public_address(key: str, settings: LazySettings) -> None:
+def test_presigns_for_the_public_address(key: str, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(
         update={"s3_public_endpoint_url": AnyHttpUrl("https://files.example.com/")}
     )
@@ -896,14 +894,14 @@ def test_it_presigns_for_the_public_address(key: str, settings: LazySettings) ->
         ("", "filename=\"download\"; filename*=UTF-8''download"),
     ],
 )
-def test_names_stay_within_their_quotes(name: str, value: str) -> None:
+def test_file_names_cannot_leave_their_quotes(name: str, value: str) -> None:
     assert storage.content_disposition(name) == f"attachment; {value}"
 
 
 # ---- Processes ------------------------------------------------------------------------------------------------------
 
 
-def test_it_checks_that_the_bucket_exists(settings: LazySettings) -> None:
+def test_checks_that_the_bucket_exists(settings: LazySettings) -> None:
     storage.ping()
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "another-bucket"})
     with pytest.raises(storage.StorageError):
@@ -930,7 +928,7 @@ def check_fork(key: str, parents: int) -> None:
 
 
 def test_concurrent_threads_share_one_client() -> None:
-    """Each client takes some 15 MB, and eight threads check for existing files."""
+    """Each client takes about 15 MB, and eight threads check for existing files."""
     profile = clients.main_profile()._replace(read_seconds=61.0)  # a profile without a client
     together = Barrier(8)
 

@@ -85,13 +85,13 @@ def process(
 
 
 def piece_of(request: Request) -> int:
-    """Return the number of a request's piece, or 0 for a request that combines them."""
+    """Return the number of the piece in a request, or 0 for a request that combines pieces."""
     found = re.search(r"piece (\d+) of", request.message("user"))
     return int(found[1]) if found else 0
 
 
 def extracts(request: Request) -> Any:
-    """Return a model that finds the values in each piece."""
+    """Return the response of a model that finds the values in each piece."""
     page = piece_of(request)
     line = {"sku": f"SKU-{page}", "price": page + 0.5}
     return gives(
@@ -105,7 +105,7 @@ ALL_LINES = {"customer": "ACME Ltd", "lines": [{"sku": f"SKU-{page}", "price": p
 
 # ---- Choice ---------------------------------------------------------------------------------------------------------
 def test_a_short_document_takes_one_call(models: ModelServer) -> None:
-    """B16: by size."""
+    """B16: the strategy is chosen by size."""
     models.will(gives(GOOD))
     assert process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of()).strategy == "direct-json"
 
@@ -140,7 +140,7 @@ def test_a_required_single_call_fails_beyond_the_context_length(models: ModelSer
 
 @pytest.mark.parametrize("status", [400, 413, 500])
 def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settings: Any, status: int) -> None:
-    """If the direct strategy was chosen by size, it falls back once."""
+    """If the direct strategy was chosen by size, extraction falls back to pieces once."""
     configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
     models.will(problem(status, "The prompt is too long: reduce the length of the messages."))
     models.always(extracts)
@@ -151,7 +151,7 @@ def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settin
     assert len(models.requests) == 4
 
 
-def test_it_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
+def test_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
     models.always(problem(400, "maximum context length exceeded"))
     with pytest.raises(DocumentTooLong):
         process()
@@ -159,7 +159,7 @@ def test_it_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
-def test_it_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer, strategy: str) -> None:
+def test_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer, strategy: str) -> None:
     """B16: it fails with an error, and never truncates silently."""
     with pytest.raises(DocumentTooLong) as caught:
         process(ocr=ocr_of(*PAGES, *PAGES), rule=rule_of(LINES, strategy=strategy))
@@ -181,7 +181,7 @@ def test_custom_strategies_can_be_added(models: ModelServer, settings: Any) -> N
 
 
 # ---- Pieces ---------------------------------------------------------------------------------------------------------
-def test_it_sends_each_piece_with_its_pages(models: ModelServer) -> None:
+def test_sends_each_piece_with_its_pages(models: ModelServer) -> None:
     models.always(extracts)
 
     process()
@@ -203,7 +203,7 @@ def test_pieces_use_the_relaxed_schema(models: ModelServer) -> None:
     assert shown["properties"]["customer"]["type"] == ["string", "null"]
 
 
-def test_it_shows_progress_call_by_call(models: ModelServer) -> None:
+def test_shows_progress_call_by_call(models: ModelServer) -> None:
     progress: list[tuple[int, int]] = []
     models.always(extracts)
 
@@ -232,7 +232,7 @@ def test_no_piece_is_dropped(models: ModelServer, strategy: str, reply: Any, err
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
-    """B2, B17: also when a user retries the failed task, which is another run with another secret."""
+    """B2, B17: also if a user retries the failed task, which starts another run with another secret."""
     response_cache = MemoryResponseCache()
     rule = rule_of(LINES, strategy=strategy)
     models.always(lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else gives(ALL_LINES))
@@ -256,9 +256,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract", "chunked-summarize"])
 def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: str) -> None:
-    """B2: killed right after each response, the server still sees each call once, and the result is the same."""
+    """B2: even if it is killed after each response, the server gets each call once, and the result is the same."""
 
-    def dies(_usage: Usage) -> None:
+    def kill(_usage: Usage) -> None:
         raise Killed
 
     def answer(request: Request) -> Any:
@@ -275,8 +275,8 @@ def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: s
 
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(rule=rule, context=context_of(response_cache=response_cache, on_usage=dies))
-    context = context_of(response_cache=response_cache, on_usage=dies)
+            process(rule=rule, context=context_of(response_cache=response_cache, on_usage=kill))
+    context = context_of(response_cache=response_cache, on_usage=kill)
 
     assert process(rule=rule, context=context) == undisturbed
     assert len(models.requests) == calls
@@ -298,7 +298,7 @@ def test_a_lost_lease_stops_the_run_between_pieces(models: ModelServer) -> None:
 
 
 # ---- Extracting -----------------------------------------------------------------------------------------------------
-def test_it_reports_conflicts_between_pieces(models: ModelServer) -> None:
+def test_reports_conflicts_between_pieces(models: ModelServer) -> None:
     names = {1: "ACME Ltd", 2: "ACME  LTD", 3: "Beta Inc", 0: "Gamma"}
     models.always(lambda request: gives({"customer": names[piece_of(request)], "lines": []}))
     context = context_of()
@@ -312,7 +312,7 @@ def test_it_reports_conflicts_between_pieces(models: ModelServer) -> None:
     assert "Beta" not in warning.detail
 
 
-def test_it_bounds_its_reports(models: ModelServer) -> None:
+def test_limits_the_number_of_reported_conflicts(models: ModelServer) -> None:
     schema = {"type": "object", "additionalProperties": {"type": "number"}}
     models.always(lambda request: gives({f"m{number}": piece_of(request) for number in range(100)}))
     context = context_of()
@@ -361,7 +361,7 @@ def test_an_invalid_merged_result_is_repaired_by_one_more_call(models: ModelServ
     assert len(result.data["lines"]) == 4
 
 
-def test_it_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> None:
+def test_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> None:
     """B17: a required value that no piece contains is not invented."""
     models.always(gives({"lines": []}))
 
@@ -372,7 +372,7 @@ def test_it_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> Non
     assert contains_no_private_data(caught.value, "ACME")
 
 
-def test_it_warns_of_a_result_without_a_value(models: ModelServer) -> None:
+def test_warns_of_a_result_without_a_value(models: ModelServer) -> None:
     """B18: an empty result is never a silent success."""
     models.always(gives({"name": None}))
     context = context_of()
@@ -380,8 +380,8 @@ def test_it_warns_of_a_result_without_a_value(models: ModelServer) -> None:
     assert "no_values" in codes(context)
 
 
-# ---- Summarising ----------------------------------------------------------------------------------------------------
-def test_it_puts_notes_into_the_form(models: ModelServer) -> None:
+# ---- Summarizing ----------------------------------------------------------------------------------------------------
+def test_converts_notes_into_data(models: ModelServer) -> None:
     models.always(lambda r: says(f"Notes on {piece_of(r)}") if piece_of(r) else gives(ALL_LINES))
 
     assert process(rule=rule_of(LINES, strategy="chunked-summarize")).data == ALL_LINES
@@ -400,8 +400,8 @@ def test_truncated_notes_are_refused(models: ModelServer) -> None:
         process(rule=rule_of(LINES, strategy="chunked-summarize"))
 
 
-def test_it_combines_long_notes_in_two_calls(models: ModelServer) -> None:
-    """B16: at most two, for notes of any length."""
+def test_combines_long_notes_in_two_calls(models: ModelServer) -> None:
+    """B16: at most two calls, for notes of any length."""
     first = {"customer": "ACME Ltd", "lines": []}
     models.always(
         lambda r: (
@@ -452,7 +452,7 @@ def cited(
     return {each["pointer"]: (each["page"], each["match"], each["quote"]) for each in result.citations}
 
 
-def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
+def test_checks_each_quote_against_the_text(models: ModelServer) -> None:
     """B20: citations of pages are verified."""
     context = context_of()
     found = cited(
@@ -501,7 +501,7 @@ def test_unfounded_evidence_is_dropped(models: ModelServer) -> None:
         models,
         {"number": "INV-2024-17", "to": "Beta Inc", "total": 999},
         {
-            "/number": {"page": 1, "quote": "Number: INV-2024-17"},  # not in the text; the value is
+            "/number": {"page": 1, "quote": "Number: INV-2024-17"},  # not in the text, although the value is
             "/to": {"page": 1, "quote": "To: ACME Ltd"},  # in the text, but with another value
             "/total": {"page": 2, "quote": "Total 999"},
         },

@@ -33,7 +33,7 @@ def failed_job(dataset: Dataset, alice: User) -> Job:
 
 
 def events_in(frames: bytes) -> list[tuple[int, str, Any]]:
-    """Return number, event, and data of each frame."""
+    """Return the number, the event, and the data of each frame."""
     found = []
     for block in frames.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
@@ -95,7 +95,7 @@ def test_a_retried_failure_keeps_its_error(dataset: Dataset, alice: User) -> Non
 
 @pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 100])
 def test_pages_of_any_length_contain_the_same_events(dataset: Dataset, alice: User, page: int) -> None:
-    """A25: a page may end between the chunks of one statement; `progress` then waits for the others."""
+    """A25: a page may end between the chunks of one statement. Then `progress` follows after the others."""
     job = make_job(dataset, alice, 6)
     end_chunk()
     fail_chunk()
@@ -127,7 +127,7 @@ def test_one_read_covers_all_jobs_from_their_positions(dataset: Dataset, alice: 
 
 @pytest.mark.slow
 def test_a_backlog_does_not_delay_other_jobs(dataset: Dataset, alice: User) -> None:
-    """A25: each page has events of every job; the other events of a long one follow on the next page."""
+    """A25: each page has events of every job. The other events of a long job follow on later pages."""
     first, last = sorted((make_job(dataset, alice, 30) for _ in range(2)), key=lambda job: job.pk)
     actions.cancel(first)
     actions.cancel(last)
@@ -251,7 +251,7 @@ def everything(listener: JobListener) -> bytes:
 
 
 def listening(hub: JobEventHub, *, after: int = 0) -> JobListener:
-    """Add a listener without starting to read."""
+    """Add a listener to a hub that does not read."""
     listener = JobListener(uuid4(), Credential(1), after)
     hub.task = hub.task or asyncio.get_running_loop().create_task(asyncio.sleep(0))
     hub.add(listener)
@@ -274,7 +274,7 @@ async def test_a_listener_gets_new_events_and_then_the_end() -> None:
 async def test_a_slow_listener_buffers_at_most_one_page_and_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A25: it continues from the rows after reading its buffer."""
+    """A25: after its buffer is read, it continues with events from the database."""
     hub = JobEventHub()
     slow = listening(hub)
     quick = JobListener(slow.subject, Credential(1), 0)
@@ -355,7 +355,7 @@ async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All were admitted before one was counted: one ends after it opened, and is refused when it reconnects."""
+    """Both are admitted before one is counted. The second one ends right after it opens, and is refused afterward."""
     monkeypatch.setattr(sse, "MAX_STREAMS_OF_A_USER", 1)
     hub = sse.hub(JobEventHub)
     early = listening(hub)
@@ -389,7 +389,7 @@ def test_an_unknown_last_event_id_gets_a_snapshot(dataset: Dataset, alice: User,
 
 
 def test_events_are_deleted_a_day_after_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A25: after that, a client that reconnects gets a snapshot, also if the job was retried since."""
+    """A25: after that, a client that reconnects gets a snapshot, also if the job has been retried since."""
     old, young, running = failed_job(dataset, alice), failed_job(dataset, alice), make_job(dataset, alice, 2)
     end_chunk()
     Event.objects.update(told_at=Now())

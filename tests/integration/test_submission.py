@@ -34,7 +34,7 @@ def pointers(response: Any) -> set[tuple[str, str]]:
     return {(error["pointer"], error["code"]) for error in response.json()["errors"]}
 
 
-def test_it_accepts_items(api: APIClient, dataset: Dataset) -> None:
+def test_accepts_items(api: APIClient, dataset: Dataset) -> None:
     """A1, A3."""
     response = post(api, items=[ITEM, {"key": "EWR", "effectiveDate": "2024-02-29"}, ITEM])
 
@@ -57,7 +57,7 @@ def test_it_accepts_items(api: APIClient, dataset: Dataset) -> None:
     ]
 
 
-def test_it_accepts_filters(api: APIClient, dataset: Dataset) -> None:
+def test_accepts_filters(api: APIClient, dataset: Dataset) -> None:
     """A1: keys x dates, in that order."""
     assert post(api, filters=FILTERS).status_code == 202
 
@@ -274,9 +274,7 @@ def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
 def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
     api: APIClient, dataset: Dataset, settings: Any
 ) -> None:
-    """A3: if the setting allows it. A statement writes or looks up at most 10,000 chunks, and the commit checks no
-    foreign keys.
-    """
+    """A3: a statement writes or looks up at most 10,000 chunks, and the commit checks no foreign keys."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 100_000})
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(100_000)]
     with CaptureQueriesContext(connection) as queries:
@@ -358,7 +356,7 @@ def test_a_job_is_shown_as_in_the_list_with_two_statements(api: APIClient, datas
     assert listed[str(pending[1].pk)]["queuePosition"] == 1
 
 
-def test_it_requires_a_token(dataset: Dataset) -> None:
+def test_requires_a_token(dataset: Dataset) -> None:
     assert post(APIClient(), items=[ITEM]).status_code == 401
 
 
@@ -381,8 +379,8 @@ def test_other_users_get_404_and_staff_get_the_job(api: APIClient, dataset: Data
 def test_no_request_calls_the_function_or_creates_a_file(
     api: APIClient, dataset: Dataset, source_db: psycopg.Connection
 ) -> None:
-    """A6: for any request, only workers read the source and write objects."""
-    dataset.allow_writes = True  # a call would leave a row
+    """A6: only workers read the source and write objects, never a request."""
+    dataset.allow_writes = True  # so that a call could insert a row
     dataset.save()
     source_db.execute("""
         CREATE TABLE data.calls (at timestamptz DEFAULT clock_timestamp());
@@ -406,8 +404,8 @@ def test_no_request_calls_the_function_or_creates_a_file(
 
 def test_a_source_outage_delays_no_request(api: APIClient, dataset: Dataset, settings: Any) -> None:
     """A6, A14."""
-    away = SecretStr("postgresql://127.0.0.1:1/nothing")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": away})
+    unreachable = SecretStr("postgresql://127.0.0.1:1/nothing")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": unreachable})
 
     response = post(api, items=[ITEM])
     assert response.status_code == 202

@@ -1,4 +1,4 @@
-"""Cleanup: lost work is recovered, expired and unreferenced objects are deleted, all others stay. A12, A26."""
+"""Cleanup: lost work is recovered, expired and unreferenced objects are deleted, and others are kept. A12, A26."""
 
 import os
 import socket
@@ -67,7 +67,7 @@ def test_the_chunk_of_a_lost_worker_is_queued_again_and_its_slot_freed(dataset: 
 
 
 def test_the_log_names_the_holder_of_the_lease(dataset: Dataset, alice: User) -> None:
-    """So that the worker's host, process, and log can be found from the chunk."""
+    """The host, the process, and the log of the worker can be found from the chunk."""
     job = make_job(dataset, alice, 1)
     name = database.SourceSession().backend
     claim_one(backend=name)
@@ -165,7 +165,7 @@ def test_lost_wake_ups_are_sent_again(dataset: Dataset, alice: User) -> None:
 
 
 def test_wake_ups_do_not_accumulate_without_workers(dataset: Dataset, alice: User) -> None:
-    """They would fill the broker while no worker runs, or while workers run fewer calls than there are slots."""
+    """Otherwise, they would fill the broker while no worker runs, or while workers use fewer slots than there are."""
     make_job(dataset, alice, 3)
     lose_messages()
     for _ in range(3):
@@ -190,8 +190,8 @@ def test_an_unavailable_broker_does_not_delay_the_cleanup(dataset: Dataset, alic
     assert {line["event"] for line in logs} == {"wakeup_not_sent"}
 
 
-def test_completion_messages_are_sent_beside_a_few_others(dataset: Dataset, alice: User, slots: int) -> None:
-    """A12: a lost message costs an interval. Messages do not accumulate: each wakes a worker for all jobs."""
+def test_completion_messages_are_sent_while_few_are_queued(dataset: Dataset, alice: User, slots: int) -> None:
+    """A12: a lost message delays a job by an interval. Messages do not accumulate: each wakes a worker for all."""
     make_job(dataset, alice, 1)
     execution.drain()
     lose_messages()
@@ -269,7 +269,7 @@ def test_orphans_are_deleted_and_objects_of_live_receipts_kept(
     """A26."""
     live = finish(make_job(dataset, alice, 1))
     storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv", metadata=identity.marker())
-    assert storage_cleanup.delete_orphans() == 0  # young: its receipt may be about to be written
+    assert storage_cleanup.delete_orphans() == 0  # its receipt may not be written yet
 
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
     assert storage_cleanup.delete_orphans() == 1
@@ -278,7 +278,7 @@ def test_orphans_are_deleted_and_objects_of_live_receipts_kept(
 
 
 def test_leftovers_of_the_doctor_are_deleted_and_are_not_violations(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an interrupted doctor: their deletion was not promised to a client."""
+    """An interrupted doctor leaves them. No client was promised their deletion."""
     key = f"{writability.PREFIX}interrupted"
     storage.put(key, probe.CONTENT, content_type=probe.TYPE)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
@@ -347,7 +347,7 @@ def cancel(claim: Claim) -> None:
     actions.cancel(Job.objects.get(pk=claim.job_id))
 
 
-def hand_back_and_cancel(claim: Claim) -> None:
+def release_and_cancel(claim: Claim) -> None:
     """Release a chunk as in a graceful shutdown, which resets its attempts, and cancel its job."""
     outcomes.release([claim])
     cancel(claim)
@@ -360,14 +360,14 @@ def retry_and_cancel(claim: Claim) -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-@pytest.mark.parametrize("end", [fail, cancel, hand_back_and_cancel, retry_and_cancel])
+@pytest.mark.parametrize("end", [fail, cancel, release_and_cancel, retry_and_cancel])
 def test_the_file_of_a_chunk_that_ended_without_it_is_deleted(
     dataset: Dataset, alice: User, end: Callable[[Claim], None]
 ) -> None:
     """A26."""
     claim = claimed(dataset, alice)
     put_file(claim)
-    assert storage_cleanup.delete_unreferenced() == 0  # it may be about to be recorded
+    assert storage_cleanup.delete_unreferenced() == 0  # its row may not be written yet
 
     end(claim)
     assert storage_cleanup.delete_unreferenced() == 1
@@ -407,7 +407,7 @@ def test_referenced_files_are_kept(dataset: Dataset, alice: User) -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_objects_of_others_are_kept(dataset: Dataset, alice: User) -> None:
+def test_objects_that_workers_did_not_write_are_kept(dataset: Dataset, alice: User) -> None:
     claim = claimed(dataset, alice)
     storage.put(claim.path, b"put there by hand", content_type="text/csv")
     fail(claim)
@@ -464,7 +464,7 @@ def test_a_file_written_during_the_sweep_is_kept(dataset: Dataset, alice: User, 
     upstream, straight = settings.SLUICE, storage.client()
     replace = partial(straight.put_object, Bucket=upstream.s3_bucket, Key=claim.path, Body=b"another")
     with faulty_s3.running(str(upstream.s3_endpoint_url)) as proxy:
-        proxy.trouble("DELETE", claim.path, faulty_s3.first(replace))
+        proxy.inject("DELETE", claim.path, faulty_s3.first(replace))
         settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         assert storage_cleanup.delete_unreferenced() == 0
     settings.SLUICE = upstream
@@ -509,7 +509,7 @@ def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User)
 
 
 def test_a_job_is_not_purged_before_the_webhook_deliveries_of_its_end_exist(dataset: Dataset, alice: User) -> None:
-    """A25: no worker ran for a week. Without its job, the event of its end would be lost."""
+    """A25: if no worker ran for a week, a purge would otherwise lose the event of the end."""
     make_job(dataset, alice, 1)
     actions.cancel(Job.objects.get())
     Job.objects.update(finished_at=Now() - timedelta(days=8))
@@ -590,7 +590,7 @@ def test_a_tick_runs_once_with_any_number_of_beats(slots: int) -> None:
 
 
 def test_a_tick_in_the_future_does_not_delay_the_next(slots: int) -> None:
-    """A26: a time that was written while the server's clock was ahead."""
+    """A26: it was written while the clock of the server was ahead."""
     periodic.once("sweep", every=3600, run=lambda: None)
     Tick.objects.update(ran_at=Now() + timedelta(days=2))
     assert periodic.once("sweep", every=3600, run=lambda: None)

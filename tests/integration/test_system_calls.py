@@ -23,7 +23,7 @@ Call = tuple[str, tuple[object, ...]]
 
 
 def results(calls: list[Call]) -> list[str]:
-    """Make system calls in a confined process. Return the name of each one's error, or "0" if it succeeds."""
+    """Make system calls in a confined process. Return the name of the error of each, or "0" if it succeeds."""
     listed = "".join(f"({name!r}, [{', '.join(map(str, arguments))}])," for name, arguments in calls)
     code = f"""
 import ctypes, errno, os
@@ -49,7 +49,7 @@ for number, given in calls:
 
 
 def test_denied_calls_do_not_reach_the_kernel() -> None:
-    """The kernel has all of this architecture, and would return another error for these arguments, or succeed."""
+    """The kernel supports these calls. With these arguments, they would succeed or return another error."""
     found = results([(name, (-1, 0, 0, 0, 0, 0)) for name in NAMES])
     assert dict(zip(NAMES, found, strict=True)) == dict.fromkeys(NAMES, "ENOSYS")
 
@@ -71,13 +71,13 @@ def test_calls_that_a_compromised_parser_would_use_are_denied() -> None:
         ("shmget", (0, 4096, 0o600)),
         ("prlimit64", ("os.getppid()", 7, 0, "buffer")),
     ]
-    there = [each for each in calls if system_calls.exists(each[0])]  # on this architecture
-    assert len(there) > len(calls) / 2
-    assert [*zip(there, results(there), strict=True)] == [(each, "ENOSYS") for each in there]
+    existing = [each for each in calls if system_calls.exists(each[0])]  # on this architecture
+    assert len(existing) > len(calls) / 2
+    assert [*zip(existing, results(existing), strict=True)] == [(each, "ENOSYS") for each in existing]
 
 
 def test_calls_about_the_process_itself_work() -> None:
-    """`abort` uses them, and so does reading a limit."""
+    """`abort` needs them, and so does reading resource limits."""
     calls: list[Call] = [
         ("tgkill", ("os.getpid()", "os.getpid()", 0)), ("prlimit64", (0, 7, 0, "buffer")), ("getpid", (0,))
     ]  # fmt: skip
@@ -99,7 +99,7 @@ thread.join()
 
 
 def test_calls_of_another_architecture_kill_the_process() -> None:
-    """x32 numbers the calls differently: without this, `socket` would be 0x40000029."""
+    """x32 has other numbers for the calls: there, `socket` is 0x40000029."""
     if not system_calls.exists("arch_prctl"):
         pytest.skip("only x86-64 has a second table of system calls")
     code = """
@@ -113,7 +113,7 @@ ctypes.CDLL(None).syscall(0x40000029, 1, 1, 0)
     assert done.returncode == -31  # SIGSYS
 
 
-def test_the_sandbox_reports_what_the_system_does_not_support(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sandbox_reports_unsupported_features(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_calls, "library", lambda: None)
     monkeypatch.setattr(sandbox, "LANDLOCK_CREATE_RULESET", 100_000)
     assert sandbox.missing() == ["landlock", "seccomp"]

@@ -1,4 +1,4 @@
-"""The search for documents, in the API, on the page, and in the admin; and duplicate documents. B39."""
+"""Search for documents in the API, on the page, and in the admin. Duplicate and bulk-deleted documents. B39."""
 
 import unicodedata
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from tests.broker import valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.etl_rehearsal import row_of, run
-from tests.integration.plans import Plan, drawn, nodes, plans_of, rows_of
+from tests.integration.plans import Plan, nodes, plan_lines, plans_of, rows_of
 from tests.integration.staff import confirm, list_of, messages_of, pages, select, staff  # noqa: F401 - fixtures
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
@@ -128,7 +128,7 @@ def test_invalid_filters_are_refused_by_name(api: APIClient, filters: Any, error
     assert refused(api, **filters) == errors
 
 
-def test_the_last_day_of_all_is_accepted(api: APIClient, alice: User) -> None:
+def test_the_first_and_last_possible_days_are_accepted(api: APIClient, alice: User) -> None:
     make_row(alice, filename="a")
     assert found(api, **{"from": "0001-01-01", "to": "9999-12-31"}) == ["a"]
 
@@ -150,7 +150,7 @@ def test_the_page_has_the_same_filters(alice: User) -> None:
     assert client.get(f"{PAGE}?from=tomorrow").status_code == 400
 
 
-def test_staff_find_documents_by_a_part_of_the_file_name(
+def test_staff_find_documents_by_part_of_the_file_name(
     pages: Client,  # noqa: F811
     alice: User,
 ) -> None:
@@ -189,7 +189,7 @@ def many(transactional_db: None, alice: User, bob: User) -> Rule:
 
 def scans_of_tasks(work: Any) -> list[tuple[Plan, str]]:
     return [
-        (node, "\n".join(drawn(plan)))
+        (node, "\n".join(plan_lines(plan)))
         for statement, plan in plans_of(lambda _: work())
         if "etl_task" in statement
         for node in nodes(plan)
@@ -200,7 +200,7 @@ def scans_of_tasks(work: Any) -> list[tuple[Plan, str]]:
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_each_filter_reads_few_rows_of_many_documents(api: APIClient, many: Rule, alice: User) -> None:
-    """B39. Rare rows may be the oldest: a list by time would be read to its end."""
+    """B39: rare rows may be the oldest, so a scan by time would read all rows."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"q": "contract"}, "etl_task_filename"),
         ({"q": "invoice"}, "etl_task_newest|etl_task_of_user"),
@@ -211,11 +211,11 @@ def test_each_filter_reads_few_rows_of_many_documents(api: APIClient, many: Rule
     ]
     for filters, indexes in cases:
         scans = scans_of_tasks(lambda filters=filters: found(api, **filters))
-        drawing = "\n\n".join({text for _, text in scans})
+        shown_plans = "\n\n".join({text for _, text in scans})
         assert scans, filters
-        assert not [node for node, _ in scans if node["Node Type"] == "Seq Scan"], drawing
-        assert {node.get("Index Name") for node, _ in scans} & set(indexes.split("|")), drawing
-        assert max(rows_of(node) for node, _ in scans) <= 200, drawing
+        assert not [node for node, _ in scans if node["Node Type"] == "Seq Scan"], shown_plans
+        assert {node.get("Index Name") for node, _ in scans} & set(indexes.split("|")), shown_plans
+        assert max(rows_of(node) for node, _ in scans) <= 200, shown_plans
 
     newest = Task.objects.first()
     assert newest
@@ -260,7 +260,7 @@ def test_the_newest_earlier_task_with_the_same_bytes_is_named(api: APIClient, al
 
 
 def test_a_repeated_request_gets_the_same_answer(api: APIClient) -> None:
-    """B39. The task is not its own duplicate, and the response still names the earlier one after its deletion."""
+    """B39: a task is not its own duplicate. The response still names the earlier task after that is deleted."""
     first = submit(api)
     second = submit(api, key="k")
     assert second["duplicate_of"] == first["task_id"]
@@ -283,7 +283,7 @@ def test_of_simultaneous_submissions_all_but_one_are_duplicates(api: APIClient, 
 
 @pytest.mark.usefixtures("rehearsed")
 def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: User) -> None:
-    """B39. Only the worker reads its bytes, and the row gets the digest at the end."""
+    """B39: only a worker reads the bytes, and the row gets the digest at the end of the task."""
     first = submit(api)
     accepted = api.post(SUBMIT, {"file_key": upload(api)}, headers={"Idempotency-Key": "k"}).json()
     assert accepted["duplicate_of"] is None
@@ -302,7 +302,7 @@ def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: Us
 
 @pytest.mark.usefixtures("rehearsed")
 def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, settings: Any) -> None:
-    """B39. The OCR result in the object storage has it too, and the earlier task is searched again."""
+    """B39: the OCR result in the object storage has it too, and the search for the earlier task is repeated."""
     first = submit(api)
     run(Task.objects.get(pk=first["task_id"]))
     accepted = api.post(SUBMIT, {"file_key": upload(api)}).json()
@@ -333,7 +333,7 @@ def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient,
 
 # ---- Bulk actions ---------------------------------------------------------------------------------------------------
 def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
-    """B34. Running documents and those of others stay."""
+    """B34: running documents and documents of other users are kept."""
     client = Client()
     client.force_login(alice)
     ended, waiting, running, other = make_task(alice), make_task(alice), make_task(alice), make_task(bob)

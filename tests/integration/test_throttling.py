@@ -30,14 +30,14 @@ from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within, wait_until
 
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
-NOBODYS = "/exports/00000000-0000-0000-0000-000000000000"
-BAD_LINK = f"{NOBODYS}/download?token=x"
+UNKNOWN_JOB = "/exports/00000000-0000-0000-0000-000000000000"
+BAD_LINK = f"{UNKNOWN_JOB}/download?token=x"
 RESPONSE_SECONDS = throttling.RESPONSE_SECONDS  # before the tests' longer timeouts apply
 
 
 @pytest.fixture(autouse=True)
 def windows() -> Iterator[Redis]:
-    """Valkey, with empty windows, and a process without a connection to it."""
+    """Empty the windows in Valkey, and drop the connections of this process to it."""
     throttling.limiter_of.cache_clear()
     server = valkey()
     server.flushdb()
@@ -46,13 +46,13 @@ def windows() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the timeout of production for Valkey, not the longer one of the tests."""
+def production_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the timeout of production for Valkey, not the longer timeout of the tests."""
     monkeypatch.setattr(throttling, "RESPONSE_SECONDS", RESPONSE_SECONDS)
 
 
 @pytest.fixture
-def silent(impatient: None) -> Iterator[socket.socket]:
+def silent(production_timeout: None) -> Iterator[socket.socket]:
     """A server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         yield listener
@@ -92,7 +92,7 @@ def wait_seconds(response: Any) -> int:
 def test_parallel_requests_cannot_exceed_the_limit(
     dataset: Dataset, api: APIClient, bob: User, settings: LazySettings
 ) -> None:
-    """A2. Refused requests change nothing, and other users are not affected."""
+    """A2: refused requests change nothing, and other users are not affected."""
     change(settings, export_rate="5/h")
     statuses = in_threads(20, lambda _: api.post("/exports", BODY).status_code)
 
@@ -133,7 +133,7 @@ def test_refusals_of_document_etl_and_rules_are_counted(api: APIClient, settings
 
 
 def test_processes_share_the_limit(settings: LazySettings) -> None:
-    """A2. Each has a limiter of its own."""
+    """A2: each process has its own limiter."""
     rate = limits.RateLimitItemPerHour(5, namespace="test")
     url = settings.SLUICE.redis_url.get_secret_value()
     waits = in_threads(20, lambda _: throttling.Limiter(url).wait(rate, "x"))
@@ -142,17 +142,17 @@ def test_processes_share_the_limit(settings: LazySettings) -> None:
 
 
 def test_only_posts_count_toward_the_write_limit(api: APIClient, settings: LazySettings) -> None:
-    """A2. Also invalid ones."""
+    """A2: also invalid ones."""
     change(settings, export_rate="1/min")
     for method in ("get", "put", "patch", "delete"):
-        assert getattr(api, method)(f"{NOBODYS}/retry").status_code == 405
-    assert api.post(f"{NOBODYS}/retry").status_code == 404
+        assert getattr(api, method)(f"{UNKNOWN_JOB}/retry").status_code == 405
+    assert api.post(f"{UNKNOWN_JOB}/retry").status_code == 404
     assert wait_seconds(api.post("/exports/preview", BODY))
 
 
 def test_reads_have_a_separate_limit(api: APIClient, settings: LazySettings) -> None:
     change(settings, export_poll_rate="2/min")
-    assert [api.get(path).status_code for path in ("/exports", NOBODYS)] == [200, 404]
+    assert [api.get(path).status_code for path in ("/exports", UNKNOWN_JOB)] == [200, 404]
     assert wait_seconds(api.get("/exports/datasets"))
     assert api.post("/exports", {}).status_code == 400
 
@@ -186,8 +186,8 @@ def test_a_download_counts_by_address_behind_trusted_proxies(settings: LazySetti
         proxied: dict[str, Any] = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": address}
         return getattr(APIClient(), method)(BAD_LINK, **proxied, **headers)
 
-    looks = [ask("192.0.2.1"), ask("192.0.2.1", "head"), ask("6.6.6.6, 192.0.2.1", HTTP_PURPOSE="prefetch")]
-    assert [each.status_code for each in looks] == [403] * 3
+    accepted = [ask("192.0.2.1"), ask("192.0.2.1", "head"), ask("6.6.6.6, 192.0.2.1", HTTP_PURPOSE="prefetch")]
+    assert [each.status_code for each in accepted] == [403] * 3
     assert wait_seconds(ask("192.0.2.1"))
     assert ask("192.0.2.1", "head").status_code == 429
     assert ask("192.0.2.2").status_code == 403
@@ -255,7 +255,7 @@ def test_every_unit_of_the_settings_is_supported(settings: LazySettings, unit: s
     assert (rate.amount, rate.get_expiry()) == (7, seconds[unit])
 
 
-def test_it_stores_only_an_id_or_a_network(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
+def test_stores_only_an_id_or_a_network(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
     api.post("/exports", {})
     APIClient().get(BAD_LINK, REMOTE_ADDR="2001:db8::7", HTTP_USER_AGENT="secret")
     keys = {str(key, "ascii") for key in windows.scan_iter("sluice:rate:*")}
@@ -327,7 +327,7 @@ def test_one_request_probes_for_the_end_of_an_outage(
     assert len(warnings(caplog)) == 1
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("production_timeout")
 def test_requests_are_limited_again_after_an_outage(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -335,9 +335,9 @@ def test_requests_are_limited_again_after_an_outage(
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     with relaying(settings.SLUICE.redis_url.get_secret_value()) as relay:
         change(settings, redis_url=SecretStr(relay.url))
-        relay.swallow("test/x")
+        relay.drop_replies("test/x")
         assert throttling.limiter().wait(rate, "x") == 0
-        assert relay.swallowed == 1
+        assert relay.dropped == 1
         wait_until(lambda: throttling.limiter().wait(rate, "x"))
     assert [line.partition("rates_")[2].partition("'")[0] for line in warnings(caplog)] == [
         "not_counted",
@@ -346,7 +346,7 @@ def test_requests_are_limited_again_after_an_outage(
 
 
 def test_a_restart_of_valkey_does_not_suspend_the_limit(windows: Redis) -> None:
-    """The old connections are closed; the next request notices it, and opens a new one."""
+    """The old connections are closed, and the next request opens a new one."""
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     assert throttling.limiter().wait(rate, "x") == 0
     windows.client_kill_filter(_type="normal", skipme=True)
@@ -361,17 +361,17 @@ def test_a_discarded_limiter_leaves_no_connection(windows: Redis, settings: Lazy
     limiter = throttling.Limiter(settings.SLUICE.redis_url.get_secret_value())
     before = connected()
     assert limiter.wait(limits.RateLimitItemPerHour(9, namespace="test"), "x") == 0
-    its_own = connected() - before
-    assert its_own
+    own_connections = connected() - before
+    assert own_connections
     del limiter
     gc.collect()
-    wait_until(lambda: not its_own & connected())
+    wait_until(lambda: not own_connections & connected())
 
 
 def test_a_window_that_empties_in_the_meantime_admits_the_request(
     windows: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the refusal and the query for the wait time."""
+    """The window empties between the refusal and the query for the wait time."""
     limiter = throttling.limiter()
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     assert limiter.wait(rate, "x") == 0

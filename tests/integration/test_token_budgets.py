@@ -1,4 +1,4 @@
-"""Budgets of language model tokens, for each user and each rule (B44)."""
+"""Budgets of language model tokens, per user and per rule (B44)."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def used(user: User) -> int:
 
 
 def test_tokens_are_counted_for_the_user_and_the_rule(models: ModelServer, alice: User, bob: User, rule: Rule) -> None:
-    """B44: in the same amount as in the model server's ledger."""
+    """B44: as many as in the ledger of model calls."""
     for _ in range(2):
         run(make_task(alice, "Invoice 1", rule=rule))
     assert (used(alice), used(bob)) == (36, 0)
@@ -72,8 +72,9 @@ def test_tokens_are_counted_for_the_user_and_the_rule(models: ModelServer, alice
 def test_a_user_without_tokens_is_refused_with_numbers(
     models: ModelServer, alice: User, rule: Rule, rehearsed: Change, of: str
 ) -> None:
-    """B44: 429 at submit, at a retry, also of batches, and at the test of a rule; others are not affected, nor are
-    rules without a model."""
+    """B44: submissions, retries, batches, and rule tests return 429. Other users, and rules without a model, are not
+    affected.
+    """
     many = {"file": [SimpleUploadedFile("a.txt", b"1")], "rule_id": rule.pk}
     task = make_task(alice, "Invoice 1", rule=rule)
     run(task)
@@ -104,7 +105,7 @@ def test_a_user_without_tokens_is_refused_with_numbers(
         assert send(client_of(bob), make_rule(bob, mode="llm", json_schema=INVOICE)).status_code == 202
 
 
-def test_a_rule_has_a_budget_of_its_own(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
+def test_a_rule_has_a_separate_budget(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
     """B44."""
     RuleAllowance.objects.create(rule=rule, daily_tokens=18)
     run(make_task(alice, "Invoice 1", rule=rule))
@@ -133,12 +134,10 @@ def test_a_retry_of_a_batch_checks_the_rule_of_each_document(models: ModelServer
 
 
 @pytest.mark.slow
-def test_a_running_document_fails_with_its_own_reason(
+def test_a_running_document_fails_when_the_budget_is_used_up(
     models: ModelServer, alice: User, rehearsed: Change, rule: Rule
 ) -> None:
-    """B44: it is not retried automatically. Its owner can retry it on another day, without paying again for finished
-    calls.
-    """
+    """B44: it is not retried automatically. The owner can retry it later, and finished calls are not paid again."""
     rehearsed(etl_daily_tokens=40, etl_postprocess_chunk_size_chars=200, etl_postprocess_parallel=1)
     rule = make_rule(alice, mode="llm", name="pieces", json_schema=INVOICE, postprocess_strategy="chunked-extract")
     task = make_task(alice, "\n\n".join(f"Paragraph {n} of the invoice. " * 5 for n in range(8)), rule=rule)
@@ -181,7 +180,7 @@ def in_thread(call: Callable[[], None]) -> threading.Thread:
 def test_concurrent_calls_exceed_a_budget_by_one_call_at_most(
     models: ModelServer, alice: User, rehearsed: Change, limit: int
 ) -> None:
-    """B44: the bound that the documentation states, for one process. Each call costs its maximum."""
+    """B44: this is the documented bound for one process. Each call uses its maximum number of tokens."""
     rehearsed(etl_daily_tokens=limit)
     budget = DailyBudget(user_id=alice.pk, rule_id=0)
     refused: list[TokenBudgetExceeded] = []
@@ -220,7 +219,7 @@ def test_concurrent_calls_run_while_they_fit_the_budget(models: ModelServer, ali
     assert not budgets.running.calls
 
 
-def test_a_call_without_tokens_costs_none(models: ModelServer, alice: User, rule: Rule) -> None:
+def test_a_call_without_tokens_is_not_counted(models: ModelServer, alice: User, rule: Rule) -> None:
     models.will(problem(503, "busy"))
     task = make_task(alice, "Invoice 1", rule=rule)
     run(task)
@@ -230,7 +229,7 @@ def test_a_call_without_tokens_costs_none(models: ModelServer, alice: User, rule
 
 
 def test_the_limits_include_token_budgets(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
-    """B44: as for documents; null without a limit."""
+    """B44: with the same fields as other limits, which are null without a limit."""
     api = client_of(alice)
     body = api.get("/api/v1/etl/limits").json()
     assert {**body["tokens_per_day"], "resets_at": ""} == {"limit": None, "used": 0, "remaining": None, "resets_at": ""}
@@ -247,7 +246,7 @@ def test_the_limits_include_token_budgets(models: ModelServer, alice: User, rehe
     assert body["rule_tokens_per_day"] == [{"rule_id": rule.pk, "limit": 10, "used": 18, "remaining": 0, **day}]
 
 
-def test_pages_and_the_admin_show_and_set_them(
+def test_pages_show_budgets_and_the_admin_sets_them(
     models: ModelServer, alice: User, rehearsed: Change, rule: Rule, client: Client
 ) -> None:
     """B44."""

@@ -1,4 +1,4 @@
-"""C9: `/tokens`, and the scopes of tokens."""
+"""The API of tokens, and their scopes. C9."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -100,8 +100,8 @@ def test_a_missing_scope_is_403_and_changes_nothing(alice: User) -> None:
 
 
 @pytest.mark.parametrize("limits", [["exports:read"], ALL])
-def test_tokens_with_scopes_manage_no_tokens(alice: User, limits: list[str]) -> None:
-    """Otherwise each could create one that permits more."""
+def test_tokens_with_scopes_cannot_manage_tokens(alice: User, limits: list[str]) -> None:
+    """Otherwise, a token could create one with more permissions."""
     client = client_with(alice, *limits)
     ((own, *_), count) = tokens.of_user(alice.pk), AuthToken.objects.count()
     for response in (
@@ -118,5 +118,5 @@ def test_staff_need_a_token_with_all_scopes_for_metrics(staff: User) -> None:
     assert client_with(staff).get("/metrics", REMOTE_ADDR="192.0.2.1").status_code == 200
 
 
-def test_scopes_of_a_view_that_declares_none() -> None:
+def test_a_view_without_declared_scopes_requires_none() -> None:
     assert scopes.needed_by(object(), "GET") == ()

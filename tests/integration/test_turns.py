@@ -1,4 +1,4 @@
-"""Turns between users, counted in claims. A37."""
+"""Turns between users, measured in claims. A37."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ def served(times: int) -> list[Claim]:
 
 
 def claims_until(is_over: Callable[[], bool]) -> Counter[str]:
-    """Claim and finish chunks, and return the number of each user's."""
+    """Claim and finish chunks until a condition holds. Return the number of chunks per user."""
     counts: Counter[str] = Counter()
     while not is_over():
         end(claimed := claim())
@@ -70,7 +70,7 @@ def ranks(jobs: Iterable[Job]) -> list[tuple[int, int]]:
 def test_a_job_takes_turns_with_a_hundred_of_another_user(
     dataset: Dataset, alice: User, bob: User, slots: int, chunks: int
 ) -> None:
-    """A37: it takes at most twice its time alone, for any jobs of the other user."""
+    """A37: it takes at most twice as long as alone, whatever jobs the other user has."""
     for number in range(100):
         make_job(dataset, alice, chunks, key=f"A{number}")
     served(7)
@@ -83,7 +83,7 @@ def test_a_job_takes_turns_with_a_hundred_of_another_user(
 
 
 def test_a_hundred_small_jobs_do_not_starve_another_user(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: nor does a stream of them, each submitted when the last one has ended."""
+    """A37: a stream of small jobs does not either, each submitted when the last one has ended."""
     large = make_job(dataset, alice, 200, key="LARGE")
     for number in range(20):
         make_job(dataset, bob, 3, key=f"B{number}")
@@ -118,7 +118,7 @@ def test_three_users_take_turns_in_batches_of_jobs(dataset: Dataset, alice: User
 
 
 def test_a_user_whose_work_has_ended_starts_with_the_others(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: past jobs do not count, nor do cancelled ones."""
+    """A37: past and cancelled jobs do not count."""
     first = make_job(dataset, alice, 50, key="FIRST")
     other = make_job(dataset, bob, 50, key="BOB")
     served(10)
@@ -131,7 +131,7 @@ def test_a_user_whose_work_has_ended_starts_with_the_others(dataset: Dataset, al
 
 
 def test_a_retry_takes_its_turn_as_a_new_job_does(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: with their old ranks, its chunks would be ahead of all others."""
+    """A37: with its old ranks, it would be ahead of all other jobs."""
     failed = make_job(dataset, alice, 20, key="FAILED", allow_degraded=False)
     for _ in range(20):
         outcomes.fail(claim(), PermanentSourceError("SQLSTATE 42883"), delay=None)
@@ -147,7 +147,7 @@ def test_a_retry_takes_its_turn_as_a_new_job_does(dataset: Dataset, alice: User,
 
 
 def test_chunks_of_a_lost_worker_keep_their_turn(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: they come next when their lease has expired, and nothing else changes."""
+    """A37: they are next when their leases have expired, and no other ranks change."""
     job = make_job(dataset, alice, 10)
     lost = [claim() for _ in range(3)]
     make_job(dataset, bob, 10, key="BOB")
@@ -165,7 +165,7 @@ def test_chunks_of_a_lost_worker_keep_their_turn(dataset: Dataset, alice: User, 
 
 
 def test_concurrent_jobs_of_one_user_get_an_order(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: no two have the same turns. Those of another user begin at the head of the queue."""
+    """A37: no two jobs of the user have the same rank. A job of another user begins at the head of the queue."""
     jobs = in_threads(6, lambda number: make_job(dataset, alice, 10, key=f"A{number}"))
     found = ranks(jobs)
     assert found[0][0] == 0
@@ -185,7 +185,7 @@ def limited(dataset: Dataset) -> Dataset:
 def test_a_dataset_that_waits_for_its_own_slots_is_not_the_head_of_the_queue(
     dataset: Dataset, limited: Dataset, alice: User, bob: User, carol: User
 ) -> None:
-    """A37: otherwise each new job of another dataset would be ahead of all that wait for it."""
+    """A37: otherwise, each new job of another dataset would be ahead of all that wait."""
     make_job(limited, alice, 50, key="SLOW")
     assert claim().dataset == "limited"
     waits = make_job(dataset, bob, 50, key="BOB")
@@ -214,7 +214,7 @@ def test_a_backlog_that_waits_for_its_own_slots_does_not_delay_other_datasets(
 
 
 def test_the_queue_position_follows_the_turns(dataset: Dataset, alice: User, bob: User, api: APIClient) -> None:
-    """A37: alone and in lists."""
+    """A37: for a single job and in lists."""
     mine = [make_job(dataset, alice, 2, key=f"A{number}") for number in range(5)]
     his = make_job(dataset, bob, 2, key="BOB")
     found = {job["jobId"]: job["queuePosition"] for job in api.get("/exports").json()["results"]}

@@ -51,8 +51,8 @@ LINES = {
 
 
 @dataclass(slots=True)
-class Drawn:
-    """Pages with existing images, by number. The pages in `lost` cannot be drawn."""
+class FakePageImages:
+    """Page images of a document with `count` pages. The pages in `lost` have none."""
 
     count: int
     lost: tuple[int, ...] = ()
@@ -77,7 +77,7 @@ def models(settings: Any) -> Iterator[ModelServer]:
 
 
 def process(
-    pages: Drawn | None,
+    pages: FakePageImages | None,
     *,
     ocr: OCRResult | None = None,
     schema: Any = INVOICE,
@@ -105,11 +105,11 @@ def found_on(page: int, *pointers: str) -> list[dict[str, Any]]:
 
 
 def test_the_model_gets_the_images_of_pages(models: ModelServer) -> None:
-    """B40: OpenAI's image parts with data URLs, each after the number of its page; usage is counted."""
+    """B40: as OpenAI image parts with data URLs, each after its page number. The usage is counted."""
     models.will(gives({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
     context = context_of()
 
-    result = process(Drawn(3), context=context)
+    result = process(FakePageImages(3), context=context)
 
     [request] = models.requests
     text, *rest = parts_of(request)
@@ -132,7 +132,7 @@ def test_values_are_cited_by_page(models: ModelServer) -> None:
     )
     context = context_of()
 
-    result = process(Drawn(2), ocr=ocr, context=context)
+    result = process(FakePageImages(2), ocr=ocr, context=context)
 
     number, total = result.citations
     assert number == {"pointer": "/number", "page": 2, "bbox": None, "quote": None, "match": "image"}
@@ -145,14 +145,14 @@ def test_a_value_without_a_page_is_not_found(models: ModelServer) -> None:
     models.will(gives({"number": "INV-7", "total": 12.5}, found_on(9, "/number")))
     context = context_of()
 
-    result = process(Drawn(2), context=context)
+    result = process(FakePageImages(2), context=context)
 
     assert [each["match"] for each in result.citations] == ["not_found", "not_found"]
     assert "value_not_in_text" in codes(context)
 
 
 def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, settings: Any) -> None:
-    """B40, B42: a few pages in a call, merged like pieces of text; conflicts are reported."""
+    """B40, B42: a few pages per call, merged like pieces of text. Conflicts are reported."""
     configure(settings, models, etl_vision_pages_per_call=2, etl_postprocess_parallel=1)
 
     def answer(request: Request) -> Any:
@@ -163,7 +163,7 @@ def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, sett
     models.always(answer)
     context = context_of()
 
-    result = process(Drawn(5), schema=LINES, context=context)
+    result = process(FakePageImages(5), schema=LINES, context=context)
 
     assert [shown(request) for request in models.requests] == [[1, 2], [3, 4], [5]]
     assert result.data == {"number": "INV-1", "lines": [{"name": f"item {page}"} for page in range(1, 6)]}
@@ -173,15 +173,15 @@ def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, sett
 
 
 def test_a_retry_pays_for_no_group_twice(models: ModelServer, settings: Any) -> None:
-    """B40, B21: the response cache has the replies by the content of the images, and no image."""
+    """B40, B21: the response cache finds responses by the content of the images, and stores no images."""
     configure(settings, models, etl_vision_pages_per_call=1)
     response_cache = MemoryResponseCache()
     models.will(gives({"number": "INV-1", "lines": []}), problem(503, "busy"))
     with pytest.raises(Exception, match="busy"):
-        process(Drawn(2), schema=LINES, context=context_of(response_cache=response_cache))
+        process(FakePageImages(2), schema=LINES, context=context_of(response_cache=response_cache))
     models.will(gives({"number": None, "lines": []}))
 
-    process(Drawn(2), schema=LINES, context=context_of(response_cache=response_cache))
+    process(FakePageImages(2), schema=LINES, context=context_of(response_cache=response_cache))
 
     assert [shown(request) for request in models.requests] == [[1], [2], [2]]
     assert not any(
@@ -193,24 +193,24 @@ def test_a_retry_pays_for_no_group_twice(models: ModelServer, settings: Any) -> 
 def test_more_pages_than_the_limit_are_refused_with_numbers(models: ModelServer, settings: Any) -> None:
     """B40."""
     configure(settings, models, etl_vision_max_pages=3)
-    pages = Drawn(4)
+    pages = FakePageImages(4)
     with pytest.raises(DocumentTooLong, match="4 pages; the limit of pages that are shown to a language model is 3"):
         process(pages)
     assert (models.requests, pages.read_pages) == ([], [])
 
 
-def test_pages_that_cannot_be_drawn_are_reported(models: ModelServer) -> None:
+def test_pages_that_cannot_be_rendered_are_reported(models: ModelServer) -> None:
     """B40, B32."""
     models.always(gives({"number": "INV-7", "total": 12.5}))
     context = context_of()
-    process(Drawn(3, lost=(2,)), context=context)
+    process(FakePageImages(3, lost=(2,)), context=context)
     assert shown(models.requests[0]) == [1, 3]
     assert [(each.code, each.page) for each in context.warnings if each.page] == [("page_not_shown", 2)]
 
     with pytest.raises(IncompleteDocument, match="page 2"):
-        process(Drawn(3, lost=(2,)), require_complete=True)
+        process(FakePageImages(3, lost=(2,)), require_complete=True)
     with pytest.raises(EmptyDocument):
-        process(Drawn(1, lost=(1,)))
+        process(FakePageImages(1, lost=(1,)))
 
 
 NO_VISION = [
@@ -227,11 +227,11 @@ NO_VISION = [
 
 
 @pytest.mark.parametrize(("status", "message"), NO_VISION, ids=[message[:40] for _, message in NO_VISION])
-def test_a_model_without_vision_has_a_code_of_its_own(models: ModelServer, status: int, message: str) -> None:
+def test_a_model_without_vision_has_a_separate_code(models: ModelServer, status: int, message: str) -> None:
     """B40."""
     models.always(problem(status, message))
     with pytest.raises(VisionUnsupported) as caught:
-        process(Drawn(1))
+        process(FakePageImages(1))
     assert (caught.value.code, caught.value.transient) == ("vision_unsupported", False)
     assert len(models.requests) == 1
 
@@ -242,7 +242,7 @@ def test_a_model_without_vision_has_a_code_of_its_own(models: ModelServer, statu
 def test_a_refused_image_is_not_reported_as_missing_vision(models: ModelServer, message: str) -> None:
     models.always(problem(400, message))
     with pytest.raises(LlmForbidden) as caught:
-        process(Drawn(1))
+        process(FakePageImages(1))
     assert caught.value.code == "llm_unavailable"
 
 
@@ -260,7 +260,7 @@ def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
 # ---- Whole tasks ----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def reader() -> Iterator[None]:
-    """The reader of this process, kept for all tests, as in a worker: its start takes a second."""
+    """Keep the reader process of this process for all tests, as in a worker, because its start takes a second."""
     yield
     engines.local().close()
 
@@ -286,7 +286,7 @@ def vision_rule(user: User) -> Any:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User, settings: LazySettings) -> None:
-    """B40: OCR finds no text. Its pages are drawn within the limit of pixels, and stored like other images."""
+    """B40: OCR finds no text. The page images stay within the limit of pixels, and are stored like other images."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_vision_max_pixels": 200_000})
     real.will(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
     task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
@@ -312,7 +312,7 @@ def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> None:
-    """B18, B40: also if it was read for a rule whose model reads images."""
+    """B18, B40: even if the same scan was read for a rule whose model reads images."""
     real.always(gives({"number": "INV-7", "total": 12.5}))
     seen = make_task(alice, content=hostile.printed(""), kind="pdf", rule=vision_rule(alice))
     assert run(seen) == [True, True]
@@ -326,24 +326,24 @@ def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_workers_without_the_engine_ask_one_that_has_it(
+def test_workers_without_the_engine_request_images_from_others(
     real: ModelServer, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B40: the image of post-processing workers has no library that draws."""
+    """B40: the container image of post-processing workers has no library that renders pages."""
     task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
     run(task, Stage.OCR)
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     engines.local().close()
     images = page_images.StoredPageImages(owner=task, count=1)
 
     def work(**facts: Any) -> None:
-        asked.append(facts)
+        requests.append(facts)
         page_images.draw_for_models(facts["task_id"], page=facts["page"], pixels=facts["pixels"])
 
     monkeypatch.setattr(dispatch, "draw", work)
     images.await_worker([1], 300_000, context=context_of())
 
-    assert [each["page"] for each in asked] == [1]
+    assert [each["page"] for each in requests] == [1]
     found = b"".join(storage.read(page_images.model_key(task, 1, 300_000)))
     assert Image.open(BytesIO(found)).format == "JPEG"
 
@@ -353,7 +353,7 @@ def test_workers_without_the_engine_ask_one_that_has_it(
 def test_a_rule_is_tested_on_the_pages_of_a_document(
     real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B40, B27: a worker draws them, for the API and the page. Documents of other users do not exist."""
+    """B40, B27: in the API and on the page. A worker renders the pages. Documents of other users are not found."""
     real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number", "/total")))
     task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
     run(task, Stage.OCR)
@@ -379,7 +379,7 @@ def test_a_rule_is_tested_on_the_pages_of_a_document(
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/task_id")
 
 
-def test_rules_name_the_strategy(api: Any) -> None:
+def test_the_rules_api_accepts_the_strategy(api: Any) -> None:
     """B40: the rules API accepts it."""
     body = {"name": "Scans", "json_schema": INVOICE, "postprocess_strategy": "vision"}
     response = api.post("/api/v1/etl/rules", body, format="json")

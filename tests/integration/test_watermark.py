@@ -30,7 +30,7 @@ def reconcile() -> None:
     call_command("reconcile", stdout=StringIO())
 
 
-def test_the_reaper_moves_it_in_the_database_and_then_in_the_bucket() -> None:
+def test_the_reaper_advances_the_watermark_in_the_database_and_then_in_the_bucket() -> None:
     assert examine(database.SUBJECT, "watermark")[0] == "ok"
     for expected in (1, 2, 3):
         assert "advance" not in periodic.reap()
@@ -40,7 +40,7 @@ def test_the_reaper_moves_it_in_the_database_and_then_in_the_bucket() -> None:
 
 
 def test_a_restored_database_is_noticed_until_it_is_reconciled() -> None:
-    """Its number does not catch up with that of the bucket."""
+    """The number in the database does not catch up with the number in the bucket."""
     for _ in range(3):
         watermark.advance()
     Watermark.objects.update(number=2)
@@ -66,7 +66,7 @@ def test_a_restored_database_is_noticed_until_it_is_reconciled() -> None:
     assert (number(), copied()) == (6, 6)
 
 
-def test_the_doctor_notices_it_before_the_reaper_runs() -> None:
+def test_the_doctor_notices_a_restored_database_before_the_reaper_runs() -> None:
     for _ in range(2):
         watermark.advance()
     Watermark.objects.update(number=1)
@@ -81,14 +81,14 @@ def test_a_crash_before_the_copy_is_not_reported_as_a_restore() -> None:
     assert (number(), copied(), gauge(METRIC)) == (8, 8, 0)
 
 
-def test_a_slow_process_does_not_set_it_back() -> None:
+def test_a_slow_process_does_not_set_the_watermark_back() -> None:
     watermark.advance()
     slow = watermark.read()
     for _ in range(2):
         watermark.advance()
     watermark.move(*slow, to=2)
     assert (number(), copied()) == (3, 3)
-    Watermark.objects.update(number=1)  # the slow process has written its row, and now writes the object
+    Watermark.objects.update(number=1)  # as if the slow process had just written its row
     Watermark.objects.filter(number=1).update(number=slow[0].number)
     watermark.move(*slow, to=2)
     assert copied() == 3

@@ -41,7 +41,7 @@ from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixtu
 from tests.waiting import expect_within
 
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 PUBLIC = "93.184.215.14"
 
 
@@ -58,7 +58,7 @@ def allow(settings: Any, *networks: str) -> None:
 
 
 @pytest.fixture
-def there(settings: Any) -> Iterator[Receiver]:
+def endpoint(settings: Any) -> Iterator[Receiver]:
     """A receiver on a private network that the operator allowed."""
     allow(settings, "127.0.0.0/8")
     with receiver() as running:
@@ -77,7 +77,7 @@ def subscribe(api: APIClient, url: str, *events: str) -> Any:
 
 
 def work() -> None:
-    """Run the Celery task's work."""
+    """Do the work of the Celery task."""
     webhook_events.fan_out()
     sender.drain()
 
@@ -99,15 +99,15 @@ def verify(got: Any, secret: str) -> Any:
 
 
 def test_a_success_sends_the_job_as_in_the_api_without_its_link(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     job = make_job(dataset, alice, 2)
     finish(job)
     work()
 
-    (got,) = there.received
+    (got,) = endpoint.received
     shown = api.get(f"/exports/{job.pk}").json()
     assert shown["receipt"].pop("signedUrl")
     happened = Event.objects.get(job=job, kind="status", status="success").at
@@ -136,34 +136,34 @@ def test_a_success_sends_the_job_as_in_the_api_without_its_link(
 
 
 def test_failures_and_cancellations_are_sent(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver, source_db: psycopg.Connection
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver, source_db: psycopg.Connection
 ) -> None:
     """A25."""
-    subscribe(api, there.url)
+    subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     source_db.execute("DROP FUNCTION data.rows_for")
     make_job(dataset, alice, 1, key="EWR")
     execution.drain()
     work()
 
-    told = {got.json["type"]: got.json["data"] for got in there.received}
-    assert {kind: data["status"] for kind, data in told.items()} == {
+    sent = {got.json["type"]: got.json["data"] for got in endpoint.received}
+    assert {kind: data["status"] for kind, data in sent.items()} == {
         "export.cancelled": "cancelled",
         "export.failed": "failed",
     }
-    assert told["export.failed"]["error"]["code"] == "EXPORT_SOURCE_ERROR"
+    assert sent["export.failed"]["error"]["code"] == "EXPORT_SOURCE_ERROR"
 
 
-def test_only_subscribed_ends_of_own_jobs_are_sent(
-    dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
+def test_only_subscribed_events_of_own_jobs_are_sent(
+    dataset: Dataset, alice: User, bob: User, api: APIClient, endpoint: Receiver
 ) -> None:
     early = make_job(dataset, alice, 1)
     actions.cancel(early)
-    subscribe(api, there.url, "export.failed")
-    subscribe(client_of(bob), there.url)
-    off = subscribe(api, there.url)
+    subscribe(api, endpoint.url, "export.failed")
+    subscribe(client_of(bob), endpoint.url)
+    off = subscribe(api, endpoint.url)
     api.patch(f"/exports/webhooks/{off['id']}", {"enabled": False})
-    on = subscribe(api, there.url, "export.cancelled", "export.succeeded")
+    on = subscribe(api, endpoint.url, "export.cancelled", "export.succeeded")
     late = make_job(dataset, alice, 1)
     actions.cancel(late)
     work()
@@ -173,10 +173,10 @@ def test_only_subscribed_ends_of_own_jobs_are_sent(
 
 
 def test_each_end_is_sent_to_each_webhook_once_by_concurrent_workers(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
+    hooks = [subscribe(api, endpoint.url)["id"] for _ in range(2)]
     jobs = [make_job(dataset, alice, 1) for _ in range(5)]
     for job in jobs:
         actions.cancel(job)
@@ -189,8 +189,8 @@ def test_each_end_is_sent_to_each_webhook_once_by_concurrent_workers(
     assert made == {(hook, job.pk) for hook in hooks for job in jobs}
 
 
-def test_a_job_that_ends_twice_is_sent_twice(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
-    subscribe(api, there.url)
+def test_a_job_that_ends_twice_is_sent_twice(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> None:
+    subscribe(api, endpoint.url)
     job = make_job(dataset, alice, 1)
     Job.objects.update(function="data.no_such")
     execution.drain()
@@ -200,13 +200,15 @@ def test_a_job_that_ends_twice_is_sent_twice(dataset: Dataset, alice: User, api:
     finish(job)
     work()
 
-    assert [got.json["type"] for got in there.received] == ["export.failed", "export.succeeded"]
-    assert len(set(there.ids)) == 2
+    assert [got.json["type"] for got in endpoint.received] == ["export.failed", "export.succeeded"]
+    assert len(set(endpoint.ids)) == 2
 
 
-def test_an_event_describes_the_job_as_it_was(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
-    """A25: a job fails, is retried at once, and succeeds; its receipt is revoked. Only then are its events sent."""
-    subscribe(api, there.url)
+def test_an_event_describes_the_job_as_it_was(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
+    """A25: a job fails, is retried immediately, and succeeds. Its receipt is revoked before its events are sent."""
+    subscribe(api, endpoint.url)
     job = make_job(dataset, alice, 1)
     Job.objects.update(function="data.no_such")
     execution.drain()
@@ -215,13 +217,13 @@ def test_an_event_describes_the_job_as_it_was(dataset: Dataset, alice: User, api
     finish(job)
     receipt = Receipt.objects.get()
     receipts.revoke(receipt)
-    there.then = answer(500)
+    endpoint.then = answer(500)
     work()
-    there.then = answer(200)
+    endpoint.then = answer(200)
     make_due()
     work()
 
-    first, again, second = (got.json for got in there.received)
+    first, again, second = (got.json for got in endpoint.received)
     assert (first, first["type"], second["type"]) == (again, "export.failed", "export.succeeded")
     failed, succeeded = first["data"], second["data"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "EXPORT_SOURCE_ERROR")
@@ -233,48 +235,48 @@ def test_an_event_describes_the_job_as_it_was(dataset: Dataset, alice: User, api
 
 
 def test_the_events_of_a_job_arrive_in_their_order(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
-    """A25: the second one waits until the first one is delivered. Those of other jobs do not wait."""
-    subscribe(api, there.url)
+    """A25: the second event waits until the first one is delivered. Events of other jobs do not wait."""
+    subscribe(api, endpoint.url)
     job = make_job(dataset, alice, 1)
     Job.objects.update(function="data.no_such")
     execution.drain()
-    there.then = answer(500)
+    endpoint.then = answer(500)
     work()
-    there.then = answer(200)
+    endpoint.then = answer(200)
     actions.retry(job)
     Job.objects.update(function="data.rows_for")
     finish(job)
     actions.cancel(make_job(dataset, alice, 1, key="EWR"))
     work()
-    assert [got.json["type"] for got in there.received] == ["export.failed", "export.cancelled"]
+    assert [got.json["type"] for got in endpoint.received] == ["export.failed", "export.cancelled"]
 
     make_due()
     work()
-    assert [got.json["type"] for got in there.received][2:] == ["export.failed", "export.succeeded"]
+    assert [got.json["type"] for got in endpoint.received][2:] == ["export.failed", "export.succeeded"]
 
 
-def test_a_deactivated_user_gets_no_events(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
-    subscribe(api, there.url)
+def test_a_deactivated_user_gets_no_events(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> None:
+    subscribe(api, endpoint.url)
     first, second = make_job(dataset, alice, 1), make_job(dataset, alice, 1, key="EWR")
     actions.cancel(first)
     webhook_events.fan_out()
     User.objects.update(is_active=False)
     actions.cancel(second)
     work()
-    assert there.received == []
+    assert endpoint.received == []
 
     User.objects.update(is_active=True)  # the waiting deliveries are sent; events while it was disabled are not
     work()
-    assert [got.json["data"]["jobId"] for got in there.received] == [str(first.pk)]
+    assert [got.json["data"]["jobId"] for got in endpoint.received] == [str(first.pk)]
 
 
 def test_lost_wake_ups_delay_a_delivery_by_at_most_one_reaper_interval(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A12, A25."""
-    subscribe(api, there.url)
+    subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     lose_messages()
     periodic.reap()
@@ -295,12 +297,12 @@ def test_lost_wake_ups_delay_a_delivery_by_at_most_one_reaper_interval(
 
 
 def test_failures_are_retried_on_schedule_with_the_same_id_and_bytes(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
-    there.then = answer(500)
+    endpoint.then = answer(500)
     for delay in sender.SCHEDULE:
         before = timezone.now()
         work()
@@ -317,18 +319,18 @@ def test_failures_are_retried_on_schedule_with_the_same_id_and_bytes(
     (shown,) = sent_to(api, hook)
     assert (shown["status"], shown["attempts"], shown["nextAttemptAt"]) == ("failed", 10, None)
     assert [line["statusCode"] for line in shown["log"]] == [500] * 10
-    assert len(there.received) == 10
-    assert len({(got.id, got.body) for got in there.received}) == 1
-    for got in there.received:
+    assert len(endpoint.received) == 10
+    assert len({(got.id, got.body) for got in endpoint.received}) == 1
+    for got in endpoint.received:
         verify(got, hook["secret"])
 
 
 def test_the_first_retry_has_a_wake_up_and_later_ones_wait_for_the_reaper(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A message with a longer delay than the broker's visibility timeout would be redelivered again and again."""
-    subscribe(api, there.url)
-    there.then = answer(500)
+    subscribe(api, endpoint.url)
+    endpoint.then = answer(500)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
     lose_messages()
@@ -353,10 +355,10 @@ def test_the_first_retry_has_a_wake_up_and_later_ones_wait_for_the_reaper(
     ],
 )
 def test_retry_after_of_a_receiver_is_respected(
-    alice_job: Job, api: APIClient, there: Receiver, reply: Any, seconds: int
+    alice_job: Job, api: APIClient, endpoint: Receiver, reply: Any, seconds: int
 ) -> None:
-    subscribe(api, there.url)
-    there.then = reply
+    subscribe(api, endpoint.url)
+    endpoint.then = reply
     before = timezone.now()
     actions.cancel(alice_job)
     work()
@@ -366,37 +368,37 @@ def test_retry_after_of_a_receiver_is_respected(
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 500])
-def test_only_2xx_is_a_success_and_redirects_are_not_followed(api: APIClient, there: Receiver, status: int) -> None:
+def test_only_2xx_is_a_success_and_redirects_are_not_followed(api: APIClient, endpoint: Receiver, status: int) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     with receiver() as elsewhere:
-        there.then = answer(status, Location=elsewhere.url)
+        endpoint.then = answer(status, Location=elsewhere.url)
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
 
         assert elsewhere.received == []
-    assert len(there.received) == 1
+    assert len(endpoint.received) == 1
     (shown,) = sent_to(api, hook)
     assert (shown["status"], shown["log"][0]["statusCode"]) == ("failed", status)
 
 
 def test_requests_use_no_proxies_or_cookies(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    subscribe(api, there.url)
-    there.then = answer(500, Set_Cookie="a=b")
+    subscribe(api, endpoint.url)
+    endpoint.then = answer(500, Set_Cookie="a=b")
     actions.cancel(make_job(dataset, alice, 1))
     work()
     make_due()
     work()
 
-    assert len(there.received) == 2
-    assert not any({"cookie", "authorization", "x-request-id"} & got.headers.keys() for got in there.received)
+    assert len(endpoint.received) == 2
+    assert not any({"cookie", "authorization", "x-request-id"} & got.headers.keys() for got in endpoint.received)
 
 
-def test_an_unreachable_endpoint_is_recorded_without_internals(api: APIClient, there: Receiver) -> None:
+def test_an_unreachable_endpoint_is_recorded_without_internals(api: APIClient, endpoint: Receiver) -> None:
     hook = subscribe(api, "http://127.0.0.1:1/")
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
@@ -408,10 +410,10 @@ def test_an_unreachable_endpoint_is_recorded_without_internals(api: APIClient, t
 
 
 def test_the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A11, A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
     lost = sender.claim()
@@ -421,7 +423,7 @@ def test_the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarde
     work()
 
     (shown,) = sent_to(api, hook)
-    assert there.ids == [str(lost.id)]
+    assert endpoint.ids == [str(lost.id)]
     assert (shown["status"], shown["attempts"]) == ("delivered", 2)
     assert [line["error"] for line in shown["log"]] == ["worker lost", None]
     for record in (sender.record_success, sender.record_failure):
@@ -430,9 +432,9 @@ def test_the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarde
 
 
 def test_a_delivery_that_kills_its_workers_fails(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
     for _ in range(sender.ATTEMPTS):
@@ -446,25 +448,27 @@ def test_a_delivery_that_kills_its_workers_fails(
     assert [line["error"] for line in shown["log"]] == ["worker lost"] * sender.ATTEMPTS
 
 
-def test_a_running_last_attempt_is_not_failed(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
-    subscribe(api, there.url)
+def test_a_running_last_attempt_is_not_failed(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
+    subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
     Delivery.objects.update(attempts=sender.ATTEMPTS - 1)
-    order = sender.claim()
-    assert order
+    claimed = sender.claim()
+    assert claimed
     sender.fail_exhausted()
 
     assert Delivery.objects.get().status == "pending"
-    sender.attempt(order)
+    sender.attempt(claimed)
     assert Delivery.objects.get().status == "delivered"
 
 
 def test_graceful_shutdown_hands_the_delivery_to_another_worker(
-    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+    api: APIClient, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A12."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     lose_messages()
 
@@ -481,47 +485,49 @@ def test_graceful_shutdown_hands_the_delivery_to_another_worker(
     assert Attempt.objects.count() == 0
 
 
-def test_a_webhook_gets_one_delivery_at_a_time(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+def test_a_webhook_gets_one_delivery_at_a_time(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
     """A slow endpoint must not occupy every worker."""
-    hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
+    hooks = [subscribe(api, endpoint.url)["id"] for _ in range(2)]
     for _ in range(3):
         actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
-    orders = [order for order in in_threads(8, lambda _: sender.claim()) if order]
+    claims = [claimed for claimed in in_threads(8, lambda _: sender.claim()) if claimed]
 
-    assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
+    assert sorted(str(claimed.webhook_id) for claimed in claims) == sorted(hooks)
 
 
 def test_at_most_two_webhooks_of_a_user_are_served_at_a_time(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25: two of four workers remain for other users."""
     for _ in range(8):
-        subscribe(api, there.url)
+        subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
-    orders = [order for order in in_threads(8, lambda _: sender.claim()) if order]
+    claims = [claimed for claimed in in_threads(8, lambda _: sender.claim()) if claimed]
 
-    assert len({order.webhook_id for order in orders}) == len(orders) == 2
-    for order in orders:
-        sender.attempt(order)
+    assert len({claimed.webhook_id for claimed in claims}) == len(claims) == 2
+    for claimed in claims:
+        sender.attempt(claimed)
     sender.drain()
-    assert len(set(there.ids)) == 8
+    assert len(set(endpoint.ids)) == 8
 
 
 def test_users_with_the_fewest_running_deliveries_come_first(
-    dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, bob: User, api: APIClient, endpoint: Receiver
 ) -> None:
-    """A25: one user's failing endpoints and their backlog do not delay other users."""
+    """A25: failing endpoints of one user, with a backlog, do not delay other users."""
     for client in (api, api, api, client_of(bob)):
-        subscribe(client, there.url)
+        subscribe(client, endpoint.url)
     for user in (alice, alice, alice, bob):
         actions.cancel(make_job(dataset, user, 1))
         webhook_events.fan_out()
     owners = dict(Webhook.objects.values_list("pk", "user__username"))
     claims = [sender.claim() for _ in range(4)]
 
-    assert [order and owners[order.webhook_id] for order in claims] == ["alice", "bob", "alice", None]
+    assert [claimed and owners[claimed.webhook_id] for claimed in claims] == ["alice", "bob", "alice", None]
 
 
 def test_certificates_are_verified_against_the_host_name(
@@ -529,31 +535,31 @@ def test_certificates_are_verified_against_the_host_name(
 ) -> None:
     """A25."""
     allow(settings, "127.0.0.0/8")
-    monkeypatch.setattr(socket, "getaddrinfo", Names("hook.example", "127.0.0.1"))
-    with receiver(tls=True) as there:
-        url = there.url
+    monkeypatch.setattr(socket, "getaddrinfo", AttackerDns("hook.example", "127.0.0.1"))
+    with receiver(tls=True) as endpoint:
+        url = endpoint.url
         untrusted = request.post(url, body=b"{}", headers={})
-        assert there.received == []
+        assert endpoint.received == []
         trusting = ssl.create_default_context(cafile=PEM)
         monkeypatch.setattr(connections, "tls_context", lambda: trusting)
         hook = subscribe(api, url)
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
-        (got,) = there.received
-        monkeypatch.setattr(socket, "getaddrinfo", Names("other.example", "127.0.0.1"))
+        (got,) = endpoint.received
+        monkeypatch.setattr(socket, "getaddrinfo", AttackerDns("other.example", "127.0.0.1"))
         misnamed = request.post(url.replace("hook.", "other."), body=b"{}", headers={})
 
     assert got.headers["host"] == url.split("/")[2]
     verify(got, hook["secret"])
-    assert len(there.received) == 1
+    assert len(endpoint.received) == 1
     for refused in (untrusted, misnamed):
         assert refused.error == "no TLS connection: certificate or protocol not accepted"
 
 
 @pytest.mark.slow
-def test_deliveries_in_backoff_are_never_scanned(api: APIClient, there: Receiver) -> None:
-    """A failing endpoint leaves thousands of them. A claim reads only due deliveries, by index."""
-    hook = Webhook.objects.get(pk=subscribe(api, there.url)["id"])
+def test_deliveries_in_backoff_are_never_scanned(api: APIClient, endpoint: Receiver) -> None:
+    """A failing endpoint has thousands of them. A claim reads only due deliveries, by an index."""
+    hook = Webhook.objects.get(pk=subscribe(api, endpoint.url)["id"])
     later = timezone.now() + timedelta(hours=1)
     Delivery.objects.bulk_create(
         Delivery(webhook=hook, type="export.succeeded", body="{}", available_at=later) for _ in range(5_000)
@@ -571,15 +577,15 @@ def test_deliveries_in_backoff_are_never_scanned(api: APIClient, there: Receiver
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: "])
 def test_a_trickling_receiver_times_out(
-    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
+    api: APIClient, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    """A25: although no single read times out."""
+    """A25: even though no single read times out."""
     monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.5)
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
 
     def test() -> None:
         over, ended = threading.Event(), threading.Event()
-        there.then = trickle(over, head=head, ended=ended)
+        endpoint.then = trickle(over, head=head, ended=ended)
         Delivery.objects.all().delete()
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
@@ -590,15 +596,15 @@ def test_a_trickling_receiver_times_out(
     expect_within(3, test)
 
 
-def test_a_silent_receiver_times_out(api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_receiver_times_out(api: APIClient, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.3)
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     over = threading.Event()
 
     def wait(_to: Any) -> None:
         over.wait(20)
 
-    there.then = wait
+    endpoint.then = wait
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     over.set()
@@ -607,13 +613,13 @@ def test_a_silent_receiver_times_out(api: APIClient, there: Receiver, monkeypatc
 
 
 @pytest.mark.parametrize("status", [200, 302])
-def test_at_most_64_kib_of_a_response_are_read(api: APIClient, there: Receiver, status: int) -> None:
-    """A25. Redirects apart: the library would read their whole body, and unpack it."""
-    hook = subscribe(api, there.url)
+def test_at_most_64_kib_of_a_response_are_read(api: APIClient, endpoint: Receiver, status: int) -> None:
+    """A25: redirects are a separate case, because the library would read and decompress their whole body."""
+    hook = subscribe(api, endpoint.url)
 
     def flood(to: Any) -> None:
         to.send_response(status)
-        to.send_header("Location", there.url)
+        to.send_header("Location", endpoint.url)
         to.end_headers()
         try:
             while True:
@@ -630,18 +636,18 @@ def test_at_most_64_kib_of_a_response_are_read(api: APIClient, there: Receiver, 
         assert sent_to(api, hook)[0]["log"][0]["statusCode"] == status
 
     ended = threading.Event()
-    there.then = flood
+    endpoint.then = flood
     expect_within(5, test)
 
 
 @pytest.mark.slow
 def test_a_trickling_body_does_not_change_the_status(
-    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+    api: APIClient, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 3)  # enough for the headers, also on a busy machine
-    hook = subscribe(api, there.url)
+    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 3)  # enough for the headers, even on a busy machine
+    hook = subscribe(api, endpoint.url)
     over = threading.Event()
-    there.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+    endpoint.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     over.set()
@@ -652,9 +658,9 @@ def test_a_trickling_body_does_not_change_the_status(
 # ---- Signatures -----------------------------------------------------------------------------------------------------
 
 
-def test_both_secrets_sign_for_a_day_after_rotation(api: APIClient, there: Receiver) -> None:
+def test_both_secrets_sign_for_a_day_after_rotation(api: APIClient, endpoint: Receiver) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     response = api.post(f"/exports/webhooks/{hook['id']}/rotate-secret")
     assert response.status_code == 200
     assert response["Cache-Control"] == "no-store, no-transform"
@@ -663,18 +669,18 @@ def test_both_secrets_sign_for_a_day_after_rotation(api: APIClient, there: Recei
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     for secret in (new, old):
-        verify(there.received[0], secret)
+        verify(endpoint.received[0], secret)
 
     Webhook.objects.update(old_secret_until=Now() - timedelta(seconds=1))
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
-    verify(there.received[1], new)
+    verify(endpoint.received[1], new)
     with pytest.raises(WebhookVerificationError):
-        verify(there.received[1], old)
+        verify(endpoint.received[1], old)
 
 
-def test_the_secret_is_shown_only_when_created(api: APIClient, there: Receiver) -> None:
-    hook = subscribe(api, there.url)
+def test_the_secret_is_shown_only_when_created(api: APIClient, endpoint: Receiver) -> None:
+    hook = subscribe(api, endpoint.url)
     assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", hook["secret"])
     path = f"/exports/webhooks/{hook['id']}"
     api.post(f"{path}/test")
@@ -689,28 +695,30 @@ def test_the_secret_is_shown_only_when_created(api: APIClient, there: Receiver) 
 # ---- Disabling ------------------------------------------------------------------------------------------------------
 
 
-def test_410_disables_the_webhook_immediately(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+def test_410_disables_the_webhook_immediately(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
-    there.then = answer(410)
+    hook = subscribe(api, endpoint.url)
+    endpoint.then = answer(410)
     for _ in range(2):
         actions.cancel(make_job(dataset, alice, 1))
     work()
 
     shown = api.get(f"/exports/webhooks/{hook['id']}").json()
     assert (shown["enabled"], shown["disabledReason"]) == (False, "The endpoint returned 410 Gone.")
-    assert len(there.received) == 1
+    assert len(endpoint.received) == 1
     waits, ended = sorted(sent_to(api, hook), key=lambda each: -len(each["status"]))
     assert (ended["status"], ended["nextAttemptAt"]) == ("failed", None)
     assert (waits["status"], waits["nextAttemptAt"]) == ("pending", None)
 
 
 def test_a_webhook_is_disabled_after_three_days_and_ten_attempts_without_success(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
-    there.then = answer(500)
+    hook = subscribe(api, endpoint.url)
+    endpoint.then = answer(500)
     actions.cancel(make_job(dataset, alice, 1))
     for failures, days, enabled in ((8, 30, True), (100, 2.99, True), (9, 3.01, False)):
         Webhook.objects.update(failures=failures, failing_since=Now() - timedelta(days=days))
@@ -723,18 +731,18 @@ def test_a_webhook_is_disabled_after_three_days_and_ten_attempts_without_success
 
 
 def test_waiting_deliveries_are_sent_when_a_webhook_is_enabled_again(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
-    there.replies = [answer(500)]
+    hook = subscribe(api, endpoint.url)
+    endpoint.replies = [answer(500)]
     actions.cancel(make_job(dataset, alice, 1))
     work()
     Webhook.objects.update(enabled=False, disabled_reason="x", failures=10, failing_since=Now() - timedelta(days=4))
     make_due()
     work()
     periodic.reap()
-    assert len(there.received) == 1
+    assert len(endpoint.received) == 1
     lose_messages()
 
     shown = api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": True}).json()
@@ -743,15 +751,15 @@ def test_waiting_deliveries_are_sent_when_a_webhook_is_enabled_again(
     row = Webhook.objects.get()
     assert (row.failures, row.failing_since) == (0, None)
     work()
-    assert len(set(there.ids)) == 1
+    assert len(set(endpoint.ids)) == 1
     assert sent_to(api, hook)[0]["status"] == "delivered"
 
 
 def test_a_success_resets_the_failure_count_and_test_deliveries_do_not_count(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
-    hook = subscribe(api, there.url)
-    there.replies = [answer(500), answer(500), OK]
+    hook = subscribe(api, endpoint.url)
+    endpoint.replies = [answer(500), answer(500), OK]
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     assert Webhook.objects.get().failures == 0
@@ -766,16 +774,16 @@ def test_a_success_resets_the_failure_count_and_test_deliveries_do_not_count(
 # ---- Redelivery and test --------------------------------------------------------------------------------------------
 
 
-def test_a_test_delivery_is_sent_to_a_disabled_webhook(api: APIClient, there: Receiver) -> None:
+def test_a_test_delivery_is_sent_to_a_disabled_webhook(api: APIClient, endpoint: Receiver) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": False})
     response = api.post(f"/exports/webhooks/{hook['id']}/test")
     assert response.status_code == 202
     assert (response.json()["type"], response.json()["status"]) == ("webhook.test", "pending")
     work()
 
-    (got,) = there.received
+    (got,) = endpoint.received
     body = verify(got, hook["secret"])
     assert body.keys() == {"type", "timestamp", "data"}
     assert (body["type"], body["data"]) == ("webhook.test", {"webhookId": hook["id"]})
@@ -783,11 +791,11 @@ def test_a_test_delivery_is_sent_to_a_disabled_webhook(api: APIClient, there: Re
 
 
 @pytest.mark.slow
-def test_a_test_delivery_has_one_attempt(api: APIClient, there: Receiver) -> None:
-    """A25: also if its worker was lost, or if an earlier release created it with more attempts."""
-    hook = subscribe(api, there.url)
+def test_a_test_delivery_has_one_attempt(api: APIClient, endpoint: Receiver) -> None:
+    """A25: also if its worker is lost, or if an earlier release has created it with more attempts."""
+    hook = subscribe(api, endpoint.url)
     path = f"/exports/webhooks/{hook['id']}/test"
-    there.then = answer(500)
+    endpoint.then = answer(500)
     api.post(path)
     work()
     (failed,) = sent_to(api, hook)
@@ -806,14 +814,14 @@ def test_a_test_delivery_has_one_attempt(api: APIClient, there: Receiver) -> Non
     Delivery.objects.filter(status="pending").update(attempts=3)
     periodic.reap()
     assert {each["status"] for each in sent_to(api, hook)} == {"failed"}
-    assert len(there.received) == 1
+    assert len(endpoint.received) == 1
 
 
 def test_a_webhook_has_at_most_one_pending_test_delivery(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hook, other = (subscribe(api, there.url)["id"] for _ in range(2))
+    hook, other = (subscribe(api, endpoint.url)["id"] for _ in range(2))
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()  # other deliveries are not test deliveries
     posted = in_threads(4, lambda _: client_of(alice).post(f"/exports/webhooks/{hook}/test"))
@@ -828,9 +836,9 @@ def test_a_webhook_has_at_most_one_pending_test_delivery(
     assert api.post(f"/exports/webhooks/{hook}/test").status_code == 202
 
 
-def test_a_refused_test_delivery_wakes_a_worker(api: APIClient, there: Receiver) -> None:
-    """The refused request held the lock of the row for a moment, so a worker may have skipped the first test."""
-    hook = subscribe(api, there.url)
+def test_a_refused_test_delivery_wakes_a_worker(api: APIClient, endpoint: Receiver) -> None:
+    """The refused request has locked the row for a moment, so a worker may have skipped the first test."""
+    hook = subscribe(api, endpoint.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     lose_messages()
     assert api.post(f"/exports/webhooks/{hook['id']}/test").status_code == 409
@@ -838,24 +846,24 @@ def test_a_refused_test_delivery_wakes_a_worker(api: APIClient, there: Receiver)
 
 
 def test_an_ended_delivery_can_be_sent_again_with_the_same_id(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
     path = f"/exports/webhooks/{hook['id']}/deliveries/{Delivery.objects.get().pk}/redeliver"
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
-    order = sender.claim()
+    claimed = sender.claim()
     assert api.post(path).status_code == 409
-    assert order
-    sender.attempt(order)
+    assert claimed
+    sender.attempt(claimed)
 
     response = api.post(path)
     assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (202, "pending", 0)
     assert api.post(path).status_code == 409
     work()
-    first, second = there.received
+    first, second = endpoint.received
     assert (first.id, first.body) == (second.id, second.body)
     assert len(sent_to(api, hook)[0]["log"]) == 2
 
@@ -863,9 +871,11 @@ def test_an_ended_delivery_can_be_sent_again_with_the_same_id(
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "webhook_disabled")
 
 
-def test_a_delivery_in_backoff_can_be_sent_now(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+def test_a_delivery_in_backoff_can_be_sent_now(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
     row = Delivery.objects.get()
@@ -877,12 +887,12 @@ def test_a_delivery_in_backoff_can_be_sent_now(dataset: Dataset, alice: User, ap
     assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (202, "pending", 3)
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
     work()
-    assert there.ids == [str(row.pk)]
+    assert endpoint.ids == [str(row.pk)]
     assert Delivery.objects.get().attempts == 4
 
 
-def test_one_of_several_parallel_redeliveries_counts(api: APIClient, there: Receiver) -> None:
-    hook = subscribe(api, there.url)
+def test_one_of_several_parallel_redeliveries_is_accepted(api: APIClient, endpoint: Receiver) -> None:
+    hook = subscribe(api, endpoint.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     row = Delivery.objects.select_related("webhook").get()
@@ -909,16 +919,16 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("host", ADDRESSES)
-def test_webhooks_cannot_use_private_addresses(api: APIClient, there: Receiver, settings: Any, host: str) -> None:
-    """A25: on creation, on change, and at a delivery to an existing one."""
-    hook = subscribe(api, there.url)
+def test_webhooks_cannot_use_private_addresses(api: APIClient, endpoint: Receiver, settings: Any, host: str) -> None:
+    """A25: on creation, on a change, and at a delivery to an existing webhook."""
+    hook = subscribe(api, endpoint.url)
     allow(settings)
     url = f"https://{host}:8443/hook"
     response = api.post("/exports/webhooks", {"url": url, "events": ALL})
     assert response.status_code == 400
     assert pointers(response) == {("/url", "private_address")}
     assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": url}).status_code == 400
-    assert Webhook.objects.get().url == there.url
+    assert Webhook.objects.get().url == endpoint.url
 
     Webhook.objects.update(url=url)
     answer = request.post(url, body=b"{}", headers={})
@@ -927,21 +937,21 @@ def test_webhooks_cannot_use_private_addresses(api: APIClient, there: Receiver, 
 
 
 def test_a_delivery_to_an_address_that_became_private_is_refused(
-    api: APIClient, there: Receiver, settings: Any
+    api: APIClient, endpoint: Receiver, settings: Any
 ) -> None:
     """A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     allow(settings)
     work()
 
-    assert there.received == []
+    assert endpoint.received == []
     (line,) = sent_to(api, hook)[0]["log"]
     assert line["error"] == "blocked: webhooks may not reach this address"
 
 
-class Names:
-    """DNS with one name of an attacker: each lookup returns the next response, and then always the last one."""
+class AttackerDns:
+    """DNS with one name of an attacker. Each lookup returns the next response, and finally always the last one."""
 
     def __init__(self, name: str, *answers: str) -> None:
         self.name, self.answers, self.real = name, list(answers), socket.getaddrinfo
@@ -964,7 +974,7 @@ def test_dns_rebinding_never_reaches_private_addresses(
     """A25: DNS rebinding, after the check and within an attempt."""
     with receiver() as inside:
         port = inside.url.split(":")[2].split("/")[0]
-        names = Names("rebind.example", PUBLIC, "127.0.0.1")
+        names = AttackerDns("rebind.example", PUBLIC, "127.0.0.1")
         monkeypatch.setattr(socket, "getaddrinfo", names)
         hook = subscribe(api, f"https://rebind.example:{port}/hook")
         api.post(f"/exports/webhooks/{hook['id']}/test")
@@ -975,7 +985,7 @@ def test_dns_rebinding_never_reaches_private_addresses(
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
         assert inside.received == []
-    # Resolved once, and connected to the result, where nothing listens.
+    # The name is resolved once, and the connection goes to that address, where nothing listens.
     assert names.asked == ["rebind.example", PUBLIC]
     assert sent_to(api, hook)[0]["log"][0]["error"] == "connection failed, or the response was not HTTP"
 
@@ -1008,8 +1018,8 @@ def test_slow_dns_does_not_delay_requests(api: APIClient, monkeypatch: pytest.Mo
     assert response.status_code == 201
 
 
-class NoAnswer:
-    """DNS that does not respond for one name until it is released."""
+class FailingDns:
+    """DNS that fails for one name until `answer` is set."""
 
     def __init__(self, name: str) -> None:
         self.name, self.answer, self.real = name, "", socket.getaddrinfo
@@ -1023,8 +1033,8 @@ class NoAnswer:
 def test_a_dns_outage_fails_an_attempt_and_keeps_the_webhook(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A25: it is created, changed, and retried on schedule, and refused once the name resolves to a private address."""
-    dns = NoAnswer("away.example")
+    """A25: the webhook is created, changed, and retried as usual, until the name resolves to a private address."""
+    dns = FailingDns("away.example")
     monkeypatch.setattr(socket, "getaddrinfo", dns)
     hook = subscribe(api, "https://away.example/hook")
     url = "https://away.example:8443/hook"
@@ -1044,7 +1054,7 @@ def test_a_dns_outage_fails_an_attempt_and_keeps_the_webhook(
     assert pointers(api.patch(f"/exports/webhooks/{hook['id']}", {"url": url})) == {("/url", "private_address")}
 
 
-def test_a_late_dns_response_causes_no_request(there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_dns_response_causes_no_request(endpoint: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     real, over, answered = socket.getaddrinfo, threading.Event(), threading.Event()
 
     def slow(host: Any, *args: Any, **options: Any) -> Any:
@@ -1057,21 +1067,21 @@ def test_a_late_dns_response_causes_no_request(there: Receiver, monkeypatch: pyt
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.2)
     before = set(threading.enumerate())
-    answer = request.post(there.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
+    answer = request.post(endpoint.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
     assert answer.error == "no response in time"
     late = [thread for thread in set(threading.enumerate()) - before if thread.name == "dns-lookup"]
     over.set()
     assert answered.wait(30)
     for thread in late:
         thread.join(30)
-    assert there.received == []
+    assert endpoint.received == []
 
 
 def test_plain_http_is_allowed_only_for_allowed_networks(
     api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allow(settings, "127.0.0.0/8")
-    monkeypatch.setattr(socket, "getaddrinfo", Names("public.example", "8.8.8.8"))
+    monkeypatch.setattr(socket, "getaddrinfo", AttackerDns("public.example", "8.8.8.8"))
     response = api.post("/exports/webhooks", {"url": "http://public.example/", "events": ALL})
     assert pointers(response) == {("/url", "not_https")}
     answer = request.post("http://public.example/", body=b"{}", headers={})
@@ -1136,7 +1146,7 @@ def test_invalid_input_is_reported_and_writes_nothing(
         *[(body, wrong) for body, wrong in BAD if not any(code == "required" for _, code in wrong)],
         ({"enabled": "yes"}, {("/enabled", "invalid")}),
         ({"enabled": None}, {("/enabled", "null")}),
-        ({"id": NOBODYS}, {("/id", "unknown_field")}),
+        ({"id": UNKNOWN_ID}, {("/id", "unknown_field")}),
     ],
 )
 def test_an_invalid_change_is_reported_and_changes_nothing(
@@ -1150,13 +1160,13 @@ def test_an_invalid_change_is_reported_and_changes_nothing(
     assert Webhook.objects.values().get() == before
 
 
-def test_a_change_affects_only_the_given_fields(api: APIClient, there: Receiver) -> None:
-    hook = subscribe(api, there.url)
+def test_a_change_affects_only_the_given_fields(api: APIClient, endpoint: Receiver) -> None:
+    hook = subscribe(api, endpoint.url)
     del hook["secret"]
     path = f"/exports/webhooks/{hook['id']}"
     assert api.get(path).json() == hook
     assert api.patch(path, {}).json() == hook
-    hook |= {"url": f"{there.url}/other", "events": ["export.failed"]}
+    hook |= {"url": f"{endpoint.url}/other", "events": ["export.failed"]}
     assert api.patch(path, {"url": hook["url"], "events": hook["events"]}).json() == hook
     hook |= {"enabled": False, "disabledReason": "Disabled by a user."}
     assert api.patch(path, {"enabled": False}).json() == hook
@@ -1164,34 +1174,34 @@ def test_a_change_affects_only_the_given_fields(api: APIClient, there: Receiver)
 
 
 def test_a_deleted_webhook_loses_its_waiting_deliveries(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
-    hook = subscribe(api, there.url)
-    there.then = answer(500)
+    hook = subscribe(api, endpoint.url)
+    endpoint.then = answer(500)
     actions.cancel(make_job(dataset, alice, 1))
     work()
     make_due()
-    order = sender.claim()
-    assert order
+    claimed = sender.claim()
+    assert claimed
     assert api.delete(f"/exports/webhooks/{hook['id']}").status_code == 204
 
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
-    sender.attempt(order)  # it was in progress
+    sender.attempt(claimed)  # it was in progress
     assert Attempt.objects.count() == 0
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
 
 def test_a_webhook_deleted_during_dns_resolution_is_404(
-    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+    api: APIClient, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = socket.getaddrinfo
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
 
     def delete_and_resolve(host: Any, *args: Any, **options: Any) -> Any:
         if host != "slow.example":
             return real(host, *args, **options)
         Webhook.objects.all().delete()
-        connection.close()  # this thread's
+        connection.close()  # of this thread
         return real(PUBLIC, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", delete_and_resolve)
@@ -1199,8 +1209,8 @@ def test_a_webhook_deleted_during_dns_resolution_is_404(
     assert (response.status_code, response.json()["detail"]) == (404, "Webhook not found.")
 
 
-def test_actions_on_a_concurrently_deleted_webhook_return_404(api: APIClient, there: Receiver) -> None:
-    hook = subscribe(api, there.url)
+def test_actions_on_a_concurrently_deleted_webhook_return_404(api: APIClient, endpoint: Receiver) -> None:
+    hook = subscribe(api, endpoint.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     webhook, delivery = Webhook.objects.get(), Delivery.objects.select_related("webhook").get()
@@ -1217,45 +1227,47 @@ def test_actions_on_a_concurrently_deleted_webhook_return_404(api: APIClient, th
     assert not Delivery.objects.exists()
 
 
-def test_webhooks_can_be_deleted_during_a_delivery(alice: User, there: Receiver) -> None:
+def test_webhooks_can_be_deleted_during_a_delivery(alice: User, endpoint: Receiver) -> None:
     owners = [client_of(user) for user in (alice, *(User.objects.create_user(f"owner{n}") for n in range(5)))]
-    hooks = [subscribe(owner, there.url)["id"] for owner in owners]
-    there.then = answer(500)
+    hooks = [subscribe(owner, endpoint.url)["id"] for owner in owners]
+    endpoint.then = answer(500)
     for hook in hooks:
         subscriptions.send_test(Webhook.objects.get(pk=hook))
-    orders = [sender.claim() for _ in hooks]
+    claims = [sender.claim() for _ in hooks]
 
     def both(n: int) -> Any:
-        order = orders[n // 2]
-        assert order
+        claimed = claims[n // 2]
+        assert claimed
         if n % 2:
-            return sender.attempt(order)
-        return subscriptions.delete(Webhook.objects.get(pk=order.webhook_id))
+            return sender.attempt(claimed)
+        return subscriptions.delete(Webhook.objects.get(pk=claimed.webhook_id))
 
     in_threads(12, both)
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
 
 
 @pytest.mark.slow
-def test_parallel_requests_create_at_most_100_webhooks_per_user(alice: User, api: APIClient, there: Receiver) -> None:
+def test_parallel_requests_create_at_most_100_webhooks_per_user(
+    alice: User, api: APIClient, endpoint: Receiver
+) -> None:
     for _ in range(98):
-        subscriptions.create(user_id=alice.pk, url=there.url, events=ALL)
-    codes = in_threads(5, lambda _: client_of(alice).post("/exports/webhooks", {"url": there.url, "events": ALL}))
+        subscriptions.create(user_id=alice.pk, url=endpoint.url, events=ALL)
+    codes = in_threads(5, lambda _: client_of(alice).post("/exports/webhooks", {"url": endpoint.url, "events": ALL}))
 
     assert sorted(response.status_code for response in codes) == [201, 201, 409, 409, 409]
     assert Webhook.objects.count() == 100
 
 
 def test_webhooks_of_other_users_return_404_even_for_staff(
-    alice: User, bob: User, api: APIClient, there: Receiver
+    alice: User, bob: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """A7, A25."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     delivery = api.post(f"/exports/webhooks/{hook['id']}/test").json()["id"]
     before = (Webhook.objects.values().get(), Delivery.objects.values().get())
     User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
     for stranger in (client_of(bob), client_of(User.objects.create_user("eve"))):
-        for id_ in (hook["id"], NOBODYS):
+        for id_ in (hook["id"], UNKNOWN_ID):
             path = f"/exports/webhooks/{id_}"
             answers = [stranger.get(path), stranger.patch(path, {"enabled": False}), stranger.delete(path),
                        stranger.post(f"{path}/test"), stranger.post(f"{path}/rotate-secret"),
@@ -1263,14 +1275,14 @@ def test_webhooks_of_other_users_return_404_even_for_staff(
                        stranger.post(f"{path}/deliveries/{delivery}/redeliver")]  # fmt: skip
             assert {response.status_code for response in answers} == {404}
         assert stranger.get("/exports/webhooks").json()["results"] == []
-    own = subscribe(client_of(bob), there.url)
+    own = subscribe(client_of(bob), endpoint.url)
     path = f"/exports/webhooks/{own['id']}/deliveries/{delivery}/redeliver"
     assert client_of(bob).post(path).status_code == 404
     assert (Webhook.objects.values().get(user=alice), Delivery.objects.values().get()) == before
 
 
-def test_deliveries_are_paginated_newest_first(api: APIClient, there: Receiver) -> None:
-    hook = subscribe(api, there.url)
+def test_deliveries_are_paginated_newest_first(api: APIClient, endpoint: Receiver) -> None:
+    hook = subscribe(api, endpoint.url)
     made = []
     for _ in range(5):
         made.append(str(subscriptions.send_test(Webhook.objects.get()).pk))
@@ -1287,9 +1299,9 @@ def test_deliveries_are_paginated_newest_first(api: APIClient, there: Receiver) 
         assert ([each["id"] for each in page["results"]], page["next"]) == (rows, None)
 
 
-def test_the_newest_20_attempts_take_two_queries(api: APIClient, there: Receiver) -> None:
+def test_the_newest_20_attempts_take_two_queries(api: APIClient, endpoint: Receiver) -> None:
     """A user can send the same delivery any number of times."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
 
     def queries() -> int:
         with CaptureQueriesContext(connection) as made:
@@ -1318,9 +1330,9 @@ def test_the_newest_20_attempts_take_two_queries(api: APIClient, there: Receiver
 
 
 def test_deliveries_are_kept_for_30_days_even_without_their_job(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     for _ in range(2):
         actions.cancel(make_job(dataset, alice, 1))
     work()
@@ -1336,14 +1348,14 @@ def test_deliveries_are_kept_for_30_days_even_without_their_job(
 
 
 @pytest.mark.usefixtures("_own_logging")
-def test_logs_contain_ids_and_status_and_never_the_url(api: APIClient, there: Receiver, settings: Any) -> None:
+def test_logs_contain_ids_and_status_and_never_the_url(api: APIClient, endpoint: Receiver, settings: Any) -> None:
     """A28."""
     stream = configure(level="INFO", style="json")
-    hook = subscribe(api, f"{there.url}/SECRETPATH?key=SECRETKEY")
-    there.then = answer(500, b"SECRETBODY", X_Bad="SECRETHEADER")
+    hook = subscribe(api, f"{endpoint.url}/SECRETPATH?key=SECRETKEY")
+    endpoint.then = answer(500, b"SECRETBODY", X_Bad="SECRETHEADER")
     test = api.post(f"/exports/webhooks/{hook['id']}/test").json()["id"]
     work()
-    there.then = OK
+    endpoint.then = OK
     api.post(f"/exports/webhooks/{hook['id']}/deliveries/{test}/redeliver")
     work()
     allow(settings)
@@ -1352,8 +1364,8 @@ def test_logs_contain_ids_and_status_and_never_the_url(api: APIClient, there: Re
 
     output = stream.getvalue()
     lines = [line for line in map(json.loads, output.splitlines()) if "attempt" in line]
-    told = [(line["action"], line["status_code"]) for line in lines]
-    assert told == [("webhook_failed", 500), ("webhook_delivered", 204), ("webhook_failed", None)]
+    logged = [(line["action"], line["status_code"]) for line in lines]
+    assert logged == [("webhook_failed", 500), ("webhook_delivered", 204), ("webhook_failed", None)]
     assert {line["webhook_id"] for line in lines} == {hook["id"]}
     for secret in ("SECRET", "127.0.0.1", hook["secret"]):
         assert secret not in output

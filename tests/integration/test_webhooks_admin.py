@@ -19,14 +19,14 @@ from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
 from tests.integration.staff import confirm, form_in, list_of, messages_of, page_of, press, select, text_of
-from tests.integration.test_webhooks import subscribe, there, work  # noqa: F401 - a fixture
+from tests.integration.test_webhooks import endpoint, subscribe, work  # noqa: F401 - a fixture
 
 
 @pytest.fixture
-def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webhook:  # noqa: F811 - the fixture
+def hook(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> Webhook:  # noqa: F811 - the fixture
     """A webhook with two deliveries that failed, one of them a test."""
-    webhook = Webhook.objects.get(pk=subscribe(api, f"{there.url}/SECRETPATH")["id"])
-    there.then = answer(410)
+    webhook = Webhook.objects.get(pk=subscribe(api, f"{endpoint.url}/SECRETPATH")["id"])
+    endpoint.then = answer(410)
     subscriptions.send_test(webhook)
     work()
     subscriptions.change(webhook, enabled=True)
@@ -36,7 +36,7 @@ def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webh
     return webhook
 
 
-def test_it_shows_webhooks_and_deliveries_without_secrets(pages: Client, hook: Webhook) -> None:
+def test_shows_webhooks_and_deliveries_without_secrets(pages: Client, hook: Webhook) -> None:
     """C2."""
     subscriptions.rotate_secret(hook)
     hook.refresh_from_db()
@@ -61,7 +61,7 @@ def test_webhooks_and_deliveries_are_read_only(pages: Client, hook: Webhook) -> 
     assert Webhook.objects.values().get() == before
 
 
-def test_it_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Webhook) -> None:
+def test_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Webhook) -> None:
     """C2: with an entry in the audit log, and only the applicable button."""
     for name, other, enabled in (("enable", "disable", True), ("disable", "enable", False)):
         text = text_of(pages.get(page_of(hook)))
@@ -83,7 +83,7 @@ def test_it_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Web
     ]
 
 
-def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) -> None:
+def test_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) -> None:
     """C2: with an entry in the audit log. For a disabled webhook, only test deliveries."""
     test, end = Delivery.objects.order_by("created_at")
     asked = select(pages, "redeliver", test, end)
@@ -103,7 +103,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
 
 
 def test_a_repeated_action_sends_nothing_twice(pages: Client, hook: Webhook) -> None:
-    """Also if the first one has already been delivered."""
+    """Even if the first delivery has ended."""
     delivery = Delivery.objects.get(type=TEST)
     action, fields = form_in(pages.get(page_of(delivery, "redeliver")))
     pages.post(action, fields)
@@ -127,8 +127,8 @@ def test_lists_of_2_and_60_deliveries_take_the_same_number_of_queries(pages: Cli
     assert queries() == few
 
 
-def test_it_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> None:
-    """The receiver was repaired, and the next attempt would be in hours. The attempts keep counting."""
+def test_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> None:
+    """The receiver is repaired, but the next attempt would be in hours. Attempts continue to count."""
     delivery = Delivery.objects.exclude(type=TEST).get()
     press(pages, hook, "enable")
     later = timezone.now() + timedelta(hours=5)
@@ -143,12 +143,12 @@ def test_it_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> Non
     assert delivery.available_at <= timezone.now()
     assert queued("webhooks") == 1
     assert page_of(delivery, "send-now") not in text_of(pages.get(page_of(delivery)))
-    order = sender.claim()
-    assert order
-    assert order.attempts == 5
+    claimed = sender.claim()
+    assert claimed
+    assert claimed.attempts == 5
 
 
-def test_it_does_not_send_running_or_ended_deliveries_now(pages: Client, hook: Webhook) -> None:
+def test_does_not_send_running_or_ended_deliveries_now(pages: Client, hook: Webhook) -> None:
     press(pages, hook, "enable")
     delivery = Delivery.objects.exclude(type=TEST).get()
     assert "Already ended. Use “Send again”." in text_of(pages.get(page_of(delivery, "send-now")))

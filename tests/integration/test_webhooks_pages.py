@@ -1,4 +1,4 @@
-"""The pages of webhooks, without a browser: ownership, secrets, and buttons. C1, A25."""
+"""The pages of webhooks, tested without a browser: ownership, secrets, and buttons. C1, A25."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,7 +32,7 @@ def empty_queues() -> None:
 
 
 @pytest.fixture
-def there(settings: Any) -> Iterator[Receiver]:
+def endpoint(settings: Any) -> Iterator[Receiver]:
     allow(settings, "127.0.0.0/8")
     with receiver() as running:
         yield running
@@ -50,8 +50,8 @@ def signed_in(user: User, **options: Any) -> Client:
 
 
 @pytest.fixture
-def hook(alice: User, there: Receiver) -> Webhook:
-    return subscriptions.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
+def hook(alice: User, endpoint: Receiver) -> Webhook:
+    return subscriptions.create(user_id=alice.pk, url=endpoint.url, events=[SUCCEEDED])
 
 
 def sent(hook: Webhook, count: int = 1, *, status: str = "failed", **fields: Any) -> list[Delivery]:
@@ -125,8 +125,8 @@ def make(me: Client, url: str, *events: str) -> Any:
     return me.post(LIST, {"url": url, "events": events or [SUCCEEDED]})
 
 
-def test_a_secret_is_shown_once_after_creation(me: Client, there: Receiver) -> None:
-    response = make(me, f"  {there.url} ")
+def test_a_secret_is_shown_once_after_creation(me: Client, endpoint: Receiver) -> None:
+    response = make(me, f"  {endpoint.url} ")
     hook = Webhook.objects.get()
     assert response["Location"] == page_of(hook)
     assert hook.secret not in me.get(page_of(hook), headers=HTMX).content.decode()
@@ -151,17 +151,17 @@ def test_a_secret_is_shown_once_after_creation(me: Client, there: Receiver) -> N
         ("https://u:p@example.com/", "url", "credentials"),
     ],
 )
-def test_errors_are_shown_at_their_field(me: Client, there: Receiver, url: str, field: str, words: str) -> None:
+def test_errors_are_shown_at_their_field(me: Client, endpoint: Receiver, url: str, field: str, words: str) -> None:
     response = make(me, url)
     assert words in " ".join(response.context["form"].errors[field])
     assert response.context["form"]["events"].value() == [SUCCEEDED]
     assert not Webhook.objects.exists()
 
 
-def test_a_webhook_requires_at_least_one_event(me: Client, there: Receiver) -> None:
-    response = me.post(LIST, {"url": there.url})
+def test_a_webhook_requires_at_least_one_event(me: Client, endpoint: Receiver) -> None:
+    response = me.post(LIST, {"url": endpoint.url})
     assert "Must not be empty." in response.context["form"].errors["events"]
-    assert response.context["form"]["url"].value() == there.url
+    assert response.context["form"]["url"].value() == endpoint.url
 
 
 def test_a_user_has_at_most_100_webhooks(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
@@ -262,8 +262,8 @@ def test_a_page_polls_while_a_delivery_is_unfinished(me: Client, hook: Webhook) 
     assert "<html" not in asks()
 
 
-def test_a_failed_test_delivery_shows_the_response(me: Client, hook: Webhook, there: Receiver) -> None:
-    there.then = answer(503)
+def test_a_failed_test_delivery_shows_the_response(me: Client, hook: Webhook, endpoint: Receiver) -> None:
+    endpoint.then = answer(503)
     me.post(reverse("test-webhook", args=[hook.pk]))
     again = me.post(reverse("test-webhook", args=[hook.pk]), follow=True)
     assert "A test of this webhook is still pending" in again.content.decode()
@@ -281,17 +281,17 @@ def test_a_delivery_shows_its_payload_and_no_secret(me: Client, hook: Webhook) -
     assert hook.secret not in page
 
 
-def test_a_delivery_is_sent_again_once(me: Client, hook: Webhook, there: Receiver) -> None:
+def test_a_delivery_is_sent_again_once(me: Client, hook: Webhook, endpoint: Receiver) -> None:
     (delivery,) = sent(hook)
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     assert me.post(again)["Location"] == reverse("delivery", args=[hook.pk, delivery.pk])
     assert "This delivery has not ended" in me.post(again, follow=True).content.decode()
     sender.drain()
-    assert there.ids == [str(delivery.pk)]
+    assert endpoint.ids == [str(delivery.pk)]
     assert Delivery.objects.get().status == "delivered"
 
 
-def test_a_delivery_in_backoff_is_sent_now(me: Client, hook: Webhook, there: Receiver) -> None:
+def test_a_delivery_in_backoff_is_sent_now(me: Client, hook: Webhook, endpoint: Receiver) -> None:
     (delivery,) = sent(hook, status="pending", available_at=Now() + timedelta(hours=2))
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     page = reverse("delivery", args=[hook.pk, delivery.pk])
@@ -302,7 +302,7 @@ def test_a_delivery_in_backoff_is_sent_now(me: Client, hook: Webhook, there: Rec
 
     assert 'id="send-now"' not in me.get(page).content.decode()
     sender.drain()
-    assert there.ids == [str(delivery.pk)]
+    assert endpoint.ids == [str(delivery.pk)]
     assert Delivery.objects.values_list("status", "attempts").get() == ("delivered", 3)
 
 
@@ -315,7 +315,7 @@ def test_a_delivery_of_a_disabled_webhook_is_not_sent_now(me: Client, hook: Webh
     assert "is disabled" in me.post(again, follow=True).content.decode()
 
 
-def test_all_failed_deliveries_are_sent_again(me: Client, alice: User, hook: Webhook, there: Receiver) -> None:
+def test_all_failed_deliveries_are_sent_again(me: Client, alice: User, hook: Webhook, endpoint: Receiver) -> None:
     other = subscriptions.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
     failed = {str(each.pk) for each in sent(hook, 3)}
     sent(hook, 1, status="delivered")
@@ -327,7 +327,7 @@ def test_all_failed_deliveries_are_sent_again(me: Client, alice: User, hook: Web
     response = me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True)
     assert "3 failed deliveries queued" in response.content.decode()
     sender.drain()
-    assert set(there.ids) == failed
+    assert set(endpoint.ids) == failed
     assert (
         "no failed deliveries to resend"
         in me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True).content.decode()

@@ -1,4 +1,4 @@
-"""C1: the page of an export shows its chunks by worker and time, at a bounded cost."""
+"""The chart of an export's chunks by worker and time, on the page of the export. C1."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ def backend(worker: str) -> str:
 
 
 def row(begin: int, end: int | None, *, key: str = "JFK", worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
-    """Return a row like those of the statement. Times are in seconds."""
+    """Return a row as the statement returns it. `begin` and `end`: seconds after START."""
     return {
         "key": key, "effective_date": START.date(), "status": "done" if end else "running", "source": "",
         "backend": backend(worker), "started_at": START + timedelta(seconds=begin),
@@ -54,7 +54,7 @@ def test_the_page_shows_calls_by_worker(dataset: Dataset, alice: User) -> None:
     assert f"<title>{claim.pair.key} {claim.pair.effective_date}: running, " in page
 
 
-def test_real_workers_record_themselves(dataset: Dataset, alice: User) -> None:
+def test_workers_record_their_names(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 3)
     execution.drain()
     chart = workers.chart_of(job)
@@ -65,7 +65,7 @@ def test_real_workers_record_themselves(dataset: Dataset, alice: User) -> None:
 
 
 def test_bars_are_in_proportion_and_chunks_of_a_batch_follow_each_other() -> None:
-    """They are claimed at the same time, and run one after the other."""
+    """Chunks of a batch are claimed at the same time, but run one after the other."""
     found = lanes(row(0, 10), row(0, 30), row(50, None), row(20, 40, worker="web2-8"))
     assert found == {"web1-7": [(0, 100), (100, 200), (500, 500)], "web2-8": [(200, 200)]}
 
@@ -80,7 +80,7 @@ def test_chunks_without_a_worker_have_lanes_too() -> None:
     assert list(found) == ["Not recorded", "Reused files", "other"]
 
 
-def test_it_reads_some_chunks_of_a_large_export(dataset: Dataset, alice: User) -> None:
+def test_reads_a_sample_of_the_chunks_of_a_large_export(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1_000)
     job.chunks.update(started_at=START, finished_at=START + timedelta(seconds=1))
     plans = [plan for statement, plan in plans_of(lambda _: workers.chart_of(job)) if "generate_series" in statement]

@@ -1,4 +1,4 @@
-"""The folder of documents while they are read: free space and leftovers. B12, B13."""
+"""The work folder of documents: leftovers of killed workers, and a lack of space. B12, B13."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def cache(settings: LazySettings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(cache: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another worker in the middle of a document."""
+    """Another worker that is reading a document."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", "ETL_CACHE_DIR": str(cache)}
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True
@@ -62,7 +62,7 @@ def folders(cache: Path) -> list[Path]:
 def test_leftovers_of_killed_workers_are_deleted_and_folders_in_use_are_kept(
     cache: Path, other: "subprocess.Popen[str]"
 ) -> None:
-    """B12: before each document, at any age."""
+    """B12: before each document, whatever their age."""
     (used,) = folders(cache)
     with workspace.folder() as ours:
         assert folders(cache) == sorted([used, ours])
@@ -74,7 +74,7 @@ def test_leftovers_of_killed_workers_are_deleted_and_folders_in_use_are_kept(
 
 
 def test_a_leftover_is_locked_until_it_is_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: it may be a new folder that its worker is about to lock. That worker finds it locked or gone."""
+    """B12: it may be a new folder that another worker is about to lock. That worker must find it locked or deleted."""
     new = cache / f"{workspace.prefix()}new"
     new.mkdir(parents=True)
     refused: list[Path] = []
@@ -106,7 +106,7 @@ def test_the_sweep_creates_no_folder(cache: Path) -> None:
 
 
 def test_folders_of_other_machines_are_kept_until_they_are_old(cache: Path, settings: LazySettings) -> None:
-    """Their locks are not visible here."""
+    """Locks of other machines are not visible here."""
     longest = 2 * settings.SLUICE.etl_task_timeout + 600
     for name, age in (("sluice-document-other-1", longest + 60), ("sluice-document-other-2", longest - 60)):
         folder = cache / name
@@ -118,10 +118,10 @@ def test_folders_of_other_machines_are_kept_until_they_are_old(cache: Path, sett
 
 
 def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock_folder, is_first = workspace.lock_folder, iter([True])
+    lock_folder, first_call = workspace.lock_folder, iter([True])
 
     def lock_after_deletion(path: Path) -> int:
-        if next(is_first, False):
+        if next(first_call, False):
             workspace.clear()  # by another process, right after the folder was created
         return lock_folder(path)
 
@@ -133,7 +133,7 @@ def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypa
 # ---- No space -------------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("rehearsed")
 def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehearsed: Change, tmp_path: Path) -> None:
-    """B12: it is retried, the log names the setting, and the task's error names the cause."""
+    """B12: the stage is retried, the log names the setting, and the error of the task names the cause."""
     task = make_task(alice)
     (tmp_path / "file").touch()
     rehearsed(etl_cache_dir=tmp_path / "file" / "documents")

@@ -1,4 +1,4 @@
-"""An added processor: a class, and `PATH` in ETL_POSTPROCESSORS. It calls no model."""
+"""A custom post-processor that calls no model. Tests add `PATH` to ETL_POSTPROCESSORS."""
 
 from typing import Any, ClassVar
 
@@ -12,7 +12,10 @@ PATH = "tests.integration.words.Words"
 
 
 class Words(PostProcessor):
-    """Counts the words of each page, or the occurrences of one word if the prompt is one; null for none."""
+    """A post-processor that counts the words of each page or, with a prompt, the occurrences of that word.
+
+    The data is null if all counts are 0.
+    """
 
     mode: ClassVar[str] = MODE
 

@@ -37,7 +37,7 @@ MUTANTS = [
         name="accept another worker's object of the same size",
         old="if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:",
         new="if found and found.size == size:",
-        tests=storage("equal_bytes_of_another_writer_are_not_its_own"),
+        tests=storage("equal_bytes_of_another_writer_are_a_conflict"),
     ),
     COMMITS(
         name="ignore the conflict with an existing object",
@@ -55,13 +55,13 @@ MUTANTS = [
         name="do not retry a commit",
         old="ATTEMPTS = 2",
         new="ATTEMPTS = 1",
-        tests=storage("it_retries_once_immediately"),
+        tests=storage("retries_once_immediately"),
     ),
     UPLOADS(
         name="leave a failed upload open",
         old="            self._multipart.abort()\n",
         new="            pass\n",
-        tests=storage("it_aborts_when_the_producer_fails"),
+        tests=storage("aborts_when_the_producer_fails"),
     ),
     UPLOADS(
         name="send what an abort has left of a small object",
@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     PIPELINE(
         name="change an outcome when it is repeated after a lost reply",
-        old="                return call(move_id)",
+        old="                return call(transition_id)",
         new="                return call(runstate.new_id())",
         tests=stages("an_outcome_with_a_late_reply_counts"),
     ),
@@ -228,8 +228,8 @@ MUTANTS = [
     ),
     CONTROL(
         name="let two retries both start a task",
-        old="if not again.has_ended or again.generation != ended.generation:",
-        new="if not again:",
+        old="if not row.has_ended or row.generation != ended.generation:",
+        new="if not row:",
         tests=control("a_retry_during_another_retry_changes_nothing"),
     ),
     CONTROL(

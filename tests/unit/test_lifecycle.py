@@ -137,7 +137,9 @@ TASK_ROWS = [
     for before, after, who, move in TASK_CELLS[2:]
 ]
 ARROWS = {
-    f"moves.{name}": value for name, value in vars(run_state_moves).items() if isinstance(value, run_state_moves.Arrow)
+    f"moves.{name}": value
+    for name, value in vars(run_state_moves).items()
+    if isinstance(value, run_state_moves.StatusChange)
 }
 
 

@@ -1,4 +1,4 @@
-"""The two stages of a task, and how they differ."""
+"""The two stages of a task, and the differences between them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from etl.runstate import RunState
 class StageDefinition:
     """The differences between the two stages.
 
-    `find`: returns the stored output, if any. `warn`: adds warnings to a failure without output. `end`: takes the id of
-    its transition. `span`: the percent of progress at the start and at the end.
+    `find`: returns the stored output, if any. `warn`: adds warnings to a failure without output. `end`: the last
+    argument is the transition id. `span`: the percent of progress at the start and at the end.
     """
 
     run: Callable[[RunState, StageContext], Any]

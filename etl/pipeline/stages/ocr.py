@@ -41,14 +41,14 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
         workspace.translate_errors(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
-        duplicates.note(state, document.sha256)
+        duplicates.record_digest(state, document.sha256)
         einvoice = find_einvoice(document, context)
         reader = engines.reader(document.kind)
         result = reader.convert(replace(document, einvoice=einvoice), context=context)
     refuse_empty(state, result)
     if einvoice:
         result = with_einvoice(result, einvoice, kind=document.kind, context=context)
-    return artifacts.keep_ocr(
+    return artifacts.store_ocr(
         state,
         result,
         sha256=document.sha256,
@@ -60,10 +60,10 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
 
 # ---- E-invoices -----------------------------------------------------------------------------------------------------
 def find_einvoice(document: Document, context: StageContext) -> EInvoice | None:
-    """Return the e-invoice that the document carries, whatever provider reads its pages.
+    """Return the e-invoice in the document, if any, whichever provider reads its pages.
 
-    Workers for MinerU alone, without the local provider's packages, do not look for one. Raises the errors of
-    `find_einvoice`.
+    Workers without the local provider's packages, as for MinerU alone, do not search for one. Raises the errors of
+    `LocalProvider.find_einvoice`.
     """
     return engines.local().find_einvoice(document, context=context) if engines.reads_einvoices() else None
 
@@ -81,7 +81,7 @@ def with_einvoice(result: OCRResult, einvoice: EInvoice, *, kind: DocumentFormat
 
 # ---- The document ---------------------------------------------------------------------------------------------------
 def refuse_empty(state: RunState, result: OCRResult) -> None:
-    """Raise EmptyDocument if there is no text, unless a model will read the images of the pages."""
+    """Raise EmptyDocument if there is no text, unless a model will read the page images."""
     if without_markers(result.markdown).strip():
         return
     rule = catalog.content(rule_id=state.rule_id, version=state.rule_version)
@@ -125,7 +125,7 @@ def fetch(state: ArtifactOwner, path: Path, context: StageContext) -> str:
 
 
 def url_of(state: ArtifactOwner, name: str) -> str:
-    """Return a download URL that is valid for longer than a stage may take."""
+    """Return a download URL that remains valid longer than a stage may take."""
     return storage.presign_download(
         state.document_key,
         seconds=settings.SLUICE.etl_task_timeout + 600,

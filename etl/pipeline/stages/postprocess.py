@@ -26,7 +26,7 @@ MAX_ANSWER = 2_000_000  # characters
 def run(state: RunState, context: StageContext) -> dict[str, Any]:
     """Return the stored output of an earlier attempt, or a new one.
 
-    `{"markdown_s3_key", "provider_task_id", "metadata"}`, and `"data"` and `"citations"` of processors with data.
+    It has `markdown_s3_key`, `provider_task_id`, `metadata` and, if the processor returns data, `data` and `citations`.
     Raises EtlError, StorageError, Unavailable, Django's errors, and the errors of `context.check()`.
     """
     return find(state) or process(state, context)
@@ -43,7 +43,7 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     try:
         stored, done = extract(state, rule, context)
     except EtlError as error:
-        keep_answer(state, error, context)
+        store_answer(state, error, context)
         raise
     output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
     return artifacts.commit(artifacts.output_key(state), output, check=context.check)
@@ -63,12 +63,12 @@ def extract(owner: ArtifactOwner, rule: RuleContent, context: StageContext) -> t
     except storage.Missing:
         raise ArtifactMissing from None
     if not sees_pages and not without_markers(ocr.markdown).strip():
-        raise EmptyDocument  # read for another rule, whose model was shown the pages
+        raise EmptyDocument  # it was parsed for another rule, whose model reads page images
     return stored, engines.processor(rule.mode).process(ocr, rule, context=context)
 
 
-def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None:
-    """Store the model's unusable response for the owner. If that fails, the task fails as without it."""
+def store_answer(state: RunState, error: EtlError, context: StageContext) -> None:
+    """Store the model's unusable response for the owner. A failure to store it is only logged."""
     if not error.answer:
         return
     text = artifacts.clean(error.answer[:MAX_ANSWER]).encode()
@@ -79,14 +79,14 @@ def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None
 
 
 def refuse_incomplete(stored: StoredOcr) -> None:
-    """Raise IncompleteDocument if pages were lost or are unsure, before a model is paid for the others."""
+    """Raise IncompleteDocument if pages are missing or unreliable, before a model is paid for the others."""
     if pages := completeness.incomplete_pages(stored.warnings):
         named = completeness.describe(pages)
         raise IncompleteDocument(f"The rule requires complete documents. Not read reliably: {named}.")
 
 
 def warn_of_loss(state: RunState, context: StageContext) -> None:
-    """Warn if the run-state was recreated during this run: its counts restarted. Raises Django's errors."""
+    """Warn if the run-state was recreated during this run, which resets its counts. Raises Django's errors."""
     if state.generation > state.run and rule_of(state).mode != NO_MODEL:
         context.warn(
             USAGE_INCOMPLETE,
@@ -128,7 +128,7 @@ def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> Resu
 
 
 def output_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
-    """Return the output that `run` describes. `data` depends on `gives_data`: null is a valid value."""
+    """Return the output that `run` describes. It has `data` if the processor returns data, even if that is null."""
     output = {
         "markdown_s3_key": origin.markdown_key,
         "provider_task_id": origin.provider_task_id,
@@ -157,8 +157,8 @@ def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, c
 def usage_of(state: RunState, context: StageContext) -> dict[str, int]:
     """Return the usage of all attempts.
 
-    The run-state has the usage of earlier ones. If it was lost, this attempt has counted their cached responses, except
-    those of earlier runs.
+    The run-state has the usage of earlier attempts. If it was lost, the usage of this attempt includes their cached
+    responses, but not those of earlier runs.
     """
     paid = context.paid.as_dict()
     return {name: max(state.usage.get(name, 0) + paid[name], count) for name, count in context.usage.as_dict().items()}

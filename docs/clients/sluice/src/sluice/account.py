@@ -15,7 +15,7 @@ URL, TOKEN, INSECURE = "SLUICE_URL", "SLUICE_TOKEN", "SLUICE_INSECURE_HTTP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A server's URL and a token. `source` is the variable or file of the token."""
+    """A server's URL and a token. `source`: the environment variable or the file that the token is from."""
 
     url: str
     token: str = field(repr=False)
@@ -23,7 +23,7 @@ class Account:
 
 
 def path() -> Path:
-    """Return the file: `$XDG_CONFIG_HOME/sluice/account.json`, or the same under `~/.config`."""
+    """Return the path of the file: `$XDG_CONFIG_HOME/sluice/account.json`. The default folder is `~/.config`."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(home).expanduser() / "sluice" / "account.json"
 
@@ -31,26 +31,26 @@ def path() -> Path:
 def load() -> Account:
     """Return the account. Raises NotSignedIn if there is none, and InvalidUrl.
 
-    The environment takes precedence. The file's token belongs to the file's server: it is never sent elsewhere.
+    The environment takes precedence. The token in the file is only sent to the server in the file.
     """
-    kept = read()
+    stored = read()
     url, token = os.environ.get(URL, "").strip(), os.environ.get(TOKEN, "").strip()
     insecure = os.environ.get(INSECURE) == "1"
-    checked = checked_url(url, insecure=insecure) if url else kept.url
+    checked = checked_url(url, insecure=insecure) if url else stored.url
     if not checked:
         raise NotSignedIn("You are not signed in.")
     if token:
         return Account(url=checked, token=checked_token(token), source=TOKEN)
-    if checked != kept.url or not kept.token:
+    if checked != stored.url or not stored.token:
         raise NotSignedIn(f"There is no token for {checked}.")
-    return Account(url=checked, token=checked_token(kept.token), source=str(path()))
+    return Account(url=checked, token=checked_token(stored.token), source=str(path()))
 
 
 def read() -> Account:
     """Return the content of the file, or an empty account if there is no file."""
     try:
-        kept = json.loads(path().read_text())
-        return Account(url=str(kept["url"]), token=str(kept["token"]))
+        stored = json.loads(path().read_text())
+        return Account(url=str(stored["url"]), token=str(stored["token"]))
     except FileNotFoundError:
         return Account(url="", token="")
     except (OSError, ValueError, TypeError, KeyError):

@@ -21,13 +21,13 @@ from sluice.network import Network
 __version__ = "0.1.0"
 AGENT = f"sluice-client/{__version__}"
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 60.0
-# How long to retry while the server does not respond, and while it asks to retry later.
+# How long to retry while the server is unreachable, and while it is busy.
 AWAY_SECONDS, BUSY_SECONDS = 5.0, 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
-MAX_ERROR_BYTES = 1_000_000  # bytes
+MAX_ERROR_BYTES = 1_000_000
 MAX_PER_PAGE = 200
-SILENCE_SECONDS = 300.0  # the results of a batch are prepared before their first byte is sent
-# The server has not processed the request: it is busy, or another request has the same idempotency key.
+SILENCE_SECONDS = 300.0  # time without a byte: the server prepares the results of a batch before it sends them
+# Errors after which a request can be repeated: the server is busy, or it processes a request with the same key.
 BUSY = {429, 502, 503, 504}
 IN_FLIGHT = "idempotency_in_flight"
 
@@ -37,10 +37,10 @@ log = logging.getLogger("sluice")
 
 
 class Api:
-    """The server of an account.
+    """A server, with the credentials of an account.
 
-    `patience`: seconds to retry, instead of the default of each request. After `deadline` (time.monotonic), TimedOut is
-    raised.
+    `patience`: seconds to retry, instead of the default of each request. After `deadline` (by `time.monotonic`),
+    requests raise TimedOut.
     """
 
     def __init__(self, account: Account, network: Network, *, patience: float | None = None) -> None:
@@ -48,10 +48,10 @@ class Api:
         self.deadline = float("inf")
         headers = {"Authorization": f"Bearer {account.token}", "User-Agent": AGENT, "Accept": "application/json"}
         # Redirects are not followed: the token is for this server only.
-        self.http = network.client(headers=headers, follow_redirects=False, **reach(account.url))
+        self.http = network.client(headers=headers, follow_redirects=False, **proxy_options(account.url))
 
     def until(self, timeout: float | None) -> Self:
-        """Return the same server with a time limit in seconds, for one operation that takes several requests."""
+        """Return a copy with a time limit in seconds, for an operation of several requests."""
         limited = copy(self)
         if timeout is not None:
             limited.deadline = time.monotonic() + timeout
@@ -66,7 +66,7 @@ class Api:
         return checked_json(await self.request("POST", path, body=json_body(body or {}), repeatable=repeatable))
 
     async def create(self, path: str, body: Body, *, key: str | None = None) -> Any:
-        """POST, and again if the response is lost: the idempotency key prevents a second object. Default: a new key."""
+        """Create an object. An idempotency key, by default a new one, makes it safe to repeat the request."""
         headers = {"Idempotency-Key": key or str(uuid4())}
         return checked_json(await self.request("POST", path, body=body, headers=headers, repeatable=True))
 
@@ -89,7 +89,8 @@ class Api:
     ) -> httpx2.Response:
         """Return a successful response. Raises Problem, Unreachable and TimedOut.
 
-        `repeatable`: the request is idempotent and is sent again if its response is lost.
+        `repeatable`: the request is idempotent, so it is sent again if its response is lost. `away`: seconds to retry
+        while the server is unreachable.
         """
         pauses = Pauses(self, away=away)
         while True:
@@ -98,7 +99,7 @@ class Api:
             except httpx2.TransportError as error:
                 if not (repeatable or was_never_sent(error)):
                     unknown = "It is not known whether the server processed the request."
-                    raise Unreachable(f"{lost(self.account.url, error)}\n{unknown}") from None
+                    raise Unreachable(f"{unreachable(self.account.url, error)}\n{unknown}") from None
                 await pauses.after_no_response(error)
                 continue
             if response.is_success:
@@ -153,16 +154,16 @@ class Api:
                 async for block in self.network.blocks(response):
                     yield block
         except httpx2.TransportError as error:
-            raise lost(self.account.url, error) from None
+            raise unreachable(self.account.url, error) from None
 
     async def read_some(self, response: httpx2.Response) -> None:
-        """Read the body of an error response to a stream, unless it is too large or endless."""
+        """Read the body of a streamed error response, unless it is too large or of unknown length."""
         with suppress(httpx2.TransportError):
             if int(response.headers.get("Content-Length", MAX_ERROR_BYTES)) < MAX_ERROR_BYTES:
                 await self.network.read(response)
 
     async def pages(self, path: str, params: Params = None, *, limit: int | None = None) -> AsyncIterator[Any]:
-        """Yield up to `limit` results of a list over its pages. Only the cursor of `next` is used, not its host."""
+        """Yield up to `limit` results of a paginated list. Of the URL `next`, only the cursor is used, not the host."""
         params = {"limit": min(limit or MAX_PER_PAGE, MAX_PER_PAGE), **given(**(params or {}))}
         left = float("inf") if limit is None else limit
         while left > 0:
@@ -189,7 +190,7 @@ class Api:
         return min(seconds, max(left, 0.1))
 
     async def pause(self, seconds: float) -> None:
-        """Wait. Raises TimedOut if the deadline is earlier."""
+        """Wait. Raises TimedOut if the deadline passes."""
         await self.network.sleep(self.within(seconds))
         self.within(1)
 
@@ -205,16 +206,16 @@ class Pauses:
         self.next = FIRST_PAUSE_SECONDS
 
     async def after_no_response(self, error: httpx2.TransportError) -> None:
-        """Wait before the next attempt, with backoff. Raises Unreachable after too long a time."""
+        """Wait before the next attempt, with backoff. Raises Unreachable if that takes too long."""
         if time.monotonic() - self.began + self.next > self.away:
-            raise lost(self.api.account.url, error) from None
+            raise unreachable(self.api.account.url, error) from None
         if self.next == FIRST_PAUSE_SECONDS:
             log.info("%s does not respond (%s). Retrying …", self.api.account.url, reason(error))
         await self.api.pause(self.next)
         self.next = min(2 * self.next, LONGEST_PAUSE_SECONDS)
 
     async def after_problem(self, problem: Problem) -> None:
-        """Wait as long as the server asks for. Raises the problem if that is too long."""
+        """Wait for the time in Retry-After, if there is one. Raises the problem if that takes too long."""
         seconds = self.next if problem.retry_after is None else max(problem.retry_after, FIRST_PAUSE_SECONDS)
         if time.monotonic() - self.began + seconds > self.busy:
             raise problem
@@ -224,23 +225,23 @@ class Pauses:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Return the options that were given; the server has defaults for the others."""
+    """Return the options that are not None. For the others, the server has defaults."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def json_body(value: Any) -> Body:
-    """Return a JSON body that can be sent repeatedly. Numbers that `exact_json` read keep their digits."""
+    """Return a JSON body that can be sent repeatedly. Numbers from `exact_json` keep their digits."""
     content = exact_json.dumps(value).encode()
     return lambda: {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
-def reach(url: str) -> dict[str, Any]:
-    """Return client options for a server. Proxies of the environment are ignored for loopback addresses."""
+def proxy_options(url: str) -> dict[str, Any]:
+    """Return HTTP client options for a server. For loopback addresses, proxies from the environment are ignored."""
     return {"trust_env": not is_loopback(httpx2.URL(url).host)}
 
 
 def origin(url: str) -> str:
-    """Return the scheme and host of a URL; the rest is secret."""
+    """Return the scheme and the host of a URL, without its secret parts."""
     parsed = httpx2.URL(url)
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
@@ -249,7 +250,10 @@ def origin(url: str) -> str:
 
 
 def may_repeat(problem: Problem, *, repeatable: bool) -> bool:
-    """Rate limits apply before a request is processed; other errors of a busy server may occur midway."""
+    """Return whether a request may be repeated after an error.
+
+    Rate limits apply before a request is processed. Other errors of a busy server may occur during processing.
+    """
     if problem.code == "quota_exceeded":
         return False
     return problem.status == 429 or (repeatable and (problem.status in BUSY or problem.code == IN_FLIGHT))  # noqa: PLR2004
@@ -259,12 +263,12 @@ def was_never_sent(error: httpx2.TransportError) -> bool:
     return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
 
 
-def lost(url: str, error: httpx2.TransportError) -> Unreachable:
+def unreachable(url: str, error: httpx2.TransportError) -> Unreachable:
     return Unreachable(f"{url} cannot be reached: {reason(error)}.")
 
 
 def reason(error: httpx2.TransportError) -> str:
-    """Return the reason in the system's words, never the URL, which may be secret."""
+    """Return the reason from the operating system, without the URL, which may be secret."""
     if isinstance(error, httpx2.TimeoutException):
         return "timed out"
     if isinstance(error, httpx2.RemoteProtocolError | httpx2.ReadError | httpx2.WriteError):
@@ -288,7 +292,7 @@ def problem_of(response: httpx2.Response) -> Problem:
 
 
 def retry_after(response: httpx2.Response) -> float | None:
-    """Return the seconds of a Retry-After: a number of them or a date (RFC 9110, 10.2.3); None if invalid."""
+    """Return the seconds of a Retry-After header, which is a number or a date (RFC 9110, 10.2.3). None if invalid."""
     text = response.headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}", text):
         return float(text)

@@ -1,4 +1,4 @@
-"""Blocking methods made of the coroutines of the asynchronous client. ADR 53."""
+"""Blocking methods, made from the coroutines of the asynchronous client. See ADR 53."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 class Methods:
-    """Blocking methods of an object whose own methods are coroutines."""
+    """Base class of blocking wrappers. `coroutines`: the wrapped object, whose methods are coroutines."""
 
     def __init__(self, coroutines: Any) -> None:
         self.coroutines = coroutines
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that does its input and output through `network.Blocking`: nothing in it suspends."""
+    """Run a coroutine that does all I/O through `network.Blocking`, so that it never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -26,7 +26,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def method(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that runs a coroutine, with its parameters and its docstring."""
+    """Return a method that runs a coroutine function, with the same parameters and docstring."""
 
     @wraps(function)
     def call(self: Methods, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""The clients: `Client`, and `AsyncClient` for asyncio."""
+"""The blocking client, `Client`, and the client for asyncio, `AsyncClient`."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -20,7 +20,7 @@ from sluice.webhooks import AsyncWebhooks, Webhooks
 
 
 def account_of(url: str | None, token: str | None, *, insecure_http: bool) -> Account:
-    """Return the account of the arguments; without any, the one of the environment or of `sluice login`."""
+    """Return the account of the arguments or, without arguments, of the environment or of `sluice login`."""
     if url is None and token is None:
         return account.load()
     checked = account.checked_url(url or "", insecure=insecure_http)
@@ -63,21 +63,21 @@ class AsyncClient:
     async def close(self) -> None:
         await self.api.network.close(self.api.http)
 
-    # ---- Operations without a method of their own -------------------------------------------------------------------
+    # ---- Requests to any path ---------------------------------------------------------------------------------------
 
     async def get(self, path: str, params: Params = None) -> Any:
-        """Return the JSON of a path, with the digits of its numbers."""
+        """Return the JSON of a path. Numbers keep their digits."""
         return await self.api.get(path, params)
 
     async def post(self, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
-        """`repeatable`: the request is idempotent, and is sent again if its response is lost."""
+        """Return the JSON response. `repeatable`: the request is idempotent: repeat it if its response is lost."""
         return await self.api.post(path, body, repeatable=repeatable)
 
     async def delete(self, path: str) -> None:
         await self.api.delete(path)
 
     async def pages(self, path: str, params: Params = None, *, limit: int | None = None) -> AsyncIterator[Any]:
-        """Yield the results of a list over its pages."""
+        """Yield the results of a paginated list."""
         async for each in self.api.pages(path, params, limit=limit):
             yield each
 
@@ -94,9 +94,9 @@ class AsyncClient:
 class Client(Methods):
     """A signed-in user of a Sluice server.
 
-    Without `url` and `token`, it is the one of `SLUICE_URL` and `SLUICE_TOKEN`, or of `sluice login`. `patience`: for
-    how many seconds a request is retried while the server is unreachable or busy. `insecure_http`: allow http:// to
-    another machine, which sends the token unencrypted. Raises NotSignedIn and InvalidUrl. Every method raises Problem,
+    The default of `url` and `token` is `SLUICE_URL` and `SLUICE_TOKEN`, or the account of `sluice login`. `patience`:
+    seconds to retry a request while the server is unreachable or busy. `insecure_http`: allow http:// to another
+    machine, which sends the token unencrypted. Raises NotSignedIn and InvalidUrl. Every method raises Problem,
     Unreachable and InvalidResponse. Use it as a context manager, or close it.
     """
 

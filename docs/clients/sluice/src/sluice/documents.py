@@ -1,4 +1,4 @@
-"""Documents: from a file to Markdown and JSON, one by one or in batches."""
+"""Documents: from a file to Markdown and JSON, alone or in batches."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -31,7 +31,7 @@ def batch_path_of(batch: WhichBatch) -> str:
 
 
 class AsyncDocuments:
-    """The documents of a user. A document is given as an object or by its number; a rule by its name or number."""
+    """The documents of a user. Methods take a document as an object or its id, and a rule as an object, name, or id."""
 
     def __init__(self, api: Api, rules: AsyncRules) -> None:
         self.api, self.rules = api, rules
@@ -45,10 +45,10 @@ class AsyncDocuments:
         direct: bool | None = None,
         idempotency_key: str | None = None,
     ) -> AcceptedTask:
-        """Submit a document. Requests with the same key, by default a random one, create one document.
+        """Submit a document. Requests with the same idempotency key, by default a random one, create one document.
 
-        `direct`: upload to the object storage instead of through the service; by default, files over 8 MB. Raises
-        OSError.
+        `keep_days`: delete the document automatically after this many days. `direct`: upload to the object storage
+        instead of through the service, by default if the file is larger than 8 MB. Raises OSError.
         """
         path = Path(file)
         fields = given(rule_id=await self.rules.id_of(rule), keep_days=keep_days)
@@ -75,7 +75,7 @@ class AsyncDocuments:
         corrected: bool | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Task]:
-        """Yield documents without their results, newest first. `name`: a part of the file name. Days are in UTC."""
+        """Yield documents without their results, newest first. `name`: part of the file name. Days are in UTC."""
         flags = {name: str(value).lower() for name, value in given(approved=approved, corrected=corrected).items()}
         filters = {
             "status": status, "q": name, "rule_id": await self.rules.id_of(rule), "batch_id": batch,
@@ -88,10 +88,10 @@ class AsyncDocuments:
     async def wait(
         self, task: Which, *, timeout: float | None = None, progress: Callable[[Task], None] = ignore
     ) -> Task:
-        """Wait for the end of a document, through restarts of the server. Return it with its result.
+        """Wait until a document has ended, also across restarts of the server. Return it with its result.
 
-        `progress` is called after each change. Raises DocumentFailed unless it was completed. After `timeout`
-        seconds, TimedOut is raised, and it continues.
+        `progress` is called after each change. Raises DocumentFailed unless the document was completed, and TimedOut
+        after `timeout` seconds, while its processing continues.
         """
         watch = Watch(
             self.api.until(timeout),
@@ -114,7 +114,7 @@ class AsyncDocuments:
     async def correct(self, task: Which, changes: Any) -> dict[str, Any]:
         """Change the data of a result by a JSON Merge Patch, in which None removes a member. Return the new result.
 
-        The original is kept. Raises Problem with status 412 if it is changed elsewhere at the same moment.
+        The original is kept. Raises Problem with status 412 if the result is changed by another request meanwhile.
         """
         path = f"{path_of(task)}/result"
         read = await self.api.request("GET", path, repeatable=True)
@@ -123,7 +123,7 @@ class AsyncDocuments:
         return dict(checked_json(response))
 
     async def approve(self, task: Which) -> Task:
-        """Approve the result of a document. Return it without its result."""
+        """Approve the result of a document. Return the document without its result."""
         return Task.of(await self.api.post(f"{path_of(task)}/approve", repeatable=True))
 
     async def remove_approval(self, task: Which) -> None:
@@ -146,7 +146,7 @@ class AsyncDocuments:
 
 
 class Documents(Methods):
-    """The documents of a user. A document is given as an object or by its number; a rule by its name or number."""
+    """The documents of a user. Methods take a document as an object or its id, and a rule as an object, name, or id."""
 
     submit = method(AsyncDocuments.submit)
     get = method(AsyncDocuments.get)
@@ -169,7 +169,7 @@ def is_archive(files: "list[Path]") -> bool:
 
 
 class AsyncBatches:
-    """Documents that are submitted together. A batch is given as an object or by its number."""
+    """Documents that are submitted together. Methods take a batch as an object or its id."""
 
     def __init__(self, api: Api, rules: AsyncRules) -> None:
         self.api, self.rules = api, rules
@@ -186,8 +186,8 @@ class AsyncBatches:
     ) -> AcceptedBatch:
         """Submit documents, or one ZIP file with documents. `refused` lists the files that were not accepted.
 
-        `direct`: upload to the object storage instead of through the service; by default, more than 64 MB. `progress`
-        is called with the number of uploaded files and their total. Raises OSError.
+        `direct`: upload to the object storage instead of through the service, by default if the files are larger than
+        64 MB together. `progress` is called with the number of uploaded files and the total. Raises OSError.
         """
         paths = [Path(file) for file in files]
         fields = given(name=name or None, rule_id=await self.rules.id_of(rule))
@@ -210,7 +210,7 @@ class AsyncBatches:
         rule: Rule | int | str | None = None,
         idempotency_key: str | None = None,
     ) -> AcceptedBatch:
-        """Submit the files of the user's inbox whose paths begin with `prefix`. They stay there."""
+        """Submit the files of the user's inbox whose paths begin with `prefix`. The files are kept."""
         body = json_body({"prefix": prefix, **given(name=name or None, rule_id=await self.rules.id_of(rule))})
         return AcceptedBatch.of(await self.api.create(f"{ROOT}/batches/uploaded", body, key=idempotency_key))
 
@@ -243,7 +243,7 @@ class AsyncBatches:
         rows: str | None = None,
         formula_policy: Literal["none", "escape"] | None = None,
     ) -> Path:
-        """Write the results of all documents to one file. It appears when it is complete.
+        """Write the results of all documents to one file, which is created when it is complete.
 
         `rows`: one row for each item of a list, such as `/items`. Raises OSError.
         """
@@ -265,7 +265,7 @@ class AsyncBatches:
 
 
 class Batches(Methods):
-    """Documents that are submitted together. A batch is given as an object or by its number."""
+    """Documents that are submitted together. Methods take a batch as an object or its id."""
 
     submit = method(AsyncBatches.submit)
     submit_inbox = method(AsyncBatches.submit_inbox)

@@ -1,9 +1,9 @@
-"""Resumable, verified downloads of a receipt's file.
+"""Resumable, verified downloads of exported files.
 
 A link works once and redirects to a URL of the object storage that is valid for a minute. An interrupted download
 resumes with a Range request, and with a new link if the URL has expired. The content is written to
-`NAME.<digest>.part` beside the target and renamed once its SHA-256 matches the receipt. The token is sent neither to
-the storage nor to links.
+`NAME.<digest>.part` beside the target and renamed when its SHA-256 matches the receipt. The token is not sent to links
+or to the object storage.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import httpx2
 
-from sluice.api import AGENT, Api, log, lost, origin, problem_of, reach
+from sluice.api import AGENT, Api, log, origin, problem_of, proxy_options, unreachable
 from sluice.errors import (
     ChecksumMismatch,
     InvalidResponse,
@@ -29,15 +29,15 @@ from sluice.errors import (
 from sluice.models import Export
 from sluice.network import BLOCK_BYTES, Network
 
-AWAY_SECONDS = 30.0  # without receiving a byte
+AWAY_SECONDS = 30.0  # without a received byte, until the download fails
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 8.0
 STALL_SECONDS = 30.0
-FRESH_TRIES = 5  # consecutive links that did not lead to the object
+MAX_LINKS = 5  # links that are tried in a row, if each is no longer valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The expected file of a receipt. `link`: None if it is used or expired."""
+class ExpectedFile:
+    """The file of a receipt. `link`: None if it was used or has expired."""
 
     export_id: str
     name: str
@@ -46,7 +46,7 @@ class Wanted:
     link: str | None = field(repr=False)
 
     @classmethod
-    def of(cls, export: Export) -> "Wanted":
+    def of(cls, export: Export) -> "ExpectedFile":
         """Read the receipt of an export. Raises NoFile if there is nothing to download."""
         receipt = export.receipt
         if not receipt:
@@ -73,8 +73,8 @@ NO_FILE = {
 # ---- Target ---------------------------------------------------------------------------------------------------------
 
 
-def target_of(output: str | Path, wanted: Wanted) -> Path:
-    """Return the file to write: `output`, or a file in it named by the receipt if `output` is a folder.
+def target_of(output: str | Path, wanted: ExpectedFile) -> Path:
+    """Return the path to write: `output` or, if that is a folder, the receipt's file name in it.
 
     A path that ends with a slash is a folder, which is created.
     """
@@ -84,7 +84,7 @@ def target_of(output: str | Path, wanted: Wanted) -> Path:
     return path / wanted.name if path.is_dir() else path
 
 
-def already_downloaded(target: Path, wanted: Wanted, *, overwrite: bool) -> bool:
+def already_downloaded(target: Path, wanted: ExpectedFile, *, overwrite: bool) -> bool:
     """Return whether the same file exists. Raises TargetExists if a different file exists and `overwrite` is off."""
     if not target.exists() or overwrite:
         return False
@@ -106,11 +106,11 @@ def digest_of(path: Path) -> "hashlib._Hash":
 
 @dataclass(kw_only=True)
 class Download:
-    """The download of one file. `moved` is called with the number of bytes received and the size."""
+    """The download of one file. `on_progress` is called with the number of received bytes and the size."""
 
     api: Api
-    wanted: Wanted
-    moved: Callable[[int, int], None]
+    wanted: ExpectedFile
+    on_progress: Callable[[int, int], None]
     may_restart: bool = True  # false for a stream, which cannot be truncated
     link: str | None = None
     url: str = ""  # of the object storage
@@ -123,11 +123,11 @@ class Download:
         self.link = self.wanted.link
 
     async def into(self, target: Path) -> None:
-        """Write the file. On an error the existing file is unchanged. Raises OSError if it cannot be written."""
+        """Write the file. On an error, an existing file is unchanged. Raises OSError if the file cannot be written."""
         part = target.with_name(f"{target.name}.{self.wanted.sha256[:8]}.part")
         resumed = await self.api.network.call(self.resume, part)
         await self.fill(part)
-        if resumed and not self.is_right:  # the partial file of an earlier run did not match
+        if resumed and not self.is_verified:  # the partial file of an earlier run did not match
             log.info("The partial download does not match the file. Restarting the download.")
             part.unlink()
             self.restart()
@@ -148,49 +148,49 @@ class Download:
 
     async def fill(self, part: Path) -> None:
         with part.open("ab") as file:
-            await self.to(file)
+            await self.write_to(file)
 
-    async def to(self, file: IO[bytes]) -> None:
-        self.moved(self.at, self.wanted.size)
+    async def write_to(self, file: IO[bytes]) -> None:
+        self.on_progress(self.at, self.wanted.size)
         while self.at < self.wanted.size:
             before = self.at
             try:
                 await self.read(file)
             except httpx2.TransportError as error:
-                failure = lost(origin(self.url) if self.url else "The link", error)
+                failure = unreachable(origin(self.url) if self.url else "The link", error)
                 await self.back_off(failure, received=self.at > before)
-            except StorageRefused as refusal:
+            except UnexpectedStorageResponse as refusal:
                 self.url = ""
                 await self.back_off(refusal, received=self.at > before)
 
     async def read(self, file: IO[bytes]) -> None:
         """Read from the current position until the response ends."""
         before, network = self.at, self.api.network
-        self.url = self.url or await self.fresh()
+        self.url = self.url or await self.new_url()
         async with anonymous(network, self.url, follow_redirects=True) as http:
             headers = {"Range": f"bytes={self.at}-"} if self.at else {}
             response = await network.send(http, http.build_request("GET", self.url, headers=headers))
             try:
                 log.debug("GET %s/… %d from byte %d", origin(self.url), response.status_code, self.at)
-                self.check_place(response, file)
-                # Not in blocks of a fixed size: a partial block would be lost on a disconnect.
+                self.check_position(response, file)
+                # Blocks have any size: with a fixed size, a partial block would be lost on a disconnect.
                 async for block in network.blocks(response, raw=True):
                     await network.call(self.write, file, block)
-                    self.moved(self.at, self.wanted.size)
+                    self.on_progress(self.at, self.wanted.size)
                     if self.at > self.wanted.size:
                         return
             finally:
                 await network.close(response)
         if self.at == before:
-            raise StorageRefused("The object storage sent nothing.")
+            raise UnexpectedStorageResponse("The object storage sent an empty response.")
 
     def write(self, file: IO[bytes], block: bytes) -> None:
         file.write(block)
         self.digest.update(block)
         self.at += len(block)
 
-    def check_place(self, response: httpx2.Response, file: IO[bytes]) -> None:
-        """Check that the response starts at the current position. Without Range support the whole file is sent."""
+    def check_position(self, response: httpx2.Response, file: IO[bytes]) -> None:
+        """Check that the response starts at the current position. Without Range support, it is the whole file."""
         if response.status_code == 200 and self.at:  # noqa: PLR2004
             if not self.may_restart:
                 raise Unreachable("The object storage does not support resuming downloads.")
@@ -198,15 +198,15 @@ class Download:
             self.restart()
         elif response.status_code == 206:  # noqa: PLR2004
             if not response.headers.get("Content-Range", "").startswith(f"bytes {self.at}-"):
-                raise StorageRefused("The object storage sent the wrong part of the file.")
+                raise UnexpectedStorageResponse("The object storage sent the wrong part of the file.")
         elif response.status_code != 200:  # noqa: PLR2004
-            raise StorageRefused(f"The object storage returned status {response.status_code}.")
+            raise UnexpectedStorageResponse(f"The object storage returned status {response.status_code}.")
 
     def restart(self) -> None:
         self.digest, self.at = hashlib.sha256(), 0
 
     async def back_off(self, error: SluiceError, *, received: bool) -> None:
-        """Wait before the next attempt, with backoff. Raises the error if no byte was received for too long."""
+        """Wait before the next attempt, with backoff. Raises the error if no byte has been received for too long."""
         now, patience = time.monotonic(), self.api.patience
         if received:
             self.received_at, self.pause = now, FIRST_PAUSE_SECONDS
@@ -218,11 +218,11 @@ class Download:
 
     # ---- Links ------------------------------------------------------------------------------------------------------
 
-    async def fresh(self) -> str:
+    async def new_url(self) -> str:
         """Return a URL of the object, from the receipt's link if it is still valid, otherwise from a new link."""
-        tries = FRESH_TRIES
+        tries = MAX_LINKS
         while True:
-            link, self.link = self.link or await self.mint(), None
+            link, self.link = self.link or await self.create_link(), None
             try:
                 return await redeem(self.api.network, link)
             except Problem as problem:
@@ -231,18 +231,18 @@ class Download:
                     raise
                 log.info("The link is no longer valid [%s]. Creating another one.", problem.code)
 
-    async def mint(self) -> str:
+    async def create_link(self) -> str:
         link = await self.api.post(f"/exports/{self.wanted.export_id}/link", repeatable=True)
         return str(link["signedUrl"])
 
-    # ---- The end ----------------------------------------------------------------------------------------------------
+    # ---- Verification -----------------------------------------------------------------------------------------------
 
     @property
-    def is_right(self) -> bool:
+    def is_verified(self) -> bool:
         return self.at == self.wanted.size and bool(self.digest.hexdigest() == self.wanted.sha256)
 
     def check(self, part: Path | None = None) -> None:
-        if not self.is_right:
+        if not self.is_verified:
             if part:
                 part.unlink()
             raise ChecksumMismatch(
@@ -251,7 +251,7 @@ class Download:
             )
 
 
-class StorageRefused(Unreachable):
+class UnexpectedStorageResponse(Unreachable):
     """The object storage responded, but not with the file."""
 
 
@@ -275,10 +275,10 @@ async def redeem(network: Network, link: str) -> str:
 async def anonymous(
     network: Network, url: str, *, timeout: float = STALL_SECONDS, follow_redirects: bool = False
 ) -> AsyncIterator[Any]:
-    """Open a client without the token. A link is bound to the User-Agent of the request that created it."""
+    """Open an HTTP client that does not send the token. Links are bound to this User-Agent."""
     headers = {"User-Agent": AGENT, "Accept-Encoding": "identity"}
     http = network.client(
-        headers=headers, timeout=httpx2.Timeout(timeout), follow_redirects=follow_redirects, **reach(url)
+        headers=headers, timeout=httpx2.Timeout(timeout), follow_redirects=follow_redirects, **proxy_options(url)
     )
     try:
         yield http

@@ -15,7 +15,7 @@ class NotSignedIn(SluiceError):
 
 
 class InvalidUrl(SluiceError):
-    """This is not the URL of a server."""
+    """The text is not the URL of a server."""
 
 
 class InsecureUrl(InvalidUrl):
@@ -23,20 +23,20 @@ class InsecureUrl(InvalidUrl):
 
 
 class Unreachable(SluiceError):
-    """The server, or the object storage, did not respond."""
+    """The server or the object storage did not respond."""
 
 
 class InvalidResponse(SluiceError):
-    """The response is not one of a Sluice server."""
+    """The response is not from a Sluice server."""
 
 
 class TimedOut(SluiceError):
-    """A time limit is exceeded. The work on the server continues."""
+    """The time limit was exceeded. The server continues its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputError:
-    """An error at one place of a request. `pointer`: a JSON Pointer into its body, or `/name` of a parameter."""
+    """An error in a request. `pointer`: a JSON Pointer into the body, or `/` and the name of a parameter."""
 
     pointer: str
     code: str
@@ -46,8 +46,8 @@ class InputError:
 class Problem(SluiceError):
     """An error response of the server: `application/problem+json`, or the body of a proxy's error.
 
-    `code` is stable. `retry_after`: the seconds that the server asks to wait. `redirect`: the place to which the server
-    redirects; the client follows no redirect.
+    `code` is stable. `retry_after`: the seconds of the header Retry-After. `redirect`: the URL to which the server
+    redirects. The client does not follow it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Problem(SluiceError):
 
 
 class ExportFailed(SluiceError):
-    """The export failed, or was cancelled: `export.status`, `export.error`."""
+    """The export failed or was cancelled: see `export.status` and `export.error`."""
 
     def __init__(self, export: Export) -> None:
         super().__init__(f"The export {export.id} {end_of(export.status, export.error)}")
@@ -87,7 +87,7 @@ class ExportFailed(SluiceError):
 
 
 class DocumentFailed(SluiceError):
-    """The document failed, or was cancelled: `task.status`, `task.error`."""
+    """The document failed or was cancelled: see `task.status` and `task.error`."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(f"The document {task.id}, {task.filename}, {end_of(task.status, task.error)}")
@@ -104,13 +104,13 @@ def end_of(status: str, error: Any) -> str:
 class NoFile(SluiceError):
     """The export has no file: it has not ended, it failed, or its delivery has expired."""
 
-    def __init__(self, export: Export, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, export: Export, reason: str) -> None:
+        super().__init__(reason)
         self.export = export
 
 
 class TargetExists(SluiceError):
-    """A file with other content exists at the target of a download."""
+    """The target of a download exists and has other content."""
 
 
 class ChecksumMismatch(SluiceError):
@@ -121,7 +121,7 @@ class ChecksumMismatch(SluiceError):
 
 
 class RuleNotFound(SluiceError):
-    """No rule has the name, or several have it: `found`, their numbers."""
+    """No rule has the name, or several rules have it. `found`: their ids."""
 
     def __init__(self, name: str, found: list[int]) -> None:
         super().__init__(f"Several rules are named {name!r}: {found}." if found else f"Rule {name!r} not found.")

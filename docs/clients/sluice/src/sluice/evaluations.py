@@ -1,4 +1,4 @@
-"""Samples of a rule, and evaluations of its versions on them."""
+"""Samples of a rule, and evaluations of the rule's versions on these samples."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ class AsyncSamples:
             yield Sample.of(each)
 
     async def add(self, rule: Which, document: Task | int | str | Path, expected: Any) -> Sample:
-        """Add a document, an earlier one or a file, with the expected data. Replaces the data of a sample."""
+        """Add a submitted document or a file with its expected data. If it is a sample already, replace the data."""
         path = await self.path_of(rule)
         if isinstance(document, str | Path):
             fields = {"expected": exact_json.dumps(expected)}
@@ -37,7 +37,7 @@ class AsyncSamples:
         return Sample.of(await self.api.create(f"{path}/task", json_body({"task_id": task_id, "expected": expected})))
 
     async def delete(self, rule: Which, sample: Sample | int) -> None:
-        """Delete a sample. Its document stays."""
+        """Delete a sample. Its document is kept."""
         number = sample if isinstance(sample, int) else sample.id
         await self.api.request("DELETE", f"{await self.path_of(rule)}/{number}", repeatable=True)
 
@@ -51,7 +51,7 @@ class Samples(Methods):
 
 
 class AsyncEvaluations:
-    """The evaluations of a rule. One is given as an object or by its number, which counts those of the rule."""
+    """The evaluations of a rule. Methods take an evaluation as an object, or its number within the rule."""
 
     def __init__(self, api: Api, rules: AsyncRules) -> None:
         self.api, self.rules = api, rules
@@ -80,7 +80,7 @@ class AsyncEvaluations:
         timeout: float | None = None,
         progress: Callable[[Evaluation], None] = ignore,
     ) -> Evaluation:
-        """Wait for the end, also a failure or a cancellation. Raises TimedOut after `timeout` seconds."""
+        """Wait until an evaluation has ended, with or without success. Raises TimedOut after `timeout` seconds."""
         api, path = self.api.until(timeout), await self.path_of(rule, evaluation)
         while True:
             found = Evaluation.of(await api.get(path, away=AWAY_SECONDS))
@@ -94,7 +94,7 @@ class AsyncEvaluations:
 
 
 class Evaluations(Methods):
-    """The evaluations of a rule. One is given as an object or by its number, which counts those of the rule."""
+    """The evaluations of a rule. Methods take an evaluation as an object, or its number within the rule."""
 
     create = method(AsyncEvaluations.create)
     get = method(AsyncEvaluations.get)

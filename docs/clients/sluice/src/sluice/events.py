@@ -10,13 +10,13 @@ from sluice import exact_json
 from sluice.api import Api
 from sluice.errors import Problem
 
-SILENCE_SECONDS = 25.0  # the server sends a comment at least every 15
-NOTHING_MORE = 204
+SILENCE_SECONDS = 25.0  # time without a byte: the server sends a comment at least every 15 seconds
+NO_MORE_EVENTS = 204  # HTTP status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. `number` is its id, to resume from after a disconnect. Accept unknown kinds."""
+    """An event. `number`: its id, to resume after a disconnect. `kind`: newer servers may send unknown kinds."""
 
     number: str
     kind: str
@@ -24,7 +24,7 @@ class Event:
 
 
 class StreamLost(Exception):
-    """There is no stream, or it was disconnected. `wait`: the seconds of Retry-After."""
+    """The stream does not exist or was disconnected. `wait`: the seconds of the header Retry-After."""
 
     def __init__(self, *, wait: float = 0.0) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class StreamLost(Exception):
 async def listen(api: Api, path: str, *, after: str = "") -> AsyncGenerator[Event | None, None]:
     """Yield events until the stream ends, and None for each keep-alive comment. Raises StreamLost.
 
-    `after`: the number of the last event received. Without it the stream begins with a `snapshot`.
+    `after`: the number of the last received event. Without it, the stream begins with a `snapshot`.
     """
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
     try:
         async with api.stream(f"{path}/events", headers=headers, read=SILENCE_SECONDS) as response:
-            if response.status_code == NOTHING_MORE:
+            if response.status_code == NO_MORE_EVENTS:
                 return
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 raise StreamLost
@@ -52,7 +52,7 @@ async def listen(api: Api, path: str, *, after: str = "") -> AsyncGenerator[Even
 
 
 async def parsed(received: AsyncIterator[str]) -> AsyncGenerator[Event | None, None]:
-    """Parse lines into events. An event that is cut off is dropped."""
+    """Parse lines into events. An incomplete last event is dropped."""
     fields: dict[str, str] = {}
     async for line in received:
         name, _, value = line.partition(": ")
@@ -67,7 +67,7 @@ async def parsed(received: AsyncIterator[str]) -> AsyncGenerator[Event | None, N
 
 
 async def lines(blocks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Split at LF only: httpx2 would also split at U+2028, which JSON may contain unescaped."""
+    """Split into lines at LF only. httpx2 would also split at U+2028, which JSON may contain unescaped."""
     rest = b""
     async for block in blocks:
         *whole, rest = (rest + block).split(b"\n")

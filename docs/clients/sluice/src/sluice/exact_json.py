@@ -1,11 +1,11 @@
-"""JSON whose numbers keep their digits, in both directions: amounts are printed and sent as they were read."""
+"""JSON whose numbers keep their digits: amounts are printed and sent exactly as they were received."""
 
 import json
 from typing import Any, Self
 
 
 class Number(float):
-    """A number with a fraction or an exponent, or -0. It counts as a float, and is written as it was read."""
+    """A number with a fraction or an exponent, or -0. It is a float that is written as it was read."""
 
     literal: str
 
@@ -25,7 +25,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None, margin: str = "\n") -> str:
-    """Return JSON in the layout of `json.dumps`."""
+    """Serialize to JSON, in the layout of `json.dumps`."""
     if isinstance(value, Number):
         return value.literal
     if not value or not isinstance(value, dict | list):

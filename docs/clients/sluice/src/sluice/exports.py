@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sluice.api import AGENT, Api, Body, checked_json, given, json_body
 from sluice.blocking import Methods, iterator, method
-from sluice.downloading import Download, Wanted, already_downloaded, target_of
+from sluice.downloading import Download, ExpectedFile, already_downloaded, target_of
 from sluice.errors import ExportFailed
 from sluice.events import Event
 from sluice.models import AcceptedExport, Chunk, Dataset, Export, Limits, Link, Preview
@@ -29,7 +29,7 @@ class Csv(TypedDict, total=False):
 
 
 class Request(TypedDict, total=False):
-    """The request of an export. Either `items`, or `keys` with both dates; filters of documents for `documents`."""
+    """The request of an export: `items`, or `keys` with both dates, or filters for the dataset `documents`."""
 
     items: Iterable[tuple[str, Day]]
     keys: Iterable[str]
@@ -57,7 +57,7 @@ OPTIONS = {"allow_degraded": "allowDegraded", "delivery_ttl_seconds": "deliveryT
 
 
 def body_of(dataset: str, request: Any) -> Body:
-    """Return the body of POST /exports. An option that is None is left out."""
+    """Return the body of POST /exports. Options that are None are omitted."""
     document: dict[str, Any] = {"dataset": dataset}
     filters: dict[str, Any] = {}
     for name, value in given(**request).items():
@@ -81,11 +81,11 @@ def id_of(export: Which) -> str:
 
 
 def ignore(*_: object) -> None:
-    """Ignore progress."""
+    """Do nothing: the default for callbacks."""
 
 
 class AsyncExports:
-    """The exports of a user. An export is given as an object or by its id."""
+    """The exports of a user. Methods take an export as an object or its id."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -93,11 +93,11 @@ class AsyncExports:
     async def create(
         self, dataset: str, *, idempotency_key: str | None = None, **request: Unpack[Request]
     ) -> AcceptedExport:
-        """Request an export. Requests with the same key, by default a random one, create one export."""
+        """Create an export. Requests with the same idempotency key, by default a random one, create one export."""
         return await self.create_from(body_of(dataset, request), idempotency_key=idempotency_key)
 
     async def create_from(self, body: Body, *, idempotency_key: str | None = None) -> AcceptedExport:
-        """Request an export with a body that is sent as it is, such as a file. It is called for each attempt."""
+        """Create an export from a body, such as a file. `body` is called for each attempt."""
         return AcceptedExport.of(await self.api.create("/exports", body, key=idempotency_key))
 
     async def preview(self, dataset: str, **request: Unpack[Request]) -> Preview:
@@ -121,7 +121,7 @@ class AsyncExports:
         date_to: Day | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Export]:
-        """Yield exports, newest first. `search`: a part of the name, or the first digits of the id. Days in UTC."""
+        """Yield exports, newest first. `search`: part of the name, or the first digits of the id. Days are in UTC."""
         params = {"status": status, "dataset": dataset, "q": search, "from": date_from, "to": date_to}
         async for each in self.api.pages("/exports", params, limit=limit):
             yield Export.of(each)
@@ -134,7 +134,7 @@ class AsyncExports:
             yield Chunk.of(each)
 
     async def events(self, export: Which, *, after: str = "") -> AsyncIterator[Event]:
-        """Yield the events of an export until it ends. `after`: the number of the last event received."""
+        """Yield the events of an export until it ends. `after`: the number of the last received event."""
         await self.api.get(path_of(export))
         async for event in follow(self.api, path_of(export), ended=ENDED, after=after):
             yield event
@@ -147,10 +147,10 @@ class AsyncExports:
         progress: Callable[[Export], None] = ignore,
         on_chunk: Callable[[Chunk], None] = ignore,
     ) -> Export:
-        """Wait for the end of an export, through restarts of the server. Return it with its receipt.
+        """Wait until an export has ended, also across restarts of the server. Return it with its receipt.
 
         `progress` is called after each change, `on_chunk` with each chunk whose status changes. Raises ExportFailed
-        unless it succeeded. After `timeout` seconds, TimedOut is raised, and it continues.
+        unless the export succeeded, and TimedOut after `timeout` seconds, while the export continues.
         """
 
         def on_event(event: Event) -> None:
@@ -179,23 +179,24 @@ class AsyncExports:
     ) -> Path:
         """Download the file of an export, and return its path. An interrupted download is resumed.
 
-        `target`: a file, or a folder; a path that ends with a slash is a folder, which is created. A file with the same
-        content is not downloaded again. `progress` is called with the bytes received and their total. Raises NoFile,
-        TargetExists, ChecksumMismatch, and OSError.
+        `target`: a file or a folder. A path that ends with a slash is a folder, which is created. A file with the same
+        content is not downloaded again. `progress` is called with the number of received bytes and the total.
+
+        Raises NoFile, TargetExists, ChecksumMismatch, and OSError.
         """
-        wanted = Wanted.of(export if isinstance(export, Export) else await self.get(export))
+        wanted = ExpectedFile.of(export if isinstance(export, Export) else await self.get(export))
         path = target_of(target, wanted)
         if not await self.api.network.call(lambda: already_downloaded(path, wanted, overwrite=overwrite)):
-            await Download(api=self.api, wanted=wanted, moved=progress).into(path)
+            await Download(api=self.api, wanted=wanted, on_progress=progress).into(path)
         return path
 
     async def download_to(
         self, export: Which, file: IO[bytes], *, progress: Callable[[int, int], None] = ignore
     ) -> None:
-        """Write the file of an export to a stream. ChecksumMismatch is raised after its content was written."""
-        wanted = Wanted.of(export if isinstance(export, Export) else await self.get(export))
-        download = Download(api=self.api, wanted=wanted, moved=progress, may_restart=False)
-        await download.to(file)
+        """Write the file of an export to a stream. Raises ChecksumMismatch after the content was written."""
+        wanted = ExpectedFile.of(export if isinstance(export, Export) else await self.get(export))
+        download = Download(api=self.api, wanted=wanted, on_progress=progress, may_restart=False)
+        await download.write_to(file)
         download.check()
 
     async def link(self, export: Which, *, user_agent: str = AGENT) -> Link:
@@ -227,7 +228,7 @@ class AsyncExports:
 
 
 class Exports(Methods):
-    """The exports of a user. An export is given as an object or by its id."""
+    """The exports of a user. Methods take an export as an object or its id."""
 
     create = method(AsyncExports.create)
     create_from = method(AsyncExports.create_from)

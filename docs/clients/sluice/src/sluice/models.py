@@ -1,6 +1,6 @@
 """Responses of the API as objects.
 
-Fields that this release does not know, from a newer server, are in `raw`, the response as it was sent.
+`raw` is the unchanged response, with fields of newer servers that this release does not know.
 """
 
 from dataclasses import dataclass, field, fields
@@ -13,7 +13,7 @@ Raw = dict[str, Any]
 
 
 def named(name: str) -> Any:
-    """Return a field whose name in JSON is not its own in camel case or snake case."""
+    """Return a field that has another name in JSON."""
     return field(metadata={"json": name})
 
 
@@ -35,7 +35,7 @@ class Model:
 
 
 def shape(cls: type, document: Raw) -> list[tuple[str, str, Any]]:
-    """Return the name, the key in JSON, and the type of each field. A missing field that has a default is left out."""
+    """Return the name, the JSON key, and the type of each field. Missing fields with a default are omitted."""
     found = []
     for each, kind in types_of(cls):
         snake = each.metadata.get("json", each.name)
@@ -53,7 +53,7 @@ def types_of(cls: type) -> list[tuple[Any, Any]]:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """Convert a JSON value to a field's type. Times are in UTC."""
+    """Convert a JSON value to the type of a field."""
     if get_origin(kind) is UnionType:
         return None if value is None else convert(value, get_args(kind)[0])
     if get_origin(kind) is list:
@@ -73,7 +73,7 @@ M = TypeVar("M", bound=Model)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure(Model):
-    """Why an export, a chunk, or a document failed. `stage`: of documents."""
+    """The reason for the failure of an export, a chunk, or a document. `stage`: only of documents."""
 
     code: str
     detail: str
@@ -84,7 +84,7 @@ class Failure(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Model):
-    """The number of chunks in each state; `done` includes `reused` and `degraded`."""
+    """The number of chunks in each state. `done` includes `reused` and `degraded`."""
 
     total: int
     pending: int
@@ -154,7 +154,7 @@ class AcceptedExport(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview(Model):
-    """What an export would contain, and how many chunks of the daily quota it would use."""
+    """The chunks that an export would contain, and the number that would count toward the daily quota."""
 
     total_chunks: int
     duplicates: int
@@ -197,7 +197,7 @@ class Column(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset(Model):
-    """A dataset. `kind`: function or documents. `columns`: only of `exports.dataset`."""
+    """A dataset. `kind`: function or documents. `columns`: only from `exports.dataset`."""
 
     name: str
     kind: str | None = None
@@ -241,7 +241,7 @@ class LastRun(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(Model):
-    """An export that recurs. `window`: `{"unit": "day", "from": -1, "to": -1}`."""
+    """A recurring export. `window`: `{"unit": "day", "from": -1, "to": -1}`."""
 
     id: str
     name: str
@@ -300,7 +300,7 @@ class AcceptedTask(Model):
 class Task(Model):
     """A document. `status`: pending, mineru_parsing, llm_processing, completed, failed or cancelled.
 
-    `result` is None until it is completed, and in lists. Numbers in `result` keep the digits of the document.
+    `result` is None until the document is completed, and in lists. Numbers in `result` keep the digits of the document.
     """
 
     id: int = named("task_id")
@@ -324,7 +324,7 @@ class Task(Model):
 
     @property
     def data(self) -> Any:
-        """The data that the rule extracted. None if it produces Markdown only."""
+        """The data that the rule extracted, or None if the rule produces Markdown only."""
         return (self.result or {}).get("data")
 
     @property
@@ -402,7 +402,7 @@ class Sample(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFailure(Model):
-    """The reason of a failed evaluation."""
+    """The reason for the failure of an evaluation."""
 
     code: str
     detail: str
@@ -412,7 +412,7 @@ class EvaluationFailure(Model):
 class Evaluation(Model):
     """A run of a version of a rule on its samples. `status`: running, completed, failed or cancelled.
 
-    `accuracy`, and `fields` by JSON Pointer: shares of correct values, from 0 to 1.
+    `accuracy`: the share of correct values, from 0 to 1. `fields`: the same for each field, by JSON Pointer.
     """
 
     number: int

@@ -1,7 +1,7 @@
-"""The two kinds of input and output: blocking, and in the event loop of asyncio.
+"""Blocking I/O, and I/O in the event loop of asyncio, behind one interface.
 
-The client is written once, in coroutines that do all input and output here. Those of `Blocking` never suspend, so
-`sluice.blocking` runs them without an event loop. ADR 53.
+The client is written once, in coroutines that do all I/O here. The methods of `Blocking` never suspend, so
+`sluice.blocking` runs these coroutines without an event loop. See ADR 53.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class Network(Protocol):
-    """What the client needs of the outside. `http` is a client that `client` made."""
+    """The I/O of the client. `http`: an HTTP client from `client`."""
 
     def client(self, **options: Any) -> Any: ...
 
     async def send(self, http: Any, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and return the response before its body."""
+        """Send a request. Return the response before its body is read."""
         ...
 
     async def read(self, response: httpx2.Response) -> bytes: ...
@@ -66,7 +66,7 @@ class Blocking:
         return iter(lambda: file.read(BLOCK_BYTES), b"")
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - as in all of this class
+        time.sleep(seconds)  # noqa: ASYNC251 - all methods of this class block
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)

@@ -13,13 +13,13 @@ Which = Rule | int | str
 
 
 class AsyncRules:
-    """The rules of a user and of the system. A rule is given as an object, or by its name or number."""
+    """The rules of a user and of the system. Methods take a rule as an object, name, or id."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
 
     async def id_of(self, rule: Which | None) -> int | None:
-        """Return the number of a rule. Raises RuleNotFound if no rule or several have the name."""
+        """Return the id of a rule. Raises RuleNotFound if no rule has the name, or if several have it."""
         if rule is None or isinstance(rule, int):
             return rule
         if isinstance(rule, Rule):
@@ -51,7 +51,7 @@ class AsyncRules:
         return Rule.of(await self.api.patch(await self.path_of(rule), fields))
 
     async def replace(self, rule: Which, /, **fields: Any) -> Rule:
-        """Replace a rule: fields that are not given get their defaults."""
+        """Replace a rule. Omitted fields get their defaults."""
         path, body = await self.path_of(rule), json_body(fields)
         return Rule.of(checked_json(await self.api.request("PUT", path, body=body, repeatable=True)))
 
@@ -61,7 +61,7 @@ class AsyncRules:
 
 
 class Rules(Methods):
-    """The rules of a user and of the system. A rule is given as an object, or by its name or number."""
+    """The rules of a user and of the system. Methods take a rule as an object, name, or id."""
 
     id_of = method(AsyncRules.id_of)
     list = iterator(AsyncRules.list)

@@ -1,4 +1,4 @@
-"""Exports that recur at the times of a cron expression."""
+"""Recurring exports, at the times of a cron expression."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -17,7 +17,7 @@ def path_of(schedule: Which) -> str:
 
 
 class AsyncSchedules:
-    """The schedules of a user. A schedule is given as an object or by its id."""
+    """The schedules of a user. Methods take a schedule as an object or its id."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -36,7 +36,7 @@ class AsyncSchedules:
         enabled: bool = True,
         idempotency_key: str | None = None,
     ) -> Schedule:
-        """Export at the times of a cron expression, each time days relative to that day; by default the day before.
+        """Create a schedule. Each run exports days relative to its own day, by default the day before.
 
         `since_last_success`: also the days since the last successful export.
         `request`: as in the API, such as `{"dataset": "flights", "keys": ["JFK"], "format": "parquet"}`.
@@ -60,16 +60,16 @@ class AsyncSchedules:
         return Schedule.of(await self.api.patch(path_of(schedule), changes))
 
     async def run(self, schedule: Which) -> AcceptedExport:
-        """Create an export now, for today. The next planned time stays."""
+        """Create an export now, for today. The next planned time does not change."""
         return AcceptedExport.of(await self.api.create(f"{path_of(schedule)}/run", dict))
 
     async def delete(self, schedule: Which) -> None:
-        """Delete a schedule and its history. Its exports stay."""
+        """Delete a schedule and its history. Its exports are kept."""
         await self.api.request("DELETE", path_of(schedule), repeatable=True)
 
 
 class Schedules(Methods):
-    """The schedules of a user. A schedule is given as an object or by its id."""
+    """The schedules of a user. Methods take a schedule as an object or its id."""
 
     create = method(AsyncSchedules.create)
     get = method(AsyncSchedules.get)

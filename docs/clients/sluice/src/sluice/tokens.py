@@ -10,7 +10,7 @@ PATH = "/tokens"
 
 
 class AsyncTokens:
-    """The API tokens of a user. A token is given as an object or by its id."""
+    """The API tokens of a user. Methods take a token as an object or its id."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -18,7 +18,7 @@ class AsyncTokens:
     async def create(
         self, name: str, *, scopes: Iterable[str] | None = None, expires_in_days: int | None = None
     ) -> Token:
-        """Create a token, by default with all scopes. Its `token` is in this response only."""
+        """Create a token, by default with all scopes. Only this response contains its `token`."""
         fields = given(scopes=None if scopes is None else list(scopes), expiresInDays=expires_in_days)
         return Token.of(await self.api.post(PATH, {"name": name, **fields}))
 
@@ -32,7 +32,7 @@ class AsyncTokens:
 
 
 class Tokens(Methods):
-    """The API tokens of a user. A token is given as an object or by its id."""
+    """The API tokens of a user. Methods take a token as an object or its id."""
 
     create = method(AsyncTokens.create)
     list = iterator(AsyncTokens.list)

@@ -1,4 +1,4 @@
-"""Files that are sent to the service, or directly to the object storage."""
+"""File uploads to the service, or directly to the object storage."""
 
 import mimetypes
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def type_of(name: str) -> str:
 
 
 def part_of(path: Path, opened: ExitStack) -> tuple[str, IO[bytes], str]:
-    """Return a file of a form."""
+    """Return the part of a multipart form for a file."""
     return path.name, opened.enter_context(path.open("rb")), type_of(path.name)
 
 
@@ -47,7 +47,7 @@ async def upload(api: Api, path: Path) -> str:
 
 
 async def send(api: Api, path: str, files: Iterable[Path], fields: dict[str, Any], *, key: str | None) -> Any:
-    """Send files in a form, and again if the response is lost."""
+    """Send files in a multipart form. The idempotency key makes it safe to repeat the request."""
     data = {name: str(value) for name, value in fields.items()}
     with ExitStack() as opened:
 

@@ -1,4 +1,4 @@
-"""Waiting for the end of an export or document: by its event stream, or by polling while there is no stream."""
+"""Waiting for the end of an export or document by its event stream or, without a stream, by polling."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -10,9 +10,9 @@ from sluice.events import Event, StreamLost, listen
 
 POLL_SECONDS = 2.0
 AWAY_SECONDS = 300.0  # how long the server may be unreachable
-# After so many streams in a row without an event, poll, and try the stream again after WITHOUT_SECONDS.
-TRIES, WITHOUT_SECONDS = 2, 60.0
-NEAR_SECONDS = 30.0  # this close to the deadline, poll: a stream may be silent for longer
+# After this many streams in a row without an event, poll for STREAM_PAUSE_SECONDS before the next stream.
+MAX_EMPTY_STREAMS, STREAM_PAUSE_SECONDS = 2, 60.0
+NEAR_SECONDS = 30.0  # poll this close to the deadline, because a stream may be silent for longer
 
 State = dict[str, Any]
 
@@ -20,7 +20,7 @@ State = dict[str, Any]
 class Watch:
     """Follows one export or document to its end.
 
-    The stream delivers changes; the full state is read at the start, after each disconnect and at the end.
+    The stream delivers changes. The full state is read at the start, after each disconnect, and at the end.
     """
 
     def __init__(
@@ -39,23 +39,23 @@ class Watch:
 
     async def run(self) -> State:
         """Return the final state. Raises TimedOut at the API's deadline, and the errors of `Api.get`."""
-        await self.look()
+        await self.refresh()
         while self.state["status"] not in self.ended:
             if self.may_stream():
                 await self.listen()
             else:
                 await self.api.pause(POLL_SECONDS)
-            await self.look()
+            await self.refresh()
         return self.state
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         self.state = await self.api.get(self.path, away=AWAY_SECONDS)
         self.changed(self.state)
 
     def may_stream(self) -> bool:
         if self.api.left() < NEAR_SECONDS:
             return False
-        return self.failed_streams < TRIES or time.monotonic() >= self.stream_after
+        return self.failed_streams < MAX_EMPTY_STREAMS or time.monotonic() >= self.stream_after
 
     async def listen(self) -> None:
         """Read the stream until the final status, the end of the stream, or a disconnect."""
@@ -65,7 +65,7 @@ class Watch:
                 async for event in events:
                     if event:
                         received = True
-                        self.take(event)
+                        self.apply(event)
                         if event.kind == "status" and event.data["status"] in self.ended:
                             return
                     if self.api.left() < NEAR_SECONDS:
@@ -73,12 +73,12 @@ class Watch:
             wait = 0.0
         except StreamLost as lost:
             wait = lost.wait
-        self.failed_streams = 0 if received else TRIES if wait else self.failed_streams + 1
-        self.stream_after = time.monotonic() + max(wait, WITHOUT_SECONDS)
+        self.failed_streams = 0 if received else MAX_EMPTY_STREAMS if wait else self.failed_streams + 1
+        self.stream_after = time.monotonic() + max(wait, STREAM_PAUSE_SECONDS)
         await self.api.pause(1)
 
-    def take(self, event: Event) -> None:
-        """Merge an event into the state. A `progress` event of an export updates only a part of it."""
+    def apply(self, event: Event) -> None:
+        """Merge an event into the state. A `progress` event of an export replaces only the field `progress`."""
         self.last = event.number or self.last
         self.on_event(event)
         if event.kind == "snapshot":
@@ -91,7 +91,7 @@ class Watch:
 
 
 async def follow(api: Api, path: str, *, ended: frozenset[str], after: str = "") -> AsyncIterator[Event]:
-    """Yield the events of an export or document until its end, over disconnects."""
+    """Yield the events of an export or document until it has ended. Reconnects after disconnects."""
     while True:
         try:
             async with aclosing(listen(api, path, after=after)) as events:

@@ -16,13 +16,13 @@ def path_of(webhook: Which) -> str:
 
 
 class AsyncWebhooks:
-    """The webhooks of a user. A webhook is given as an object or by its id."""
+    """The webhooks of a user. Methods take a webhook as an object or its id."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
 
     async def create(self, url: str, events: Iterable[str]) -> Webhook:
-        """Create a webhook. Its `secret`, which verifies signatures, is in this response only."""
+        """Create a webhook. Only this response contains its `secret`, which verifies signatures."""
         return Webhook.of(await self.api.post(PATH, {"url": url, "events": list(events)}))
 
     async def get(self, webhook: Which) -> Webhook:
@@ -42,7 +42,7 @@ class AsyncWebhooks:
 
 
 class Webhooks(Methods):
-    """The webhooks of a user. A webhook is given as an object or by its id."""
+    """The webhooks of a user. Methods take a webhook as an object or its id."""
 
     create = method(AsyncWebhooks.create)
     get = method(AsyncWebhooks.get)

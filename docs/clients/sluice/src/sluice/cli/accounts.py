@@ -26,7 +26,7 @@ def login(
         typer.Option("--insecure-http", help="Allow http:// to another machine, which sends the token unencrypted."),
     ] = False,
 ) -> None:
-    """Sign in: check the token with the server, then store the server's URL and the token."""
+    """Sign in: check the token with the server, and store the server's URL and the token."""
     checked = account.checked_url(url, insecure=insecure_http)
     token = sys.stdin.readline() if token_stdin else typer.prompt("Token", hide_input=True, err=True)
     signed_in = Account(url=checked, token=account.checked_token(token.strip()))
@@ -37,7 +37,7 @@ def login(
 
 
 def save(signed_in: Account) -> Path:
-    """Write the file atomically, so that other users can never read it."""
+    """Write the account file atomically, readable only by its owner."""
     target = account.path()
     with unwritable(target):
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -78,17 +78,17 @@ ADVICE: dict[type[SluiceError], str] = {
 
 
 class CliError(Exception):
-    """An error that ends the command. The first of `lines` states the error, the others what to do."""
+    """An error that ends the command. The first of `lines` states the error, the others give advice."""
 
     def __init__(self, *lines: str, code: Exit = Exit.UNEXPECTED, document: Any = None) -> None:
         super().__init__(*lines)
         self.lines: Sequence[str] = lines
         self.code = code
-        self.document = document  # for --json: the response of the API
+        self.document = document  # the response of the API, which is printed with --json
 
 
 def cli_error_of(error: SluiceError, *advice: str) -> CliError:
-    """Return the lines and the exit code of an error of the client."""
+    """Convert an error of the client into one with an exit code and advice."""
     if isinstance(error, Problem):
         code = OF_STATUS.get(error.status, Exit.UNEXPECTED)
         return CliError(*str(error).splitlines(), *advice_of(error), *advice, code=code, document=error.document)
@@ -110,7 +110,7 @@ def advice_of(problem: Problem) -> tuple[str, ...]:
 
 @contextmanager
 def located(place: Callable[[str], str]) -> Iterator[None]:
-    """Prefix each error of a request with its place. `place` converts a JSON Pointer to an option or file."""
+    """Prefix each error of a request with its place. `place` converts a JSON Pointer into an option or a file."""
     try:
         yield
     except Problem as problem:
@@ -122,18 +122,18 @@ def located(place: Callable[[str], str]) -> Iterator[None]:
 
 
 def options(**named: str) -> Callable[[str], str]:
-    """Return a function that converts the pointer of a field to its option: `rule_id="--rule"`."""
+    """Return a function that converts the JSON Pointer of a field into its option. Example: `rule_id="--rule"`."""
     return lambda pointer: named.get(pointer.removeprefix("/"), pointer)
 
 
 def option(pointer: str) -> str:
-    """Convert the pointer of a parameter to the option of the same name."""
+    """Convert the JSON Pointer of a parameter into the option of the same name."""
     return pointer.replace("/", "--", 1)
 
 
 @contextmanager
 def unreadable(name: object) -> Iterator[None]:
-    """Convert the error of a file that cannot be read."""
+    """Translate errors of reading a file into CliError."""
     try:
         yield
     except OSError as error:
@@ -142,7 +142,7 @@ def unreadable(name: object) -> Iterator[None]:
 
 @contextmanager
 def unwritable(name: object) -> Iterator[None]:
-    """Convert the error of a file that cannot be written."""
+    """Translate errors of writing a file into CliError."""
     try:
         yield
     except BrokenPipeError:

@@ -24,7 +24,7 @@ NAMED = {"/task_id": "--task", "/file": "--file", "/version": "--version"}
 
 
 def percent(share: float | None) -> str:
-    """Format 0.975 as 97.5 %. Rounded down, so that 100 % is all."""
+    """Format 0.975 as 97.5 %. Round down, so that 100 % means all."""
     return "-" if share is None else f"{int(float(share) * 1000 + 1e-6) / 10:g} %"
 
 
@@ -69,7 +69,7 @@ def add_sample(
 
 
 def parsed(content: bytes) -> Any:
-    """Return the value with the digits of its numbers. Raises CliError."""
+    """Parse JSON. Numbers keep their digits. Raises CliError."""
     try:
         return exact_json.loads(content)
     except ValueError as error:
@@ -80,7 +80,7 @@ def parsed(content: bytes) -> Any:
 def delete_sample(
     session: Session, rule: Name, sample: Annotated[int, typer.Argument(metavar="SAMPLE", min=1)]
 ) -> None:
-    """Delete a sample of a rule. Its document stays."""
+    """Delete a sample of a rule. Its document is kept."""
     session.client.samples.delete(rule, sample)
     session.terminal.info("Deleted.")
 
@@ -93,7 +93,7 @@ def evaluate(
     session: Session,
     rule: Name,
     *,
-    version: Annotated[int | None, typer.Option("--version", min=1, help="Default: the current one.")] = None,
+    version: Annotated[int | None, typer.Option("--version", min=1, help="Default: the current version.")] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the result.")] = True,
     timeout: Timeout = None,
 ) -> None:
@@ -114,10 +114,10 @@ def evaluate(
             started = session.client.get(f"{path}/evaluations/{started['number']}")
     print_evaluation(session, started)
     if started["status"] != "completed":
-        raise CliError(f"The evaluation {why(started)}", code=Exit.FAILED, document=started)
+        raise CliError(f"The evaluation {outcome_of(started)}", code=Exit.FAILED, document=started)
 
 
-def why(evaluation: dict[str, Any]) -> str:
+def outcome_of(evaluation: dict[str, Any]) -> str:
     error = evaluation["error"]
     return f"failed: {error['detail']} [{error['code']}]" if error else f"was {evaluation['status']}."
 
@@ -140,7 +140,7 @@ def print_evaluation(session: Session, found: dict[str, Any]) -> None:
 
 @command(app, "evaluations")
 def evaluations(session: Session, rule: Name, *, limit: Limit = 200) -> None:
-    """List the evaluations of a rule."""
+    """List the evaluations of a rule, newest first."""
     found = session.client.pages(f"{path_of(session, rule)}/evaluations", limit=limit)
     print_list(session, ("NUMBER", "VERSION", "STATUS", "ACCURACY", "SAMPLES", "STARTED"), found, summary)
 

@@ -1,7 +1,7 @@
 """Request bodies with the chunks of an export, and the origin of each chunk for error messages.
 
-The body and the origin of each item are written to temporary files item by item, so that a list of any length needs
-little memory and can be sent again.
+Each item and its origin are written to temporary files, so that a list of any length needs little memory and can be
+sent again.
 """
 
 import csv
@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, NamedTuple, Self, TextIO
 from sluice.cli.errors import CliError, Exit, unreadable
 
 COLUMNS = ("key", "effectiveDate")
-ORIGIN = struct.Struct("<QQ")  # the line or argument number, and the offset in the body
+ORIGIN = struct.Struct("<QQ")  # the number of the line or argument, and the offset in the body
 NOT_UTF8 = re.compile("[\ud800-\udfff]")  # as surrogateescape decodes it
 LONGEST_ITEM = 4096
-# JSON Pointers of the body, and their options.
+# The options of JSON Pointers into the body.
 OPTIONS = {
     "/dataset": "DATASET",
     "/name": "--name",
@@ -47,7 +47,7 @@ OPTIONS = {
 
 
 class Item(NamedTuple):
-    """One chunk, and the number of its line or argument."""
+    """One chunk. `origin`: the number of its line or argument."""
 
     key: str
     day: str
@@ -58,7 +58,7 @@ class Item(NamedTuple):
 
 
 def of_arguments(arguments: Iterable[str]) -> Iterator[Item]:
-    """Parse `KEY:DATE` arguments. A key may contain colons: the last one separates."""
+    """Parse `KEY:DATE` arguments. The last colon is the separator, so a key may contain colons."""
     for number, argument in enumerate(arguments, 1):
         key, colon, day = argument.rpartition(":")
         if not colon:
@@ -67,7 +67,7 @@ def of_arguments(arguments: Iterable[str]) -> Iterator[Item]:
 
 
 def of_csv(name: str) -> Iterator[Item]:
-    """Yield the items of a CSV file, or of stdin for `-`. Columns are found by name; others are ignored."""
+    """Yield the items of a CSV file, or of stdin for `-`. Columns are found by name. Other columns are ignored."""
     with opened(name) as file:
         header = file.readline()
         delimiter = next((each for each in ",;\t|" if set(COLUMNS) <= set(names(header, each))), None)
@@ -150,7 +150,7 @@ class Body:
         return {"content": self.text, "headers": {"Content-Type": "application/json", "Content-Length": str(size)}}
 
     def place(self, pointer: str) -> str:
-        """Convert a JSON Pointer of the server to the option, argument, or line that the user gave."""
+        """Convert a JSON Pointer from the server into the option, argument, or line that the user gave."""
         if found := re.fullmatch(r"/items/(\d+)(?:/(.*))?", pointer):
             number, column = int(found[1]), found[2]
             return f"{self.item(number)}{f', {column}' if column else ''}"

@@ -1,4 +1,4 @@
-"""Lists: a table, or JSON lines with --json."""
+"""Output of lists: a table, or JSON lines with --json."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, TypeVar

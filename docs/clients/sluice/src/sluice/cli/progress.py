@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line every few seconds in a log, nothing with --quiet."""
+"""Progress display: a bar on a terminal, else a line every few seconds. Nothing with --quiet."""
 
 import time
 from collections.abc import Iterable
@@ -16,16 +16,16 @@ LINE_SECONDS = 5.0
 COUNTS = ("retrying", "failed", "reused", "degraded")
 
 
-class Shown(NamedTuple):
-    """The displayed progress of an export or document."""
+class ProgressLine(NamedTuple):
+    """The displayed progress of an export, document, or batch."""
 
     status: str
     percent: float
     detail: str
 
 
-def of_export(export: Export) -> Shown:
-    """`190 of 1,095 chunks · 58,000 rows · 5.8 MB · 0:42 left · 3 retrying · 1 failed`."""
+def of_export(export: Export) -> ProgressLine:
+    """Return, for example, `190 of 1,095 chunks · 58,000 rows · 5.8 MB · 0:42 left · 3 retrying · 1 failed`."""
     progress = export.progress
     ended = progress.done + progress.failed + progress.cancelled
     parts = [f"{number(ended)} of {number(progress.total)} chunks"]
@@ -36,31 +36,31 @@ def of_export(export: Export) -> Shown:
     parts += counted(progress, COUNTS)
     if export.status == "pending" and export.queue_position:
         parts.append(f"{number(export.queue_position)} ahead in the queue")
-    return Shown(export.status, progress.percent, " · ".join(parts))
+    return ProgressLine(export.status, progress.percent, " · ".join(parts))
 
 
 def counted(counts: Any, names: Iterable[str]) -> list[str]:
-    """Return the counts that are not zero: `3 retrying`."""
+    """Return the counts that are not zero, such as `3 retrying`."""
     return [f"{number(getattr(counts, name))} {name}" for name in names if getattr(counts, name)]
 
 
-def of_download(done: int, total: int) -> Shown:
-    return Shown("", 100 * done / total if total else 100, f"{size(done)} of {size(total)}")
+def of_download(done: int, total: int) -> ProgressLine:
+    return ProgressLine("", 100 * done / total if total else 100, f"{size(done)} of {size(total)}")
 
 
 STAGES = {"pending": "waiting", "mineru_parsing": "parsing", "llm_processing": "applying the rule"}
 
 
-def of_document(task: Task) -> Shown:
-    return Shown(task.status, task.progress, STAGES.get(task.status, ""))
+def of_document(task: Task) -> ProgressLine:
+    return ProgressLine(task.status, task.progress, STAGES.get(task.status, ""))
 
 
-def of_batch(batch: Batch) -> Shown:
-    return Shown(batch.status, 100 * batch.ended / batch.total, counts_of(batch))
+def of_batch(batch: Batch) -> ProgressLine:
+    return ProgressLine(batch.status, 100 * batch.ended / batch.total, counts_of(batch))
 
 
 def counts_of(batch: Batch) -> str:
-    """`180 of 240 completed · 2 failed`."""
+    """Return, for example, `180 of 240 completed · 2 failed`."""
     done = f"{number(batch.completed)} of {number(batch.total)} completed"
     return " · ".join([done, *counted(batch, ("failed", "cancelled", "deleted"))])
 
@@ -70,7 +70,7 @@ class Screen(AbstractContextManager["Screen"]):
 
     def __init__(self, terminal: Terminal, title: str) -> None:
         self.terminal, self.title = terminal, title
-        self.last, self.at = Shown("", -1, ""), 0.0
+        self.last, self.at = ProgressLine("", -1, ""), 0.0
         self.bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class Screen(AbstractContextManager["Screen"]):
             self.bar.start()
         return self
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: ProgressLine) -> None:
         if self.bar:
             self.bar.below = f"{shown.status}  {shown.detail}"
             self.bar.update(self.bar.task_ids[0], completed=shown.percent)
@@ -96,7 +96,7 @@ class Screen(AbstractContextManager["Screen"]):
 
 
 class Bar(Progress):
-    """A progress bar with a status line below it, which would not fit beside it on a narrow terminal."""
+    """A progress bar with a status line below it, because both would not fit in one line of a narrow terminal."""
 
     below = ""
 

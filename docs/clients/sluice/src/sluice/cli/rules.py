@@ -15,11 +15,13 @@ from sluice.cli.terminal import moment
 from sluice.uploading import ROOT
 
 app = typer.Typer(help="Manage the rules that convert documents.", no_args_is_help=True, rich_markup_mode=None)
-# Read-only fields in the output of `show`, removed so that the output can be edited and sent back.
+# Read-only fields in the output of `show`. They are dropped, so that the output can be edited and sent back.
 SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
 
 Name = Annotated[str, typer.Argument(metavar="NAME|ID")]
-File = Annotated[str, typer.Argument(metavar="FILE", help="JSON, as `sluice rule show` prints it; - for stdin.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="A JSON file in the format of `sluice rule show`; - for stdin.")
+]
 
 
 def path_of(session: Session, rule: str) -> str:
@@ -90,7 +92,7 @@ def delete(
 
 
 def in_file(file: str) -> AbstractContextManager[None]:
-    """Locate the errors of a rule in its file."""
+    """Prefix each error of a rule with its file and JSON Pointer."""
     return located(lambda pointer: f"{'stdin' if file == '-' else file} at {pointer or '/'}")
 
 

@@ -1,4 +1,4 @@
-"""The common options, error handling and exit codes of all commands."""
+"""The common options, error handling, and exit codes of all commands."""
 
 import inspect
 import logging
@@ -43,13 +43,13 @@ class Session:
         return self.opened.enter_context(Client(patience=self.patience))
 
     def client_of(self, account: Account) -> Client:
-        """Return a client of an account whose URL was checked."""
+        """Return a client for an account whose URL was checked already."""
         opened = Client(account.url, account.token, insecure_http=True, patience=self.patience)
         return self.opened.enter_context(opened)
 
 
-class Messages(logging.Handler):
-    """Prints the messages of the client: what it retries, and with --debug its requests."""
+class ClientLogHandler(logging.Handler):
+    """A handler that prints the log messages of the client: retries and, with --debug, requests."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
         @wraps(function)
         def run(*, as_json: bool, quiet: bool, debug: bool, patience: float | None, **arguments: Any) -> None:
             terminal = Terminal(as_json=as_json, quiet=quiet, debug=debug)
-            with Messages(terminal), ExitStack() as opened:
+            with ClientLogHandler(terminal), ExitStack() as opened:
                 session = Session(terminal=terminal, patience=patience, opened=opened)
                 guard(terminal, lambda: function(session, **arguments))
 
@@ -103,7 +103,7 @@ def parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
 
 
 def guard(terminal: Terminal, action: Callable[[], None]) -> None:
-    """Run an action. Print errors in a few lines, with a traceback only for --debug, and set the exit code."""
+    """Run an action. Print its error without a traceback, except with --debug, and set the exit code."""
     try:
         action()
     except CliError as error:
@@ -112,19 +112,19 @@ def guard(terminal: Terminal, action: Callable[[], None]) -> None:
         end(terminal, cli_error_of(error))
     except KeyboardInterrupt:
         end(terminal, CliError("Interrupted.", code=Exit.INTERRUPTED))
-    except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.UNEXPECTED) from None
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Exception as error:  # noqa: BLE001 - the last handler before the user
-        if terminal.debugs:
+        if terminal.is_debug:
             terminal.print_err(*traceback.format_exc().splitlines())
         end(terminal, CliError(f"Unexpected error: {type(error).__name__}.", "Use --debug for details."))
 
 
 def end(terminal: Terminal, error: CliError) -> None:
-    """Print an error and exit. With --json, stdout has the API's response even if it is a problem document."""
+    """Print an error and exit. With --json, also print the API's response to stdout, such as a problem document."""
     if terminal.as_json and error.document is not None:
         terminal.json(error.document)
     first, *others = error.lines

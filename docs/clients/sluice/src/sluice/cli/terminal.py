@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sluice import exact_json
 
-# Control characters that a terminal would obey: names, texts, and messages come from other people.
+# Control characters that a terminal would interpret: names, texts, and messages are untrusted.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COLORS = {
     "success": "green", "done": "green", "completed": "green", "active": "green",
@@ -27,8 +27,8 @@ class Terminal:
     def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # a locale without ✓ must not cause an error
-        self.as_json, self.quiet, self.debugs = as_json, quiet, debug
+                stream.reconfigure(errors="replace")  # a character that the locale lacks must not cause an error
+        self.as_json, self.quiet, self.is_debug = as_json, quiet, debug
         self.out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self.err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -42,7 +42,7 @@ class Terminal:
             self.err.print(Text(clean(line), style=style))
 
     def debug(self, line: str) -> None:
-        if self.debugs:
+        if self.is_debug:
             self.print_err(line, style="dim")
 
     def put(self, *lines: str) -> None:
@@ -50,22 +50,22 @@ class Terminal:
             self.out.print(Text(clean(line)))
 
     def json(self, document: Any) -> None:
-        """Write one JSON document: indented on a terminal, otherwise in one line."""
+        """Write one JSON document, indented on a terminal, otherwise in one line."""
         self.line(document, indent=2 if self.out.is_terminal else None)
 
     def line(self, document: Any, *, indent: int | None = None) -> None:
         text = exact_json.dumps(document, indent=indent)
-        # `json` does not escape all characters that a terminal would obey.
+        # `json` does not escape all characters that a terminal would interpret.
         self.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
     def write(self, text: str) -> None:
-        """Write text as UTF-8 whatever the locale: JSON is UTF-8."""
+        """Write text as UTF-8 in any locale, because JSON is UTF-8."""
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
 
     def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print columns as wide as their content: no cell is truncated, not even in a pipe."""
+        """Print a table. Columns are as wide as their content, so that no cell is truncated, not even in a pipe."""
         cells = [list(names), *([clean(cell).replace("\n", " ") for cell in row] for row in rows)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
         for number, row in enumerate(cells):
@@ -84,7 +84,7 @@ class Terminal:
 
 
 def clean(text: str) -> str:
-    """Replace control characters that a terminal would obey."""
+    """Replace control characters that a terminal would interpret."""
     return CONTROL.sub("�", text)
 
 
@@ -93,7 +93,7 @@ def number(value: Any) -> str:
 
 
 def size(value: Any) -> str:
-    """`33.2 MB`."""
+    """Return, for example, `33.2 MB`."""
     if value is None:
         return ""
     for unit in ("B", "kB", "MB", "GB"):
@@ -104,7 +104,7 @@ def size(value: Any) -> str:
 
 
 def moment(time: datetime | str | None) -> str:
-    """`2026-11-22 08:00:00Z`: to the second."""
+    """Return a time to the second, such as `2026-11-22 08:00:00Z`."""
     if isinstance(time, str):
         time = datetime.fromisoformat(time)
     return f"{time:%Y-%m-%d %H:%M:%SZ}" if time else ""

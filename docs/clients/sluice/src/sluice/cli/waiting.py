@@ -1,4 +1,4 @@
-"""Errors of commands that wait, with the command that resumes them."""
+"""Errors of commands that wait, with the command that resumes waiting."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from sluice.errors import Problem, TimedOut, Unreachable
 
 @contextmanager
 def resumable(command: str, *, timeout: float | None) -> Iterator[None]:
-    """When waiting ends early, by --timeout, Ctrl-C or a lost server, print the command that resumes it."""
+    """Add the command that resumes waiting to errors that end it early: --timeout, Ctrl-C, or an unreachable server."""
     try:
         yield
     except TimedOut:

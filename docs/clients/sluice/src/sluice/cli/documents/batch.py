@@ -11,7 +11,7 @@ from sluice.api import given
 from sluice.cli.documents.shared import Direct, FilesOrNone, Rule, Timeout, Wait, app
 from sluice.cli.errors import CliError, Exit, located, option, options, unreadable, unwritable
 from sluice.cli.lists import Limit, print_list
-from sluice.cli.progress import Screen, Shown, counts_of, of_batch
+from sluice.cli.progress import ProgressLine, Screen, counts_of, of_batch
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment, number
 from sluice.cli.waiting import resumable
@@ -31,9 +31,9 @@ def submit(
     files: FilesOrNone = None,
     *,
     prefix: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Instead: the files of your inbox whose paths begin with this.")
+        str | None, typer.Option(metavar="PATH", help="Submit the files of your inbox whose paths begin with this.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Shown in lists.")] = "",
+    name: Annotated[str, typer.Option("--name", help="ProgressLine in lists.")] = "",
     rule: Rule = None,
     direct: Direct = None,
     idempotency_key: Annotated[
@@ -71,8 +71,8 @@ def send(session: Session, files: list[Path], **common: Any) -> AcceptedBatch:
         )
 
 
-def of_upload(done: int, total: int) -> Shown:
-    return Shown("", 100 * done / total, f"{number(done)} of {number(total)} files")
+def of_upload(done: int, total: int) -> ProgressLine:
+    return ProgressLine("", 100 * done / total, f"{number(done)} of {number(total)} files")
 
 
 # ---- Look -----------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def wait_for(session: Session, batch: Which, *, timeout: Timeout = None) -> None
 
 
 def finish(session: Session, batch_id: int, *, timeout: float | None) -> None:
-    """Wait for the end, then raise CliError unless all documents were completed."""
+    """Wait until the batch has ended. Raises CliError unless all documents were completed."""
     again = f"sluice document batch wait {batch_id}"
     with resumable(again, timeout=timeout), Screen(session.terminal, f"Batch {batch_id}") as screen:
         batch = session.client.batches.wait(
@@ -130,8 +130,8 @@ def finish(session: Session, batch_id: int, *, timeout: float | None) -> None:
     elif batch.status == "cancelled":
         raise CliError(f"The batch was cancelled: {counts_of(batch)}.", code=Exit.CANCELLED)
     else:
-        again = f"Retry the failed documents with: sluice document batch retry {batch_id} --wait"
-        raise CliError(f"Not all documents were completed: {counts_of(batch)}.", again, code=Exit.FAILED)
+        advice = f"Retry the failed documents with: sluice document batch retry {batch_id} --wait"
+        raise CliError(f"Not all documents were completed: {counts_of(batch)}.", advice, code=Exit.FAILED)
 
 
 # ---- Change ---------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def results(
         str | None,
         typer.Option("--rows", metavar="POINTER", help="One row for each item of a list, such as /items."),
     ] = None,
-    escape: Annotated[bool, typer.Option("--escape-formulas", help="For a spreadsheet: disarm formulas.")] = False,
+    escape: Annotated[bool, typer.Option("--escape-formulas", help="Escape formulas, for spreadsheets.")] = False,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="A file, or - for stdout.")] = "-",
 ) -> None:
     """Download the results of a batch in one file, by default to stdout."""

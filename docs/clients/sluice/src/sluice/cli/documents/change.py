@@ -1,4 +1,4 @@
-"""Commands that change a document: cancel and retry."""
+"""Commands that change a document: cancel, delete, and retry."""
 
 from typing import Annotated, Any, cast
 

@@ -1,4 +1,4 @@
-"""Command that waits for documents."""
+"""The command that waits for documents."""
 
 import time
 from typing import Annotated
@@ -26,7 +26,7 @@ def wait(
 
 
 def finish(session: Session, tasks: list[int], *, timeout: float | None) -> None:
-    """Wait for all of them, then raise CliError unless all succeeded."""
+    """Wait for all documents. Raises CliError unless all were completed."""
     errors = []
     until = None if timeout is None else time.monotonic() + timeout
     with resumable(f"sluice document wait {' '.join(map(str, tasks))}", timeout=timeout):
@@ -54,7 +54,7 @@ def print_completed(session: Session, task: models.Task) -> None:
 
 
 def watch(session: Session, task: int, title: str, *, timeout: float | None) -> models.Task:
-    """Return the document at its end."""
+    """Wait for a document while showing its progress. Return the ended document."""
     with Screen(session.terminal, title) as screen:
         try:
             return session.client.documents.wait(

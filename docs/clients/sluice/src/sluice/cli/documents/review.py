@@ -31,7 +31,7 @@ def correct(
 
 
 def json_of(file: str) -> Any:
-    """Return the JSON of a file or of stdin, with the digits of its numbers."""
+    """Return the JSON of a file, or of stdin for `-`. Numbers keep their digits."""
     with unreadable(file):
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:

@@ -26,7 +26,7 @@ def submit(
         typer.Option(metavar="KEY", help="Requests with the same key create one task. Default: a random key."),
     ] = None,
     keep_days: Annotated[
-        int | None, typer.Option(metavar="DAYS", min=1, help="Delete the documents by themselves after so many days.")
+        int | None, typer.Option(metavar="DAYS", min=1, help="Delete the documents automatically after this many days.")
     ] = None,
     wait: Wait = False,
     timeout: Timeout = None,
@@ -36,7 +36,7 @@ def submit(
         raise CliError(f"--idempotency-key needs exactly one file; you gave {len(files)}.", code=Exit.USAGE)
     accepted = []
     for file in files:
-        with placed(file):
+        with naming(file):
             task = session.client.documents.submit(
                 file, rule=rule, keep_days=keep_days, direct=direct, idempotency_key=idempotency_key
             )
@@ -54,8 +54,8 @@ def submit(
 
 
 @contextmanager
-def placed(file: Path) -> Iterator[None]:
-    """Add the file to the errors of its submission."""
+def naming(file: Path) -> Iterator[None]:
+    """Add the name of the file to the errors of its submission."""
     names = {"/rule_id": "--rule", "/keep_days": "--keep-days"}
     try:
         with unreadable(file), located(lambda pointer: names.get(pointer, str(file))):

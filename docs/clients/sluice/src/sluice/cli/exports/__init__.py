@@ -1,6 +1,6 @@
 """`sluice export …`"""
 
-from sluice.cli.exports import change, finish, look, schedule, submit
+from sluice.cli.exports import change, finish, queries, schedule, submit
 from sluice.cli.exports.shared import app
 
-__all__ = ["app", "change", "finish", "look", "schedule", "submit"]
+__all__ = ["app", "change", "finish", "queries", "schedule", "submit"]

@@ -26,7 +26,7 @@ def follow(
     force: bool,
     timeout: float | None,
 ) -> None:
-    """Print the id of an accepted export; with --wait or --download, wait for it."""
+    """Print the id of an accepted export. With --wait or --download, wait for the export."""
     terminal, job = session.terminal, accepted.id
     chunks = accepted.progress.total if isinstance(accepted, Export) else accepted.total_chunks
     terminal.info(f"Accepted: {number(chunks)} chunks.")
@@ -48,7 +48,7 @@ def wait(session: Session, job: Job, *, download: Target = None, force: Force = 
 
 
 def finish(session: Session, job: str, *, download: str | None, force: bool, timeout: float | None) -> None:
-    """Wait for the end, print the outcome, and download the file if requested. Raises CliError unless it succeeded."""
+    """Wait until the export has ended, and download its file if requested. Raises CliError unless it succeeded."""
     check_stdout(session, download)
     export = watch(session, job, timeout=timeout)
     chunks = export.progress
@@ -71,7 +71,7 @@ def check_stdout(session: Session, output: str | None) -> None:
 
 
 def watch(session: Session, job: str, *, timeout: float | None) -> Export:
-    """Return the successful export. Prints its failed chunks as they fail."""
+    """Wait for an export while showing its progress and failed chunks. Return the successful export."""
     failures = 0
 
     def on_chunk(chunk: Chunk) -> None:
@@ -94,7 +94,7 @@ def watch(session: Session, job: str, *, timeout: float | None) -> Export:
 
 
 def failure(export: Export) -> CliError:
-    """Return the error for an export that ended without a file."""
+    """Return the error for an export that failed or was cancelled."""
     if export.status == "cancelled":
         return CliError("The export was cancelled.", code=Exit.CANCELLED, document=export.raw)
     failed = f"{number(export.progress.failed)} of {number(export.progress.total)} chunks failed"
@@ -114,7 +114,7 @@ def download(
     *,
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="PATH", help="A file, a folder with a / at its end, or -."),
+        typer.Option("--output", "-o", metavar="PATH", help="A file, a folder that ends with /, or - for stdout."),
     ] = ".",
     force: Force = False,
 ) -> None:
@@ -146,13 +146,13 @@ def fetch(session: Session, export: Export, *, output: str, force: bool) -> dict
 
 
 def load(session: Session, export: Export, output: str, *, force: bool) -> str:
-    """Return the path of the file, or - for stdout."""
-    moved = False
+    """Write the file. Return its path, or - for stdout."""
+    was_downloaded = False
     with Screen(session.terminal, "Downloading") as screen, unwritable(output):
 
         def progress(done: int, total: int) -> None:
-            nonlocal moved
-            moved = True
+            nonlocal was_downloaded
+            was_downloaded = True
             screen.show(of_download(done, total))
 
         if output == "-":
@@ -162,7 +162,7 @@ def load(session: Session, export: Export, output: str, *, force: bool) -> str:
             output = str(session.client.exports.download(export, output, overwrite=force, progress=progress))
     total = size(export.receipt and export.receipt.size_bytes)
     same = "The file already exists and matches the checksum."
-    session.terminal.info(f"{total}, SHA-256 verified." if moved or output == "-" else same)
+    session.terminal.info(f"{total}, SHA-256 verified." if was_downloaded or output == "-" else same)
     return output
 
 
@@ -170,12 +170,12 @@ WAIT = Exit.REFUSED, "Wait for it with: sluice export wait {} --download ./"
 NEXT = {
     "failed": (Exit.FAILED, "Show the reason with: sluice export show {}"),
     "cancelled": (Exit.CANCELLED, ""),
-    "success": (Exit.NOT_FOUND, "Export again, with existing files, with: sluice export replay {}"),
+    "success": (Exit.NOT_FOUND, "Export again, and reuse existing files, with: sluice export replay {}"),
 }
 
 
 def no_file(error: NoFile) -> CliError:
-    """Return the error for an export without a file, with what to do."""
+    """Return the error for an export without a file, with advice."""
     code, advice = NEXT.get(error.export.status, WAIT)
     lines = filter(None, (str(error), advice.format(error.export.id)))
     return CliError(*lines, code=code, document=error.export.raw)

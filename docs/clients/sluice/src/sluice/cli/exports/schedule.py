@@ -1,4 +1,4 @@
-"""`sluice export schedule …`: exports that recur at the times of a cron expression."""
+"""`sluice export schedule …`: recurring exports, at the times of a cron expression."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, cast
@@ -14,7 +14,7 @@ from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
 from sluice.models import Schedule
 
-schedules = typer.Typer(help="Exports that recur.", no_args_is_help=True, rich_markup_mode=None)
+schedules = typer.Typer(help="Manage recurring exports.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schedules, name="schedule")
 
 Which = Annotated[UUID, typer.Argument(metavar="SCHEDULE", help="The id that `create` printed.")]
@@ -42,7 +42,7 @@ def summary(schedule: Schedule) -> tuple[str, ...]:
 
 @command(schedules, "show")
 def show(session: Session, schedule: Which) -> None:
-    """Show a schedule, its next planned time and its last run."""
+    """Show a schedule, its next planned time, and its last run."""
     print_one(session, session.client.schedules.get(schedule))
 
 
@@ -83,10 +83,10 @@ def create(
     cron: Annotated[str, typer.Option(metavar="EXPRESSION", help="For example '0 6 * * *': each day at 06:00.")],
     keys: Annotated[str | None, typer.Option(metavar="KEY,…", help="Export these keys.")] = None,
     rule: Annotated[
-        int | None, typer.Option(metavar="RULE", help="Of the dataset documents: results of this rule.")
+        int | None, typer.Option(metavar="RULE", help="For the dataset documents: only results of this rule.")
     ] = None,
     status: Annotated[
-        str | None, typer.Option(metavar="completed|failed|cancelled|pending", help="Of the dataset documents.")
+        str | None, typer.Option(metavar="completed|failed|cancelled|pending", help="For the dataset documents.")
     ] = None,
     timezone: Annotated[str | None, typer.Option(metavar="ZONE", help="Default: UTC.")] = None,
     first: Annotated[int, typer.Option("--from-day", help="First day, relative to the day of the run.")] = -1,
@@ -99,8 +99,8 @@ def create(
     compression: Annotated[str | None, typer.Option(metavar="none|gzip|zstd")] = None,
     delivery: Annotated[str | None, typer.Option(metavar="auto|single|zip|manifest")] = None,
     reuse: Annotated[str | None, typer.Option(metavar="if-present|never", help="Reuse existing files.")] = None,
-    delivery_ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="Keep each delivery for so long.")] = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Create it disabled.")] = False,
+    delivery_ttl: Annotated[int | None, typer.Option(metavar="SECONDS", help="How long to keep each delivery.")] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Create the schedule disabled.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Requests with the same key create one schedule.")
     ] = None,
@@ -124,13 +124,13 @@ def create(
 
 @command(schedules, "pause")
 def pause(session: Session, schedule: Which) -> None:
-    """Stop starting runs. An active export continues."""
+    """Disable a schedule. An export that has started continues."""
     print_one(session, session.client.schedules.update(schedule, enabled=False))
 
 
 @command(schedules, "resume")
 def resume(session: Session, schedule: Which) -> None:
-    """Start runs again, with the next planned time."""
+    """Enable a schedule. It runs again at its next planned time."""
     print_one(session, session.client.schedules.update(schedule, enabled=True))
 
 
@@ -144,13 +144,13 @@ def run(
     force: Force = False,
     timeout: Timeout = None,
 ) -> None:
-    """Create an export now, for today. The next planned time stays."""
+    """Create an export now, for today. The next planned time does not change."""
     export = session.client.schedules.run(schedule)
     follow(session, export, wait=wait, download=download, force=force, timeout=timeout)
 
 
 @command(schedules, "delete")
 def delete(session: Session, schedule: Which) -> None:
-    """Delete a schedule and its history. Its exports stay."""
+    """Delete a schedule and its history. Its exports are kept."""
     session.client.schedules.delete(schedule)
     session.terminal.info("Deleted.")

@@ -14,7 +14,10 @@ Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait for the end and s
 Target = Annotated[
     str | None,
     typer.Option(
-        "--download", "-d", metavar="PATH", help="Wait, then download to a file, a folder with a / at its end, or -."
+        "--download",
+        "-d",
+        metavar="PATH",
+        help="Wait, then download to a file, a folder that ends with /, or - for stdout.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")]

@@ -1,4 +1,4 @@
-"""`sluice export submit`: create an export from arguments, a CSV file or filters."""
+"""`sluice export submit`: create an export from arguments, a CSV file, or filters."""
 
 from csv import reader
 from pathlib import Path
@@ -15,7 +15,7 @@ from sluice.cli.session import Session, command
 from sluice.cli.terminal import number
 from sluice.models import Preview
 
-DOCUMENTS = "documents"  # the dataset that has no keys
+DOCUMENTS = "documents"  # the dataset without keys
 
 
 @command(app, "submit")
@@ -33,11 +33,13 @@ def submit(
         str | None, typer.Option(metavar="KEY,…", help="Export these keys for each day from --from to --to.")
     ] = None,
     rule: Annotated[
-        int | None, typer.Option(metavar="RULE", help="Of the dataset documents: results of this rule.")
+        int | None, typer.Option(metavar="RULE", help="For the dataset documents: only results of this rule.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(metavar="BATCH", help="Of the dataset documents: one batch.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(metavar="BATCH", help="For the dataset documents: only this batch.")
+    ] = None,
     status: Annotated[
-        str | None, typer.Option(metavar="completed|failed|cancelled|pending", help="Of the dataset documents.")
+        str | None, typer.Option(metavar="completed|failed|cancelled|pending", help="For the dataset documents.")
     ] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="DATE", help="YYYY-MM-DD")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="YYYY-MM-DD, inclusive")] = None,
@@ -61,7 +63,8 @@ def submit(
         bool | None, typer.Option("--allow-degraded/--no-allow-degraded", help="Use an older file if the source fails.")
     ] = None,
     delivery_ttl: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Keep the delivery for so long. Default: the server's.")
+        int | None,
+        typer.Option(metavar="SECONDS", help="How long to keep the delivery. Default: the server's setting."),
     ] = None,
     idempotency_key: Annotated[
         str | None,
@@ -75,9 +78,9 @@ def submit(
     force: Force = False,
     timeout: Timeout = None,
 ) -> None:
-    """Export chunks of a dataset, given as KEY:DATE, in a CSV file, or by --keys with --from and --to.
+    """Export chunks of a dataset: as KEY:DATE, from a CSV file, or by --keys with --from and --to.
 
-    The dataset documents has the results of your documents: --rule, --batch, --status, --from and --to select them.
+    The dataset documents has the results of your documents: select them with --rule, --batch, --status, --from, --to.
     """
     of_documents = given(ruleId=rule, batchId=batch, status=status)
     if of_documents or (dataset == DOCUMENTS and not chunks and csv is None and keys is None):
@@ -124,7 +127,7 @@ def filters_of(keys: str | None, first: str | None, last: str | None) -> dict[st
 
 
 def columns_of(names: str | None) -> list[str] | None:
-    """Return the names in a line of CSV: names that contain commas are in quotes."""
+    """Return the names in a line of CSV. Names that contain commas are in quotes."""
     return None if names is None else [name.strip() for name in next(reader([names], skipinitialspace=True), [])]
 
 

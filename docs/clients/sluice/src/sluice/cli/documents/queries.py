@@ -86,7 +86,7 @@ def facts(task: models.Task) -> Iterator[tuple[str, str]]:
 
 
 def einvoice_of(found: dict[str, Any] | None) -> str:
-    """Return a line about an e-invoice, "" without one. Servers of earlier releases do not have it."""
+    """Return a line about the e-invoice, or "" without one. Servers of earlier releases do not return it."""
     if not found:
         return ""
     errors = ", ".join(sorted({error["code"] for error in found["errors"]}))
@@ -100,7 +100,7 @@ def result(
     *,
     markdown: Annotated[bool, typer.Option("--markdown", help="The parsed text as Markdown.")] = False,
     data: Annotated[bool, typer.Option("--data", help="Only the data that the rule extracted.")] = False,
-    original: Annotated[bool, typer.Option("--original", help="Without the corrections of people.")] = False,
+    original: Annotated[bool, typer.Option("--original", help="Without corrections.")] = False,
     answer: Annotated[bool, typer.Option("--answer", help="The model's response that made the document fail.")] = False,
 ) -> None:
     """Print a document's result as JSON, its text, or the response that made it fail."""
@@ -124,6 +124,6 @@ def result(
 
 
 def print_text(session: Session, path: str) -> None:
-    """Stream a text to stdout. On a terminal, remove control characters: the document is untrusted."""
+    """Stream a text to stdout. On a terminal, remove control characters, because documents are untrusted."""
     for text in codecs.iterdecode(session.client.stream(path), "utf-8", "replace"):
         session.terminal.write(CONTROL.sub("", text) if sys.stdout.isatty() else text)
