@@ -566,7 +566,7 @@ def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) ->
     )  # fmt: skip
     assert Slot.objects.filter(dataset=changed).count() == 4
     refused = pages.post(page, {**form, "formats": ["csv", "json"]})
-    assert "Not a format of this dataset: json." in refused.content.decode()
+    assert "This dataset does not support: json." in refused.content.decode()
     assert pages.post(reverse("admin:exports_dataset_delete", args=[changed.pk]), {"post": "yes"}).status_code == 403
 
 

@@ -369,7 +369,7 @@ def test_many_due_schedules_are_many_short_transactions(dataset: Dataset, alice:
     for _ in range(20):
         make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     held: list[int] = []
-    original = runs.move_on
+    original = runs.handle_due
 
     def counting(*args: Any) -> None:
         original(*args)
@@ -379,6 +379,6 @@ def test_many_due_schedules_are_many_short_transactions(dataset: Dataset, alice:
         return Schedule.objects.due(START + timedelta(hours=1)).count()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "move_on", counting)
+        patch.setattr(runs, "handle_due", counting)
         run(START + timedelta(hours=1))
     assert held == list(range(20, 0, -1))  # each was committed before the next began
