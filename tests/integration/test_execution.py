@@ -511,7 +511,7 @@ def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, a
         with session.calling(claim.chunk_id):
             session.cancel(claim.chunk_id)
             with pytest.raises(LeaseLost):
-                execution.called(claim, session)
+                execution.prepare_call(claim, session)
 
 
 def test_the_loss_of_a_chunk_does_not_stop_the_call_of_the_next(dataset: Dataset, alice: User) -> None:
@@ -523,7 +523,7 @@ def test_the_loss_of_a_chunk_does_not_stop_the_call_of_the_next(dataset: Dataset
         assert claim
         with session.calling(claim.chunk_id):
             session.cancel(before.chunk_id)
-            assert b"".join(execution.called(claim, session)).count(b"\n") == 4
+            assert b"".join(execution.prepare_call(claim, session)).count(b"\n") == 4
 
 
 def test_graceful_shutdown_hands_the_chunk_to_another_worker(
