@@ -104,7 +104,7 @@ MUTANTS = [
         old="REPLACEMENTS = 50",
         new="REPLACEMENTS = 2",
         tests=tests_of(
-            "tests/integration/test_execution.py", "a_path_that_others_replace_again_and_again_costs_no_second_call"
+            "tests/integration/test_execution.py", "repeated_replacements_by_other_jobs_cost_no_second_call"
         ),
     ),
     PACKS(
