@@ -498,7 +498,7 @@ def test_files_are_deleted_after_the_end_of_the_job(
 def test_files_of_jobs_that_end_without_a_delivery_are_deleted(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
-    """A36: the chunk is done if the job is cancelled during its completion, or the delivery cannot be created."""
+    """A36: a job can be cancelled or fail during its completion, when its chunk is done."""
     add(rule, {"a": 1})
     post(api)
     execution.drain()

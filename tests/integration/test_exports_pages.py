@@ -380,9 +380,7 @@ def test_a_preview_describes_the_job_and_changes_nothing(dataset: Dataset, alice
 
 
 def test_a_preview_estimates_the_duration(ready: Job, visitor: Client) -> None:
-    Job.objects.update(
-        finished_at=F("started_at") + timedelta(seconds=0.4)
-    )  # so that the result does not depend on this machine
+    Job.objects.update(finished_at=F("started_at") + timedelta(seconds=0.4))  # the same on slow machines
     assert "Usually ready about 1 s" in text(visitor.post("/app/exports/new/preview", form()))
 
 

@@ -348,7 +348,7 @@ MUTANTS = [
         name="look up the idempotency key only before the transaction",
         old="        return self.find(rows, user_id=user_id)\n",
         new="        return None\n",
-        tests=idempotency("a_request_stored_in_the_meantime_is_repeated"),
+        tests=idempotency("a_job_that_was_created_in_the_meantime_is_returned"),
     ),
     IDEMPOTENCY(
         name="do not store the idempotency key",
