@@ -61,7 +61,7 @@ def delete_in_batches(receipts: QuerySet[Receipt], before: Callable[[list[Receip
 
 
 def delete_revoked(receipt: Receipt) -> None:
-    """Delete the object of a revoked receipt at once, even if presigned URLs for it are valid for some more seconds."""
+    """Delete the object of a revoked receipt at once, although presigned URLs may still work for some seconds."""
     if revoked := Receipt.objects.filter(pk=receipt.pk, expires_at__lte=Now(), deleted_at=None).first():
         delete_delivered([revoked])
 

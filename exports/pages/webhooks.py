@@ -19,7 +19,7 @@ from exports.pages import deliveries
 from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES
 
-FRESH = "webhook_with_fresh_secret"  # session key of the webhook whose new secret the next page shows once
+FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows, once
 STATUSES = {"": "All", "pending": "Pending", "delivered": "Delivered", "failed": "Failed"}
 EVENTS = [(hook.value, NAMES[hook.value]) for hook in EventType]
 

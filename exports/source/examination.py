@@ -22,7 +22,7 @@ class Examination(NamedTuple):
 class Function(NamedTuple):
     """A function of the source database, as described by the system catalog."""
 
-    kind: str  # `pg_proc.prokind`, such as "f" for a function and "p" for a procedure
+    kind: str  # a letter of the catalog for a function, procedure, aggregate, or window function
     arguments: str
     returns: str
     is_set: bool

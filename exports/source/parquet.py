@@ -133,7 +133,7 @@ def parsed_type(column: Column) -> pa.DataType:
 
 
 def first_error(lines: bytearray, columns: list[Column]) -> ValueNotRepresentable:
-    """Return an error for the first column that cannot be parsed. pyarrow's error message would quote the value."""
+    """Return an error for the first column that cannot be parsed. The library's error message would quote the value."""
     types = [parsed_type(column) for column in columns]
     for n, column in enumerate(columns):
         try:
@@ -250,7 +250,7 @@ def groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def opened(source: Any) -> parquet.ParquetFile:
-    """Open a Parquet file from bytes or from a seekable file. Errors of the file are not translated."""
+    """Open a Parquet file from bytes, or from a file that supports seeking. Errors of the file are not translated."""
     readable = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, "r")
     return parquet.ParquetFile(readable, pre_buffer=False)
 
