@@ -19,7 +19,7 @@ class ReceiptQuerySet(models.QuerySet["Receipt"]):
 
 
 class Receipt(models.Model):
-    """The delivery of a successful job: one immutable object, which is deleted after the receipt expires."""
+    """The description of a job's delivery: one immutable object, which is deleted after the receipt expires."""
 
     job = models.OneToOneField("exports.Job", models.CASCADE, primary_key=True, related_name="receipt")
     object_key = models.CharField(max_length=1024)

@@ -99,7 +99,8 @@ def escape_formulas(column: Column) -> sql.Composable:
     ).format(name=name, header=sql.Identifier(header), formula=IS_FORMULA, number=NUMBER)
 
 
-# Types that JSON does not represent exactly. Large integers and decimals become strings, so that no reader rounds them.
+# Types that JSON does not represent exactly. All bigint and numeric values become strings, so that no reader rounds
+# them.
 JSON_AS = {
     "bigint": "{}::text",
     "numeric": "{}::text",

@@ -109,7 +109,7 @@ def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bund
         except FileGone:
             if export_missing_again(job, token):
                 return None
-    fail(job, token, "files were replaced meanwhile")
+    fail(job, token, "files were replaced during the completion")
     return None
 
 
@@ -198,7 +198,7 @@ FAIL_EXHAUSTED = (
 WITH moved AS (
     UPDATE exports_jobs
     SET status = 'failed', finished_at = clock_timestamp(), completion_token = NULL, event_seq = event_seq + 1,
-        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers died or failed each time'
+        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers crashed or failed at each attempt'
     WHERE status IN ('running', 'retrying') AND done = total AND completion_attempts >= %(attempts)s
       AND (completion_lease_until IS NULL OR completion_lease_until < clock_timestamp())
     RETURNING job_id, event_seq, status
@@ -338,7 +338,7 @@ def export_missing_again(job: Job, token: int) -> int:
         attempts=settings.SLUICE.export_max_attempts,
     )
     if redone is None:
-        fail(job, token, "files were deleted or replaced meanwhile")
+        fail(job, token, "files were deleted or replaced during the completion")
         return len(chunks)
     log.warning("files_gone", redone=redone)
     wakeups.chunks(waiting=redone)

@@ -19,7 +19,7 @@ class Pause:
 
 
 class DatasetPauses:
-    """The pauses in this process. Each pause of a dataset is longer than the last, until a file is stored."""
+    """The pauses in this process. The pauses of a dataset grow exponentially until a file is stored."""
 
     def __init__(self) -> None:
         self._pauses: dict[str, Pause] = {}

@@ -122,7 +122,7 @@ def test_attachments_are_recognized_by_their_content(provider: LocalProvider, ma
 
 
 @pytest.mark.parametrize("content", [utf_16(XML), utf_16(UBL), b"\xef\xbb\xbf" + XML], ids=["cii", "ubl", "mark"])
-def test_encodings_are_those_of_the_xml(provider: LocalProvider, make_document: Maker, content: bytes) -> None:
+def test_xml_is_read_in_any_encoding(provider: LocalProvider, make_document: Maker, content: bytes) -> None:
     """B41"""
     assert sniff(content[:65_536], "a.bin") == DocumentFormat.XML
     found, warnings = find_einvoice(provider, make_document(content, DocumentFormat.XML))

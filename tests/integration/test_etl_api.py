@@ -269,22 +269,22 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
 def test_a_long_poll_without_a_change_times_out(api: APIClient, alice: User) -> None:
     task = make_task(alice)
 
-    def look() -> None:
+    def poll() -> None:
         began = time.monotonic()
         assert api.get(f"{path(task)}?wait=1").json()["status"] == "pending"
         assert time.monotonic() - began >= 1
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 def test_a_long_poll_of_an_ended_task_returns_immediately(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     complete(task)
 
-    def look() -> None:
+    def poll() -> None:
         assert api.get(f"{path(task)}?wait=60").json()["status"] == "completed"
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 def test_long_polls_beyond_the_limit_return_immediately(
@@ -293,29 +293,29 @@ def test_long_polls_beyond_the_limit_return_immediately(
     """Each long poll occupies a thread."""
     task = make_task(alice)
 
-    def look() -> None:
+    def poll() -> None:
         assert api.get(f"{path(task)}?wait=60").status_code == 200
 
     for bound in ("MAX_WAITING", "MAX_WAITING_PER_USER"):
         with monkeypatch.context() as patch:
             patch.setattr(lookup, bound, 0)
-            expect_within(3, look)
+            expect_within(3, poll)
 
 
 def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -> None:
-    """There can be more long polls than connections in the pool."""
+    """There can be more long polls than used_connections in the pool."""
     task = make_task(alice)
-    held = []
+    used_connections = []
     original = lookup.changed
 
-    def look(*arguments: Any, **named: Any) -> Any:
-        held.append(connection.connection)
+    def record_connection(*arguments: Any, **named: Any) -> Any:
+        used_connections.append(connection.connection)
         return original(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "changed", look)
+        patch.setattr(lookup, "changed", record_connection)
         assert api.get(f"{path(task)}?wait=1").status_code == 200
-    assert held == [None]
+    assert used_connections == [None]
 
 
 def test_shutdown_ends_long_polls(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,10 +323,10 @@ def test_shutdown_ends_long_polls(api: APIClient, alice: User, monkeypatch: pyte
     monkeypatch.setattr(graceful_shutdown, "has_begun", threading.Event())
     graceful_shutdown.has_begun.set()
 
-    def look() -> None:
+    def poll() -> None:
         assert api.get(f"{path(task)}?wait=60").status_code == 200
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "x", "1.5", "", "²", "9" * 400])
@@ -451,7 +451,7 @@ def test_without_redis_rows_are_returned_in_bounded_time(
     complete(ended)
     change(settings, etl_redis_url=SecretStr(silent_server))
 
-    def look() -> None:
+    def poll() -> None:
         lookup.breaker_of.cache_clear()
         assert get(api, running)["status"] == "pending"
         assert get(api, ended)["result"] == RESULT
@@ -459,7 +459,7 @@ def test_without_redis_rows_are_returned_in_bounded_time(
         assert ids(api.get(f"{TASKS}?status=pending")) == [running.pk]
         assert api.get(f"{path(running)}?wait=20").json()["status"] == "pending"
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 def test_redis_is_used_again_after_an_outage(

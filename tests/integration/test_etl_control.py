@@ -363,7 +363,7 @@ def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
     assert row_of(task).generation == 2
 
 
-def test_an_end_that_is_only_in_redis_counts(alice: User) -> None:
+def test_an_outcome_that_is_only_in_redis_counts(alice: User) -> None:
     task = make_task(alice, "raise FileCorrupt")
     run(task)
     Task.objects.filter(pk=task.pk).update(status="pending", error=None)

@@ -215,7 +215,7 @@ def test_ended_tasks_are_left_alone(alice: User) -> None:
 
 
 def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: User) -> None:
-    """B10: until then, readers treat it as lost."""
+    """B10: until it is recreated, readers treat it as lost."""
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(3)]
     valkey().delete("etl-ocr")
@@ -395,7 +395,7 @@ def test_an_unavailable_broker_is_tried_once(alice: User) -> None:
 
 # ---- Outcomes missing from the row ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_an_end_is_recorded_in_the_row(alice: User, status: str) -> None:
+def test_a_missing_outcome_is_recorded_in_the_row(alice: User, status: str) -> None:
     """B4: the worker crashed, or the database was unavailable, right after the change in Redis."""
     task = make_task(alice, "raise FileCorrupt" if status == "failed" else "Hello.")
     if status == "cancelled":
@@ -453,7 +453,7 @@ def test_one_of_several_concurrent_ticks_runs() -> None:
     assert 0 < valkey().pttl("etl:recovery") <= 15_000
 
 
-def test_recovery_covers_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_covers_every_unfinished_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "BATCH", 3)
     rule = make_rule(alice)
     for _ in range(8):
@@ -573,7 +573,7 @@ def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> N
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
+def test_an_outcome_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
     """B2, B7: the task was retried, and its row has a greater generation."""
     task = make_task(alice)
     run(task)
@@ -584,7 +584,7 @@ def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
     assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
 
 
-def test_a_recorded_end_is_not_written_again(alice: User) -> None:
+def test_a_recorded_outcome_is_not_overwritten(alice: User) -> None:
     """B3: in a Redis that was restored from an older copy, the task ended differently, with the same generation."""
     task = make_task(alice)
     copy = copy_of(task)

@@ -707,7 +707,7 @@ def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alic
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outcome_that_was_not_recorded_in_the_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """B4: the database is unavailable when the task ends. Recovery records the end (see test_etl_recovery)."""
     task = make_task(alice)
     run(task, Stage.OCR)
@@ -835,7 +835,7 @@ def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fi
 
 
 # ---- Unstorable text ------------------------------------------------------------------------------------------------
-def test_text_that_postgres_cannot_store_does_not_prevent_the_end(db: None) -> None:
+def test_text_that_postgres_cannot_store_does_not_prevent_completion(db: None) -> None:
     """B19: documents and models can produce NUL, unpaired surrogates, and NaN."""
     odd = {"a\x00": ["\ud800x", float("nan"), 1.5, None, True, {"b": ("\udfff",)}], "n": 10**30}
     clean = artifacts.clean(odd)

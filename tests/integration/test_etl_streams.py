@@ -192,7 +192,7 @@ def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None
 def test_tasks_are_read_in_one_round_trip_and_rows_only_without_a_run_state(
     alice: User, django_assert_num_queries: Any
 ) -> None:
-    """A25: for any number of listeners."""
+    """A25: this holds for any number of listeners."""
     tasks = [make_task(alice) for _ in range(5)]
     with django_assert_num_queries(0):
         updates, more = TaskEventHub().read({task.pk: 0 for task in tasks})

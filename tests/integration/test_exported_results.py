@@ -260,7 +260,7 @@ def test_corrected_results_are_exported(api: APIClient, rule: Rule) -> None:
     assert delivered(post(api)).decode().splitlines()[1].endswith(",completed,,1.0")
 
 
-def test_data_is_that_of_the_current_result(rule: Rule) -> None:
+def test_rows_have_the_data_of_the_current_result(rule: Rule) -> None:
     """The cases are: a result of the last run, one of an earlier release, a corrected one, one that was corrected in an
     earlier run, one of an earlier run, one without corrections in its review, and a result without data."""
     corrected = {"corrections": 1, "corrected_result": {"data": {"a": Number("2.50")}}}
@@ -343,7 +343,7 @@ def in_other_thread(work: Callable[[], Any]) -> None:
     thread.join()
 
 
-def test_a_file_is_of_one_point_in_time(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_a_snapshot_of_the_results(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """A36: documents that are added, changed, or deleted while the file is written do not affect it."""
     monkeypatch.setattr(result_files, "READ_ROWS", 1)
     first, second, third = (add(rule, {"a": n}, days=n) for n in range(3))
@@ -519,7 +519,7 @@ def test_a_replay_exports_the_current_results(api: APIClient, rule: Rule) -> Non
 
 
 # ---- The dataset ----------------------------------------------------------------------------------------------------
-def test_the_dataset_describes_itself(api: APIClient) -> None:
+def test_the_built_in_dataset_has_a_description(api: APIClient) -> None:
     """A36, A32: the description does not need the source database."""
     body = api.get("/exports/datasets/documents").json()
     assert (body["kind"], body["formats"]) == ("documents", ["csv", "jsonl", "parquet"])

@@ -192,7 +192,7 @@ def test_a_user_without_any_dataset_gets_an_explanation(dataset: Dataset, team: 
 # ---- Files of other users -------------------------------------------------------------------------------------------
 
 
-def test_files_made_for_others_are_reused_only_for_granted_keys(
+def test_files_of_other_users_are_reused_only_for_granted_keys(
     dataset: Dataset, team: Group, api: APIClient, bob: User
 ) -> None:
     """C12: a file at the path of a key that is not granted is neither delivered nor shown."""

@@ -91,7 +91,7 @@ def test_a_correction_does_not_replace_an_item_by_another(models: ModelServer) -
     assert done.data["lines"] == ALL[:100] or "items_rejected" in codes(context)
 
 
-def test_a_member_that_is_not_allowed_is_removed_alone(models: ModelServer) -> None:
+def test_only_the_field_that_is_not_allowed_is_removed(models: ModelServer) -> None:
     """The correction must not change the other fields."""
     models.always(
         lambda request: gives({"total": 34.5, "currency": "USD"} if is_correction(request) else RIGHT | {"x": 1})
@@ -99,7 +99,7 @@ def test_a_member_that_is_not_allowed_is_removed_alone(models: ModelServer) -> N
     assert process([INVOICE_PAGE], HEADER)[0].data == RIGHT
 
 
-def test_items_that_share_a_row_are_named(models: ModelServer) -> None:
+def test_items_that_share_a_row_are_reported(models: ModelServer) -> None:
     """Two items are equal, but only one row in the document has their values."""
     models.always(lambda request: gives({"lines": [*rows_of(request), rows_of(request)[5]]}))
     done, context = process(pages_of(20), SCHEMA, strategy="direct-json")
@@ -242,7 +242,7 @@ def test_a_common_value_does_not_merge_two_companies(models: ModelServer) -> Non
     assert seller != {"name": "Acme", "country": "DE", "tax_id": "DE999999999"} or "merge_conflict" in codes(context)
 
 
-def test_pieces_that_agree_are_no_conflict(models: ModelServer) -> None:
+def test_pieces_that_agree_cause_no_conflict(models: ModelServer) -> None:
     """The third piece agrees with both others, so the model isn't called to resolve a conflict."""
     whole = {"name": "Acme", "tax_id": "DE1"}
     seller, context = sellers(models, {"name": "Acme"}, {"tax_id": "DE1"}, whole)
@@ -317,7 +317,9 @@ def test_a_retry_does_not_count_stored_replies_again(alice: User, stage_models: 
     assert api.get("/api/v1/etl/usage").json()["total"]["calls"] == len(stage_models.requests)
 
 
-def test_a_call_without_a_response_is_named_after_the_next_attempt(alice: User, stage_models: ModelServer) -> None:
+def test_a_call_without_a_response_is_still_reported_after_the_next_attempt(
+    alice: User, stage_models: ModelServer
+) -> None:
     """Warnings of a failed attempt are discarded, but the warning about a call whose usage is unknown must be kept."""
     task = make_task(alice, INVOICE_TEXT, rule=make_rule(alice, mode="llm", json_schema=HEADER))
     stage_models.will(Reply(action=hang), gives(RIGHT))

@@ -212,7 +212,7 @@ def test_a_new_link_is_bound_to_the_client_that_requested_it(dataset: Dataset, a
     assert get(fresh, **AWAY) == REDIRECT
 
 
-def test_only_the_bound_client_redeems_a_link_and_once(dataset: Dataset, api: APIClient) -> None:
+def test_a_link_is_redeemed_once_and_only_by_its_client(dataset: Dataset, api: APIClient) -> None:
     """A22, A23."""
     path = link_created_by(api, **HOME)
     outcomes = in_threads(20, lambda n: get(path, **(HOME if n % 2 else AWAY)))

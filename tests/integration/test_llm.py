@@ -168,7 +168,7 @@ def test_it_falls_back_if_a_server_refuses_a_response_format(models: ModelServer
     assert forms(models) == STRICT_FIRST[: accepted + 1]
 
 
-def test_schemas_are_sent_as_far_as_servers_enforce_them(models: ModelServer) -> None:
+def test_schemas_are_adapted_for_strict_enforcement(models: ModelServer) -> None:
     """B15: strict schemas allow no additional properties, and null for properties that are optional in the rule."""
     models.will(problem(400, "strict is not supported"), gives(GOOD))
 
@@ -362,7 +362,7 @@ def test_a_request_quoted_beside_the_error_message_is_ignored(models: ModelServe
     assert len(models.requests) == 1
 
 
-def test_quoted_words_of_the_document_are_no_context_limit_error(models: ModelServer) -> None:
+def test_quoted_words_of_the_document_do_not_count_as_a_context_limit_error(models: ModelServer) -> None:
     models.always(lambda request: problem(400, f"Cannot process: {request.message('user')}"))
     failure(LlmForbidden, ocr=ocr_of(f"{INVOICE_TEXT}\nThe context length is 5 m. It triggers a content filter."))
     assert len(models.requests) == 1

@@ -475,7 +475,7 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, make_document
         ("page_conversion.analyze", ("layout_failed", 1), "layout_failed"),
     ],
 )
-def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
+def test_an_exception_in_a_layer_is_logged_counted_and_reported(
     failing_provider: Callable[[str], LocalProvider],
     make_document: Maker,
     *,

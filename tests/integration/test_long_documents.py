@@ -315,7 +315,7 @@ def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) ->
     assert data == {"opening": 12.25, "closing": 99.75, "number": 7, "lines": ALL[:200]}
 
 
-def test_the_pieces_are_checked_with_whole_items(models: ModelServer) -> None:
+def test_the_schema_for_pieces_still_requires_complete_items(models: ModelServer) -> None:
     models.always(lambda r: gives({"lines": rows_of(r)}))
     process(100)
     system = models.requests[0].message("system")
@@ -324,7 +324,7 @@ def test_the_pieces_are_checked_with_whole_items(models: ModelServer) -> None:
     assert shown["properties"]["lines"]["items"] == ROW
 
 
-def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: ModelServer) -> None:
+def test_shared_definitions_stay_strict_within_items(models: ModelServer) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -342,7 +342,7 @@ def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: M
     assert "items_rejected" in codes(context)
 
 
-def test_an_item_of_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
+def test_an_item_that_fits_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
     """The error concerns the whole item, so there is no valid value that the correction must keep. It must not be
     replaced by any other valid item.
     """
