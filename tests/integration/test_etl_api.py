@@ -303,7 +303,7 @@ def test_long_polls_beyond_the_limit_return_immediately(
 
 
 def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -> None:
-    """There can be more long polls than used_connections in the pool."""
+    """There can be more long polls than connections in the pool."""
     task = make_task(alice)
     used_connections = []
     original = lookup.changed
