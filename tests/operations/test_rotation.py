@@ -45,7 +45,7 @@ from tests.integration import test_iam
 from tests.integration.factories import finish, make_job
 from tests.integration.receiver import Received, receiver
 from tests.integration.test_doctor import name_of, passes
-from tests.integration.test_iam import SeaweedFSWithIam, Keys
+from tests.integration.test_iam import Keys, SeaweedFSWithIam
 from tests.serving import serving, variables
 from tests.waiting import wait_until
 
