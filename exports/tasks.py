@@ -40,12 +40,12 @@ def deliver(**_later: object) -> None:
 
 @shared_task(name="exports.reap")
 def reap(**_later: object) -> None:
-    periodic.once("reap", every=settings.SLUICE.export_reaper_seconds, run=periodic.reap)
+    periodic.run_if_due("reap", every=settings.SLUICE.export_reaper_seconds, run=periodic.reap)
 
 
 @shared_task(name="exports.run_schedules")
 def run_schedules(**_later: object) -> None:
-    periodic.once(
+    periodic.run_if_due(
         "schedules",
         every=runs.EVERY_SECONDS,
         run=lambda: runs.run_due(ExportRequestSerializer.read, now=clock.now()),
@@ -54,9 +54,9 @@ def run_schedules(**_later: object) -> None:
 
 @shared_task(name="exports.sweep")
 def sweep(**_later: object) -> None:
-    periodic.once("sweep", every=3600, run=periodic.sweep)
+    periodic.run_if_due("sweep", every=3600, run=periodic.sweep)
 
 
 @shared_task(name="exports.purge")
 def purge(**_later: object) -> None:
-    periodic.once("purge", every=86400, run=periodic.purge)
+    periodic.run_if_due("purge", every=86400, run=periodic.purge)

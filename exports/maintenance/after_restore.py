@@ -1,8 +1,9 @@
-"""Repairs after the database was restored to an earlier point, while object storage is at a later one.
+"""Repairs after the database was restored to an earlier point than the object storage.
 
-Restored rows contain leases of workers that are gone, links that may have been used since, and files that were replaced
-or deleted; and there are objects that no row references. `manage.py reconcile` repairs that before Sluice is started
-again. Each function is idempotent, may be interrupted anywhere, and is safe while workers run.
+Restored rows contain leases of lost workers, links that may have been used since the backup, and files that were
+replaced or deleted since then. The bucket contains objects that no row references. `manage.py reconcile` runs these
+repairs before Sluice is started again. Each function is idempotent, can be interrupted anywhere, and is safe while
+workers run.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,20 +29,20 @@ from exports.worker import transitions
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-# More events than a job writes between two backups. Clients may have received numbers that the restored sequence would
-# use a second time.
-EVENTS = 1_000_000
+# More events than a job writes between two backups. Without this gap, a restored job would reuse event numbers that
+# clients have already received.
+EVENT_NUMBER_GAP = 1_000_000
 
 
 def is_wrong_bucket() -> bool:
-    """Return whether the bucket contains none of the oldest and newest files of the database. Raises StorageError."""
+    """Return whether the bucket contains none of the database's oldest and newest files. Raises StorageError."""
     files = [*File.objects.order_by("pk")[:HEAD_THREADS], *File.objects.order_by("-pk")[:HEAD_THREADS]]
     return bool(files) and not any(storage.head(file.path) for file in files)
 
 
 # ---- Rows -----------------------------------------------------------------------------------------------------------
 def release_leases() -> int:
-    """Release every lease, without counting an attempt: its holder is gone. Return their number.
+    """Release all leases, because their holders are gone. Their attempts are not counted. Return the number of leases.
 
     Slots stay held until the reaper has ended the calls that may still run under them.
     """
@@ -49,7 +50,7 @@ def release_leases() -> int:
 
 
 def release_chunks() -> int:
-    """Release the chunks that are held now. Live workers claim later ones, which have larger tokens."""
+    """Release the chunks that are claimed now. Later claims of live workers have larger tokens and are not released."""
     released = 0
     now = sql.rows("SELECT nextval('exports_fence_seq') AS token")[0]["token"]
     running = Chunk.objects.filter(status=ChunkStatus.RUNNING, token__lt=now).order_by("pk")
@@ -78,45 +79,47 @@ def release_completions() -> int:
 
 
 def release_deliveries() -> int:
-    """Release webhook deliveries that were being sent. They are sent again under the same id."""
+    """Release webhook deliveries that were being sent. They are sent again with the same ID."""
     return Delivery.objects.filter(token__isnull=False).update(
         token=None, lease_until=None, attempts=Greatest(F("attempts") - 1, 0)
     )
 
 
 def revoke_links() -> int:
-    """Revoke every link that could be used, since any of them may have been used after the backup. Return their
-    number.
+    """Revoke all open links, because each may have been used after the backup. Return the number of revoked links.
 
-    Owners create new ones.
+    Owners create new links.
     """
     return Link.objects.filter(used_at=None, revoked_at=None, expires_at__gt=Now()).update(revoked_at=Now())
 
 
 def advance_event_numbers() -> int:
-    """Give the next events of jobs that continue, or can be retried, numbers that no client has received.
+    """Advance the event numbers of active and failed jobs past the numbers that clients may have received.
 
-    Returns the number of jobs.
+    Active jobs write more events, and so do failed jobs that are retried. Return the number of jobs.
     """
     with transaction.atomic():
         ids = list(Job.objects.active().order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True))
-        moved = Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENTS)
-    return moved + advance_events_of_failed()
+        advanced = Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENT_NUMBER_GAP)
+    return advanced + advance_events_of_failed()
 
 
 def advance_events_of_failed() -> int:
-    """Advance failed jobs together with their events: a client that reconnects would otherwise never get the end."""
+    """Advance failed jobs together with their existing events.
+
+    Otherwise, a client that reconnects with a number from the lost time would never receive the final event.
+    """
     with transaction.atomic():
         failed = Job.objects.filter(status=JobStatus.FAILED).order_by("pk").select_for_update(no_key=True)
         ids = list(failed.values_list("pk", flat=True))
-        Event.objects.filter(job_id__in=ids).update(seq=F("seq") + EVENTS)
-        return Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENTS)
+        Event.objects.filter(job_id__in=ids).update(seq=F("seq") + EVENT_NUMBER_GAP)
+        return Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENT_NUMBER_GAP)
 
 
-# ---- Rows whose object is gone --------------------------------------------------------------------------------------
+# ---- Rows whose object is missing -----------------------------------------------------------------------------------
 def end_receipts() -> int:
-    """End the receipts whose delivered object is gone. Return their number."""
-    storage_cleanup.delete_expired()  # or the hourly sweep would report these as TTL violations
+    """End the receipts whose delivered object is missing. Return the number of ended receipts."""
+    storage_cleanup.delete_expired()  # otherwise, the hourly sweep would report these as TTL violations
     receipts = Receipt.objects.filter(deleted_at=None)
     ended = 0
     for receipt, head in with_heads(receipts, lambda receipt: receipt.object_key):
@@ -127,7 +130,7 @@ def end_receipts() -> int:
 
 def end_receipt(receipt: Receipt) -> int:
     with transaction.atomic():
-        # The same lock as for creating a link: a later link finds the receipt expired.
+        # Creating a link takes the same lock, so a link cannot be created for a receipt that has just ended.
         live = Receipt.objects.select_for_update().filter(pk=receipt.pk, deleted_at=None).first()
         if live is None:
             return 0
@@ -138,9 +141,9 @@ def end_receipt(receipt: Receipt) -> int:
 
 
 def delete_stale_files() -> int:
-    """Delete the rows of files whose object is gone or has changed. Return their number.
+    """Delete the rows of files whose object is missing or has changed. Return the number of deleted rows.
 
-    An active job exports such a chunk again when it makes its bundle. For an ended job the file is superseded.
+    When an active job builds its bundle, it exports the chunks of these files again. Ended jobs no longer need them.
     """
     total = 0
     for file, head in with_heads(File.objects.all(), lambda file: file.path):
@@ -154,7 +157,7 @@ Row = TypeVar("Row", Receipt, File)
 
 
 def with_heads(rows: QuerySet[Row], path: Callable[[Row], str]) -> Iterator[tuple[Row, storage.Head | None]]:
-    """Yield each row with the HEAD of the object at its path. Raises StorageError."""
+    """Yield each row with the HEAD response of the object at its path. Raises StorageError."""
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         for batch in batches(rows.order_by("pk").iterator(chunk_size=BATCH)):
             yield from zip(batch, pool.map(storage.head, map(path, batch)), strict=True)
@@ -167,10 +170,10 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 # ---- Objects that no row references ---------------------------------------------------------------------------------
-def unknown_files(*, delete: bool) -> int:
-    """Find, and delete, unreferenced files that Sluice wrote into the datasets' folders. Return their number.
+def find_unknown_files(*, delete: bool) -> int:
+    """Find unreferenced files that Sluice wrote to the datasets' folders, and delete them if requested.
 
-    They belong to jobs that the restored database does not have. Objects of other programs are not deleted.
+    The restored database does not contain their jobs. Objects of other programs are kept. Return the number of files.
     """
     found = 0
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
@@ -182,20 +185,20 @@ def unknown_files(*, delete: bool) -> int:
 
 
 def count_unknown(path: str, etag: str, *, delete: bool) -> bool:
-    """Return whether a worker wrote this object, and it is unchanged and, if requested, deleted now."""
+    """Delete the object if requested. Return False if no worker wrote it, or if it has changed."""
     head = storage.head(path)
     if head is None or head.etag != etag or not {"job", "chunk", "token"} <= head.metadata.keys():
         return False
     return not delete or storage_cleanup.delete_unchanged(path, etag)
 
 
-def unknown_deliveries(*, delete: bool) -> int:
-    """Find, and delete, delivered objects that no receipt names. Return their number."""
+def find_unknown_deliveries(*, delete: bool) -> int:
+    """Find delivered objects that have no receipt, and delete them if requested. Return the number of objects."""
     found = 0
     for batch in batches(item.key for item in storage.list_objects(f"{bundles.PREFIX}/")):
-        # In this order: a completion that ends between the two queries has its receipt by the second.
-        under_way = Job.objects.filter(completion_token__isnull=False).values_list("pk", flat=True)
-        live = {f"{bundles.PREFIX}/{job_id}" for job_id in under_way}
+        # Completions are read first: if one ends between the two queries, the second finds its receipt.
+        completing = Job.objects.filter(completion_token__isnull=False).values_list("pk", flat=True)
+        live = {f"{bundles.PREFIX}/{job_id}" for job_id in completing}
         unknown = [
             key
             for key in storage_cleanup.undelivered(batch)

@@ -1,6 +1,6 @@
-"""Chunks and slots of lost workers: take back expired leases, and end the calls that may still run.
+"""Recovery of chunks and slots from lost workers: expired leases end, and so do calls that may still run.
 
-Each function that has its own statement runs only that one, as in `exports.worker.transitions`.
+As in `exports.worker.transitions`, each change of a chunk is a single SQL statement.
 """
 
 from typing import NamedTuple
@@ -25,9 +25,9 @@ BATCH = 500
 
 
 def take_back(selection: str) -> str:
-    """Return the CTEs that take leases from their holders, for the running chunks that `selection` locks.
+    """Return the CTEs that end the leases of the running chunks that `selection` locks.
 
-    Attempts were counted at the claim, so a chunk that kills its worker every time ends as failed here.
+    Attempts are counted by the claim, so a chunk that kills its worker each time fails here in the end.
     """
     return f"""
 WITH lost AS MATERIALIZED (
@@ -36,7 +36,7 @@ WITH lost AS MATERIALIZED (
     UPDATE exports_chunk c
     SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END,
         token = NULL, lease_until = NULL, started_at = NULL,
-        reusable = false,  -- a reuse check that did not end in time is not repeated: the chunk is exported
+        reusable = false,  -- a reuse check that took too long is not repeated: the chunk is exported
         error_code = CASE WHEN c.attempts >= %(attempts)s THEN 'EXPORT_WORKER_LOST' ELSE '' END, error_detail = '',
         source_message = '',
         finished_at = CASE WHEN c.attempts >= %(attempts)s THEN clock_timestamp() END
@@ -50,11 +50,11 @@ RECLAIM = take_back("""
     SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < statement_timestamp()
     ORDER BY lease_until LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 """)
-# By staff, before the lease expires. The token they saw decides, so a chunk that has a new holder stays with it.
+# For staff, before the lease expires. Only the lease with the token that staff saw ends: a new holder keeps the chunk.
 WITHDRAW = take_back("""
     SELECT id, token FROM exports_chunk WHERE status = 'running' AND id = %(chunk)s AND token = %(token)s FOR UPDATE
 """)
-# The slots still have the tokens. Chunks that were checked for reuse have no slot.
+# Slots still have their tokens. Chunks whose file was being checked for reuse have no slot.
 LOST = """
 SELECT e.id, e.job_id, j.request_id, e.status, e.attempts, s.status AS job_status, s.was AS job_was,
        coalesce((SELECT max(backend) FROM exports_slot WHERE token = l.token), '') AS backend
@@ -68,7 +68,7 @@ class LostChunk(NamedTuple):
     request_id: str
     status: str
     attempts: int
-    backend: str  # name of the source connection, which contains host and process; "" without one
+    backend: str  # name of the connection to the source, with the worker's host and process; "" without a connection
     job_status: str
     job_was: str
 
@@ -80,10 +80,10 @@ def reclaim_batch(*, batch: int) -> list[LostChunk]:
 
 
 def withdraw(chunk_id: int, *, token: int) -> LostChunk | None:
-    """Take a chunk from the holder of this token before its lease expires. Return None if the token is not current.
+    """End the lease with this token before it expires. Return None if the token is not current.
 
-    The previous holder is fenced off. The slot stays held until its lease, which is no longer renewed, expires and
-    the call is ended: so there are never more calls than slots.
+    The previous holder is fenced off. Its slot stays held until the slot's lease, which is no longer renewed, has
+    expired and the call has ended, so there are never more calls than slots.
     """
     row = sql.one(
         WITHDRAW + transitions.SETTLE + LOST,
@@ -95,7 +95,7 @@ def withdraw(chunk_id: int, *, token: int) -> LostChunk | None:
 
 
 def reclaim_chunks() -> None:
-    """Return expired chunks to the queue, or fail those whose attempts are used up."""
+    """Return chunks with expired leases to the queue, or fail them if they have no attempts left."""
     while lost := reclaim_batch(batch=BATCH):
         metrics.LEASES_EXPIRED.inc(len(lost))
         record_loss("lease_expired", lost)
@@ -131,15 +131,15 @@ WHERE s.lease_until < clock_timestamp()
 
 
 def expired_slots() -> list[ExpiredSlot]:
-    """Return the slots whose lease expired and whose chunk was taken back."""
+    """Return the slots whose lease has expired and whose chunk no longer runs."""
     return [ExpiredSlot(**row) for row in sql.rows(EXPIRED_SLOTS)]
 
 
 def free_slots() -> None:
     """Free the slots of lost workers, after ending the queries that may still run under them.
 
-    A stopped worker keeps its query running, and another call may begin only when that query is gone. While the
-    source is unreachable, or refuses to end the query, the slots stay held.
+    The query of a suspended worker continues, and another call can start only after that query has ended. While the
+    source is unreachable, or does not end the query, the slots stay held.
     """
     expired = expired_slots()
     if not expired:
@@ -151,8 +151,10 @@ def free_slots() -> None:
 
 
 def end_calls_and_free(expired: list[ExpiredSlot]) -> int:
-    """Free the slots whose call has ended. Return the number of calls that still run. Raises ExportError, and then
-    frees none."""
+    """End the calls of expired slots, and free the slots whose call has ended.
+
+    Return the number of calls that still run. Raises ExportError, in which case no slot is freed.
+    """
     still_running = database.end_calls([slot.backend for slot in expired])
     transitions.free_slots([slot.token for slot in expired if slot.backend not in still_running])
     log.warning("slots_freed", slots=len(expired) - len(still_running), still_calling=len(still_running))

@@ -1,4 +1,4 @@
-"""Lost wake-up messages: send them again for work that waits."""
+"""Replacement of lost wake-up messages, for chunks and completions that are ready to run."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ from exports.worker import completion
 
 
 class WaitingWork(NamedTuple):
-    ready: int  # counted up to the number of slots
-    reusable: int  # counted up to 1,000
+    ready: int  # at most the number of slots
+    reusable: int  # at most 1,000
     free_slots: int
 
 
@@ -32,7 +32,7 @@ SELECT (SELECT count(*) FROM (
 
 
 def waiting_work() -> WaitingWork:
-    """Count the chunks that could run now, up to the numbers that matter."""
+    """Count the chunks that can run now, up to the limits of `WaitingWork`."""
     row = sql.one(WAITING, slots=settings.SLUICE.export_db_slots)
     return WaitingWork(**row) if row else WaitingWork(0, 0, 0)
 
@@ -47,5 +47,5 @@ def wake_workers() -> None:
 
 
 def wake_completions() -> None:
-    """Wake workers for jobs whose chunks are all done and whose completion is not under way."""
+    """Wake workers for jobs whose chunks are all done and whose completion has not been claimed."""
     wakeups.completion(*completion.unclaimed_jobs(), again=True)

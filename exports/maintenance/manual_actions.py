@@ -1,4 +1,7 @@
-"""Manual actions of staff, where the periodic cleanup would act later or not at all. Each is as safe as the cleanup."""
+"""Manual actions of staff: release a lease, free a slot, or invalidate a file without waiting for the cleanup tasks.
+
+Each action is as safe as those tasks.
+"""
 
 import structlog
 
@@ -35,7 +38,7 @@ class CallNotEnded(Problem):
 
 
 class FileReplaced(NotFound):
-    detail = "This file does not exist any more, or a later export has replaced it."
+    detail = "This file no longer exists, or a later export has replaced it."
 
 
 def release_lease(chunk: Chunk) -> str:
@@ -57,7 +60,7 @@ def release_lease(chunk: Chunk) -> str:
 def free_slot(slot: Slot) -> None:
     """End the call of a lost worker and free its slot. Raises SlotInUse and CallNotEnded."""
     if slot.token is None or not Slot.objects.filter(pk=slot.pk, token=slot.token).exists():
-        return  # freed already, with the other slot of the same call or by the reaper
+        return  # already freed by the reaper, or together with the other slot of the same call
     expired = [held for held in lost_leases.expired_slots() if held.token == slot.token]
     if not expired:
         raise SlotInUse
@@ -71,9 +74,9 @@ def free_slot(slot: Slot) -> None:
 
 
 def invalidate_file(file: File) -> None:
-    """Exclude a file from reuse and from use when the source fails. Raises FileReplaced.
+    """Exclude a file from reuse, and from replacing a chunk whose source fails. Raises FileReplaced.
 
-    The object stays until the next export of its key and date replaces it.
+    The object stays in the bucket until the next export of its key and date replaces it.
     """
     deleted, _ = File.objects.filter(pk=file.pk, etag=file.etag).delete()
     if not deleted:

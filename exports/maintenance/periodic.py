@@ -1,4 +1,4 @@
-"""The periodic tasks: reap, sweep, and purge. Each may run any number of times, also beside itself."""
+"""The periodic tasks: reap, sweep, and purge. Each can be repeated at any time, and several runs can overlap."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,9 @@ from exports.worker import completion
 
 
 def reap() -> list[str]:
-    """Recover from lost workers and lost messages, delete expired objects, and notice a restored database.
+    """Recover from lost workers and lost messages, delete expired objects, and detect a restored database.
 
-    Run every EXPORT_REAPER_SECONDS. Return the names of the steps that failed, as do `sweep` and `purge`.
+    Runs every EXPORT_REAPER_SECONDS. Return the names of the failed steps, as `sweep` and `purge` do.
     """
     return run_steps(
         provide_slots,
@@ -36,8 +36,7 @@ def reap() -> list[str]:
 
 
 def sweep() -> list[str]:
-    """Delete objects that the reaper missed, orphans, unreferenced files, abandoned uploads and old events. Runs
-    hourly."""
+    """Delete overdue and orphaned objects, unreferenced files, abandoned uploads, and old events. Runs hourly."""
     return run_steps(
         storage_cleanup.delete_overdue,
         storage_cleanup.delete_orphans,
@@ -48,7 +47,7 @@ def sweep() -> list[str]:
 
 
 def purge() -> list[str]:
-    """Delete old jobs, webhook deliveries, quota usage, runs of schedules and expired sessions. Runs daily."""
+    """Delete old jobs, webhook deliveries, quota usage, and schedule runs, and expired sessions. Runs daily."""
     return run_steps(
         retention.purge_jobs,
         outbox.prune,
@@ -62,9 +61,9 @@ def provide_slots() -> None:
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
 
 
-# The row's lock decides: however many schedulers and repeated messages there are, one run happens per half interval.
-# Half, because a tick that came late must not make the next one, which is on time, look like a repetition. A time in
-# the future is of a clock that was wrong, and has no meaning.
+# The lock of the row allows one run per half interval, even with several schedulers and repeated messages. With a whole
+# interval, a run that started late would suppress the next one, which is on time. A time in the future was written
+# while the clock was wrong, and is ignored.
 TICK = """
 INSERT INTO exports_tick (name, ran_at) VALUES (%(name)s, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET ran_at = clock_timestamp()
@@ -74,8 +73,8 @@ RETURNING name
 """
 
 
-def once(name: str, *, every: float, run: Callable[[], Any]) -> bool:
-    """Run periodic work unless it ran within half an interval. Return whether it ran."""
+def run_if_due(name: str, *, every: float, run: Callable[[], Any]) -> bool:
+    """Run a periodic task unless it ran less than half an interval ago. Return whether it ran."""
     is_due = sql.one(TICK, name=name, every=every) is not None
     if is_due:
         run()

@@ -1,4 +1,4 @@
-"""Deletion of old rows: jobs, quota usage and events."""
+"""Deletion of old rows: jobs, events, quota usage, and schedule runs."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,12 +24,12 @@ MAX_DEADLOCKS = 10
 JOBS_OF_EVENTS_AT_ONCE = 20
 
 
-def in_batches(delete_some: Callable[[], int]) -> int:
-    """Delete batches until none is left, and return the number of rows. A batch that meets a deadlock is repeated."""
+def in_batches(delete_batch: Callable[[], int]) -> int:
+    """Delete batches until no rows are left, and return the number of rows. After a deadlock, a batch is repeated."""
     deleted = deadlocks = 0
     while True:
         try:
-            some = delete_some()
+            some = delete_batch()
         except OperationalError as error:
             deadlocks += 1
             if not isinstance(error.__cause__, DeadlockDetected) or deadlocks > MAX_DEADLOCKS:
@@ -44,16 +44,16 @@ def in_batches(delete_some: Callable[[], int]) -> int:
 def purge_jobs() -> None:
     """Delete jobs that ended EXPORT_JOB_RETENTION_DAYS ago, with their dependent rows.
 
-    Files stay: they belong to the reuse cache, not to the job.
+    Files are kept: they belong to the reuse cache, not to the job.
     """
-    log.info("purged", jobs=in_batches(purge_some))
+    log.info("purged", jobs=in_batches(purge_batch))
 
 
-def purge_some() -> int:
-    """Delete a batch of jobs. Locking their rows keeps a job that is being retried at this moment.
+def purge_batch() -> int:
+    """Delete a batch of jobs. The lock on their rows excludes jobs that are being retried at the same time.
 
-    A job stays until the webhook deliveries of its end are created. So does the newest success of a schedule that
-    exports the days since then.
+    A job is kept until the webhook deliveries of its final event have been created. The latest successful job of a
+    schedule is kept if the schedule exports the days since its last success.
     """
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
     settled = ~Exists(Event.objects.without_deliveries().filter(job=OuterRef("pk")))
@@ -68,7 +68,7 @@ def purge_some() -> int:
     )
     with transaction.atomic():
         found = list(old.values_list("pk", flat=True)[:JOBS_AT_ONCE])
-        # Failed chunks before their jobs, and by their ids, as a retry locks them. No other statement changes the rest.
+        # A retry also locks failed chunks before their jobs, in the order of their IDs. No other chunks can change.
         failed = Chunk.objects.filter(job__in=found, status=ChunkStatus.FAILED).order_by("pk")
         list(failed.select_for_update().values_list("pk"))
         locked = old.filter(pk__in=found).order_by("pk").select_for_update(of=("self",), skip_locked=True)
@@ -78,32 +78,33 @@ def purge_some() -> int:
 
 
 def delete_old_usage() -> None:
-    """Delete the usage of days that can get no more refunds."""
+    """Delete the quota usage of days for which no more refunds are possible."""
     Usage.objects.delete_old(kept=max(timedelta(days=settings.SLUICE.export_job_retention_days), usage.KEPT))
 
 
 def delete_old_schedule_runs() -> None:
-    """Delete old runs of schedules, but not the newest of each."""
+    """Delete old runs of schedules, except the newest run of each schedule."""
     newer = ScheduleRun.objects.filter(schedule=OuterRef("schedule"), pk__gt=OuterRef("pk"))
     ScheduleRun.objects.filter(Exists(newer), at__lt=Now() - SCHEDULE_RUNS_KEPT).delete()
 
 
 def delete_old_events() -> int:
-    """Delete the events of jobs that ended a day ago. A client that reconnects to such a stream gets a snapshot.
+    """Delete the events of jobs that ended at least a day ago. A client that reconnects to such a job's event stream
+    receives a snapshot.
 
-    All events of a job are deleted, or none, so that a kept sequence has no gaps. None are deleted while the webhook
-    deliveries of the job's end are still to be created.
+    The events of a job are deleted together, so that no gaps appear in their numbers. They are kept until the webhook
+    deliveries of the job's final event have been created.
     """
-    deleted = in_batches(delete_some_events)
+    deleted = in_batches(delete_batch_of_events)
     if deleted:
         log.info("events_deleted", events=deleted)
     return deleted
 
 
-def delete_some_events() -> int:
-    """Delete the events of a batch of jobs. Locking the jobs keeps the events of one that is being retried.
+def delete_batch_of_events() -> int:
+    """Delete the events of a batch of jobs. The lock on the jobs excludes those that are being retried.
 
-    Finds them by their events, the oldest first: nearly all jobs that ended have none any more.
+    The query starts from events, the oldest first, because nearly all ended jobs no longer have events.
     """
     ended = (
         Job.objects.ended()

@@ -1,4 +1,4 @@
-"""Deletion of objects that have expired or that no row references, and of uploads that never ended."""
+"""Deletion of expired objects, unreferenced objects, and abandoned uploads."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +25,11 @@ from exports.models.dataset import Kind
 log = structlog.get_logger(__name__)
 
 BATCH = 500
-# Unreferenced objects and uploads are kept this long, because the row that references them may be about to be written.
-# No chunk or bundle runs longer: Celery's hard time limit is 11 minutes.
+# Unreferenced objects and uploads are kept for this long, because a worker may be about to write the row that
+# references them. No chunk or bundle runs longer: Celery's hard time limit is 11 minutes.
 GRACE = timedelta(hours=1)
-OVERDUE = timedelta(minutes=1)  # after the expiry of a receipt: a violation of its TTL
-# Jobs are checked for unreferenced files for this long after their end: a single check could fail.
+OVERDUE = timedelta(minutes=1)  # an object that exists for longer after its receipt expired is a TTL violation
+# Jobs are checked for unreferenced files for this long after they end, because a single check could fail.
 SEARCH_PERIOD = timedelta(days=1)
 HEAD_THREADS = 8
 
@@ -38,12 +38,12 @@ HEAD_THREADS = 8
 
 
 def delete_expired() -> int:
-    """Delete delivered objects whose receipt has expired. A row is updated only after its object is deleted."""
+    """Delete delivered objects whose receipts have expired. A row is updated only after its object is deleted."""
     return delete_in_batches(Receipt.objects.due_for_deletion())
 
 
 def delete_overdue() -> int:
-    """Delete objects that outlived their receipt by more than a minute, and report each as a TTL violation."""
+    """Delete objects whose receipts expired more than a minute ago, and report each as a TTL violation."""
 
     def report(receipts: list[Receipt]) -> None:
         log.error("ttl_violation", receipts=len(receipts))
@@ -61,13 +61,13 @@ def delete_in_batches(receipts: QuerySet[Receipt], before: Callable[[list[Receip
 
 
 def delete_revoked(receipt: Receipt) -> None:
-    """Delete the object of a revoked receipt at once, although presigned URLs of it may be valid for some seconds."""
+    """Delete the object of a revoked receipt at once, although presigned URLs may still work for some seconds."""
     if revoked := Receipt.objects.filter(pk=receipt.pk, expires_at__lte=Now(), deleted_at=None).first():
         delete_delivered([revoked])
 
 
 def delete_delivered(receipts: list[Receipt]) -> int:
-    """Delete the delivered objects of receipts, with the copies of single files and the packs beside them."""
+    """Delete the delivered objects of receipts, and the copies of single files and the packs in the same folders."""
     folders = [bundles.folder_of_job(receipt.object_key) for receipt in receipts]
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         for _ in pool.map(bundles.delete_folder, folders):
@@ -81,11 +81,11 @@ def delete_delivered(receipts: list[Receipt]) -> int:
 
 
 def delete_orphans() -> int:
-    """Delete delivered objects that no receipt names: a bundle attempt crashed between its object and its receipt.
+    """Delete delivered objects that have no receipt. A worker that crashes before it writes the receipt leaves them.
 
-    Each counts as a TTL violation, because nothing else would have deleted it. Packs of batches do not count, because
-    completions use only recent ones, nor does the test object of an interrupted doctor run: no client was ever promised
-    their deletion.
+    Each counts as a TTL violation, because nothing else would have deleted it. Two kinds do not count, because clients
+    were never promised that they would be deleted: packs of batches, and the test object of an interrupted
+    `manage.py doctor`. Completions use only recent packs, so old ones can be deleted.
     """
     young = storage.now() - GRACE
     old = (item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young)
@@ -101,7 +101,7 @@ def delete_orphans() -> int:
 
 
 def undelivered(keys: list[str]) -> list[str]:
-    """Return those of the objects that belong to no delivery. A delivery's folder has the name of its job."""
+    """Return the objects that belong to no delivery. A delivery's folder is named after its job."""
     jobs = {part for key in keys if (part := job_of(key))}
     kept = Receipt.objects.filter(job_id__in=jobs, deleted_at=None).values_list("object_key", flat=True)
     folders = {folder for key in kept for folder in (bundles.folder_of(key), packs.folder_of_batches(job_of(key)))}
@@ -109,22 +109,22 @@ def undelivered(keys: list[str]) -> list[str]:
 
 
 def of_this_service(keys: list[str]) -> list[str]:
-    """Return those of the delivered objects that this service made. Others may share the bucket.
+    """Return the delivered objects that this service wrote. Other services may share the bucket.
 
-    It made those whose job it knows, and those with its mark. Those of earlier releases have no mark: without a job,
-    the bucket's lifecycle rule deletes them.
+    This service wrote an object if the object's job is in the database, or if the object's metadata has the service's
+    marker. Objects of earlier releases have no marker. If their job is gone, the bucket's lifecycle rule deletes them.
     """
     jobs = {part for key in keys if (part := job_of(key))}
     known = set(Job.objects.filter(pk__in=jobs).values_list("pk", flat=True))
     unknown = [key for key in keys if job_of(key) not in known and not key.startswith(writability.PREFIX)]
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         heads = dict(zip(unknown, pool.map(storage.head, unknown), strict=True))
-    mark = identity.marker().items()
-    return [key for key in keys if key not in heads or ((head := heads[key]) and mark <= head.metadata.items())]
+    marker = identity.marker().items()
+    return [key for key in keys if key not in heads or ((head := heads[key]) and marker <= head.metadata.items())]
 
 
 def job_of(key: str) -> UUID | None:
-    """Return the job's id in the key of a delivered object, and None for other keys."""
+    """Return the job ID in the key of a delivered object, or None for other keys."""
     with suppress(ValueError):
         return UUID(key.split("/")[1])
     return None
@@ -133,10 +133,13 @@ def job_of(key: str) -> UUID | None:
 def delete_unreferenced() -> int:
     """Delete files that no row references.
 
-    They exist where a worker was lost between the upload and its outcome, and the chunk failed or was cancelled before
-    another attempt replaced them. So only the paths of such chunks are checked. The number of attempts does not narrow
-    that down, since manual retries and graceful shutdowns set it back. All files of built-in datasets are such files:
-    deliveries are copies, no later job reuses them, and a retry that misses one makes it again.
+    Such a file exists if a worker was lost after it uploaded the file and before it recorded the outcome, and the
+    chunk then failed or was cancelled before another attempt replaced the file. So only the paths of failed and
+    cancelled chunks are checked. The number of attempts cannot narrow them down further, because manual retries and
+    graceful shutdowns reset it.
+
+    Files of built-in datasets are not needed once their job has ended: deliveries are copies, no later job reuses the
+    files, and a retry exports a missing file again.
     """
     ended = Job.objects.filter(
         started_at__isnull=False, finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
@@ -165,9 +168,9 @@ def paths_of(chunks: QuerySet[Chunk]) -> Iterator[Any]:
 def written_by(
     chunks: list[Any], heads: Iterator[storage.Head | None], *, before: datetime
 ) -> Iterator[tuple[str, str]]:
-    """Yield path and ETag of the objects that these chunks' own workers wrote before this time.
+    """Yield the path and ETag of each object that an attempt of these chunks wrote before this time.
 
-    Other objects belong to another chunk, or were not written by Sluice.
+    Other objects at these paths belong to other chunks, or were not written by Sluice.
     """
     for chunk, head in zip(chunks, heads, strict=True):
         own = {"job": str(chunk.job_id), "chunk": str(chunk.pk)}
@@ -176,8 +179,8 @@ def written_by(
 
 
 def unreferenced(files: dict[str, str]) -> dict[str, str]:
-    """Return those of the files, ETags by path, that no row references and no running chunk is about to replace."""
-    # In this order: a chunk that ends between the two queries references its file from then on.
+    """Return the files (ETags by path) that no row references and that no running chunk is about to replace."""
+    # Running chunks are read first: the file of a chunk that ends between the two queries is found by the second.
     busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=files).values_list("path", flat=True))
     referenced = set(File.objects.filter(path__in=files).values_list("path", "etag"))
     return {path: etag for path, etag in files.items() if path not in busy and (path, etag) not in referenced}
@@ -191,29 +194,30 @@ def delete_unchanged(path: str, etag: str) -> bool:
     return False
 
 
-# ---- Uploads that never ended ---------------------------------------------------------------------------------------
+# ---- Abandoned uploads ----------------------------------------------------------------------------------------------
 
 
 def abort_abandoned_uploads() -> int:
-    """Abort multipart uploads that are older than any chunk may run. The bucket's lifecycle rule is the backstop."""
+    """Abort multipart uploads that are older than any chunk can run. The bucket's lifecycle rule is the backstop."""
     return abort_uploads(before=storage.now() - GRACE)
 
 
 def abort_lost_uploads() -> int:
-    """Abort the uploads of lost workers: older than one lease, and at a path that no running chunk writes.
+    """Abort the uploads of lost workers: those that are older than a lease, at a path that no running chunk writes.
 
-    The lease of a lost worker has expired by then, and the chunk of a live one is running before its upload starts.
-    The reaper runs this step last, because it waits for the object store.
+    By then, the lease of a lost worker has expired. A live worker's chunk has the status `running` before its upload
+    starts. The reaper runs this step after those that need only the database, because it waits for the object storage.
     """
     return abort_uploads(before=storage.now() - timedelta(seconds=settings.SLUICE.export_lease_seconds))
 
 
 def abort_uploads(*, before: datetime) -> int:
-    # Uploads of documents may be below a reserved path. The bucket's lifecycle rule aborts those of exports there.
+    # A reserved path may contain uploads of documents, so it is skipped. The bucket's lifecycle rule aborts the uploads
+    # of exports there.
     paths = Dataset.objects.with_own_path().values_list("base_path", flat=True)
     prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in paths)]
     old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
-    # Queried after the list was read: a worker that began since then has a younger upload.
+    # Running chunks are queried after the uploads are listed: a worker that starts later has a newer upload.
     keys = [upload.key for upload in old]
     busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=keys).values_list("path", flat=True))
     completing = Job.objects.active().filter(completion_token__isnull=False).values_list("pk", flat=True)
@@ -228,7 +232,10 @@ def abort_uploads(*, before: datetime) -> int:
 
 
 def without_unknown_jobs(uploads: list[storage.OpenUpload]) -> list[storage.OpenUpload]:
-    """Return the uploads without those of deliveries of other services in the bucket. Uploads have no metadata."""
+    """Exclude uploads of deliveries whose job is not in the database: they may be those of another service.
+
+    Uploads have no metadata that could contain the service's marker.
+    """
     jobs = {upload.upload_id: job_of(upload.key) for upload in uploads if upload.key.startswith(f"{bundles.PREFIX}/")}
     known = set(Job.objects.filter(pk__in=filter(None, jobs.values())).values_list("pk", flat=True))
     return [upload for upload in uploads if upload.upload_id not in jobs or jobs[upload.upload_id] in known]

@@ -1,8 +1,9 @@
 """Detection of a database that is older than its bucket.
 
-The reaper increments a number in the database and then stores a copy of it in the bucket. The copy is never greater,
-unless the database was restored to an earlier point, or a failover lost commits. Then numbers, links, and leases of the
-lost time are valid again, until `manage.py reconcile` repairs that. Only it moves the number past such a copy.
+The reaper increments a number in the database, the watermark, and then stores a copy of it in the bucket. The copy is
+greater than the number only if the database was restored to an earlier point, or if a failover lost commits. In that
+case, event numbers, links, and leases from the lost time could be used a second time. `manage.py reconcile` repairs
+that, and is the only command that moves the number past the copy.
 """
 
 import json
@@ -19,12 +20,12 @@ from exports.models import Watermark
 
 log = structlog.get_logger(__name__)
 
-# No dataset overlaps with it: a base path never begins with an underscore.
+# No dataset's folder overlaps with this one: the base path of a registered dataset cannot begin with an underscore.
 PREFIX = "_watermark/"
 
 
 class Copy(NamedTuple):
-    """The copy in the bucket; without an ETag if there is none."""
+    """The copy in the bucket. The ETag is None if the bucket contains no copy."""
 
     number: int = 0
     reached_at: datetime | None = None
@@ -50,7 +51,10 @@ def adopt() -> int:
 
 
 def read() -> tuple[Watermark, Copy]:
-    """Return the row and the copy. The row is read after the copy: only that of another lineage is ahead of it then."""
+    """Return the row and the copy.
+
+    The row is read last: a copy that is ahead of it was written before the database was restored or lost commits.
+    """
     mark, _ = Watermark.objects.get_or_create()
     copy = read_copy(mark.database)
     mark.refresh_from_db()
@@ -58,7 +62,7 @@ def read() -> tuple[Watermark, Copy]:
 
 
 def move(mark: Watermark, copy: Copy, *, to: int) -> None:
-    """Set the number, and then the copy. Does nothing if another process has been faster."""
+    """Set the number, and then the copy. Does nothing if another process has changed the number."""
     is_moved = Watermark.objects.filter(number=mark.number).update(
         number=to, reached_at=Now(), bucket_number=None, bucket_reached_at=None
     )
@@ -80,7 +84,7 @@ def read_copy(database: UUID) -> Copy:
     while head := storage.head(key):
         try:
             found = json.loads(b"".join(storage.read(key, if_match=head.etag)))
-        except (storage.Missing, storage.Changed):  # another process has written it meanwhile
+        except (storage.Missing, storage.Changed):  # another process has written the copy in the meantime
             continue
         return Copy(found["number"], datetime.fromisoformat(found["reached_at"]), head.etag)
     return Copy()

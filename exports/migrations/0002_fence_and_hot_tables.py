@@ -2,9 +2,9 @@ from django.db import migrations
 
 from config.platform.db import repeatable
 
-# Fencing tokens must grow over all chunks and jobs, and never come back: a sequence does just that.
-# The hot tables leave room on each page, so that an update stays on its page and touches no index (HOT), and are
-# vacuumed long before a fifth of their rows is dead.
+# Fencing tokens must increase across all chunks and jobs and must never be reused, so they come from a sequence.
+# Tables with frequent updates leave free space on each page, so that heap-only tuple (HOT) updates write no indexes.
+# They are vacuumed long before 20% of their rows are dead, which is Postgres' default.
 FORWARD = """
 CREATE SEQUENCE exports_fence_seq;
 ALTER TABLE exports_chunk SET (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02,

@@ -195,6 +195,6 @@ class Migration(repeatable.Migration):
             model_name='job',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'cancelled'), _negated=True), ('total', models.F('done') + models.F('failed') + models.F('cancelled')), _connector='OR'), name='exports_jobs_cancelled_is_whole'),
         ),
-        # Tells claims whose turn it is: a retry's or a new chunk's.
+        # Claims alternate between retries and new chunks, by the parity of this sequence.
         migrations.RunSQL('CREATE SEQUENCE exports_turn_seq', 'DROP SEQUENCE exports_turn_seq'),
     ]

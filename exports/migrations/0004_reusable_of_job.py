@@ -4,7 +4,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # an index is made beside those who write
+    atomic = False  # the index is created concurrently
 
     dependencies = [("exports", "0003_events_quotas_webhooks")]
 

@@ -4,7 +4,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    """Changes only the state: no SQL."""
+    """A change of Django's model state only, without SQL."""
 
     dependencies = [("exports", "0005_traceparent")]
 

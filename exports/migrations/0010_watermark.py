@@ -1,4 +1,4 @@
-"""The watermark, by which a database that is older than its bucket is noticed."""
+"""The watermark, which detects a database that is older than its bucket."""
 
 import uuid
 

@@ -37,7 +37,7 @@ INDEXES = {
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # indexes are created while others write
+    atomic = False  # indexes are created concurrently
 
     dependencies = [("exports", "0010_watermark")]
 

@@ -4,7 +4,7 @@ from config.platform.db import clock, repeatable
 
 
 class Migration(repeatable.Migration):
-    """Changes no table: the application computes the default."""
+    """A change without SQL: the application computes the default."""
 
     dependencies = [("exports", "0011_indexes_of_lists")]
 

@@ -1,6 +1,7 @@
-"""Indexes of Django's audit log: for the newest entries of a user, and for those of an object.
+"""Indexes of Django's admin log, for the newest entries of a user and for the entries of an object.
 
-Each opening of another user's document reads the user's entries of the last hour, the admin's start page shows eight.
+When staff open another user's document, Sluice reads their entries of the last hour. The admin's start page shows their
+newest eight.
 """
 
 from django.db import migrations
@@ -14,7 +15,7 @@ INDEXES = {
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # indexes are created while others write
+    atomic = False  # indexes are created concurrently
 
     dependencies = [
         ("admin", "0003_logentry_add_action_flag_choices"),
@@ -24,7 +25,7 @@ class Migration(repeatable.Migration):
     operations = [
         migrations.RunSQL(
             [
-                f"DROP INDEX CONCURRENTLY IF EXISTS {name}",  # an invalid one of an interrupted run
+                f"DROP INDEX CONCURRENTLY IF EXISTS {name}",  # left invalid by an interrupted run
                 f"CREATE INDEX CONCURRENTLY {name} ON django_admin_log ({columns})",
             ],
             migrations.RunSQL.noop,

@@ -19,7 +19,7 @@ ONCE = models.UniqueConstraint(
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # the index is created while others write
+    atomic = False  # the index is created concurrently
 
     dependencies = [("exports", "0013_indexes_of_audit_log")]
 
@@ -45,7 +45,7 @@ class Migration(repeatable.Migration):
         ),
         migrations.RunSQL(
             [
-                "DROP INDEX CONCURRENTLY IF EXISTS exports_delivery_of_subject",  # an invalid one of an interrupted run
+                "DROP INDEX CONCURRENTLY IF EXISTS exports_delivery_of_subject",  # left invalid by an interrupted run
                 "CREATE UNIQUE INDEX CONCURRENTLY exports_delivery_of_subject"
                 " ON exports_delivery (webhook_id, subject, seq) WHERE NOT (subject = '')",
             ],

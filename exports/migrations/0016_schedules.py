@@ -1,4 +1,4 @@
-"""Schedules and their runs, and the columns that name them in jobs."""
+"""Schedules and their runs, and the columns of jobs that reference them."""
 
 import django.db.models.deletion
 import django.db.models.functions.datetime

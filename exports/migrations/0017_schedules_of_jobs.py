@@ -1,4 +1,4 @@
-"""The index of the exports that a schedule created."""
+"""The index for finding the exports of a schedule."""
 
 from django.db import models
 
@@ -6,7 +6,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # the index is created while others write
+    atomic = False  # the index is created concurrently
 
     dependencies = [("exports", "0016_schedules")]
 

@@ -1,6 +1,6 @@
-"""Names of jobs with the index for the search for a part of one, and the workers of chunks.
+"""Names of jobs, with an index for searching for a part of a name, and the workers of chunks.
 
-The extension `pg_trgm` is part of PostgreSQL. Roles with CREATE on the database may create it.
+The extension `pg_trgm` is part of PostgreSQL. Roles with the privilege CREATE on the database can create it.
 """
 
 from django.db import migrations, models
@@ -9,7 +9,7 @@ from config.platform.db import repeatable
 
 
 class Migration(repeatable.Migration):
-    atomic = False  # the index is created while others write
+    atomic = False  # the index is created concurrently
 
     dependencies = [("exports", "0023_since_last_success")]
 

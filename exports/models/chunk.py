@@ -11,10 +11,10 @@ class ChunkQuerySet(models.QuerySet["Chunk"]):
 
 
 class Chunk(models.Model):
-    """One (key, effective date) of a job: one call of the function, one file.
+    """One (key, effective date) pair of a job, which is exported to one file.
 
-    `rank` orders the queue across all jobs, see `exports.jobs.turns`. `token` is the fencing token of the lease,
-    which only running chunks have. docs/lifecycle.md lists the statements that change the status.
+    `rank` orders the queue across all jobs: see `exports.jobs.turns`. `token` is the fencing token of the lease. Only
+    running chunks have a lease. docs/lifecycle.md lists the statements that change the status.
     """
 
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="chunks", db_index=False)
@@ -71,7 +71,7 @@ class Chunk(models.Model):
     class Meta:
         db_table = "exports_chunk"
         indexes = [
-            # The queue: a claim reads its first free entry, however many follow.
+            # The queue. A claim reads only the first chunk that isn't locked, however long the queue is.
             models.Index(
                 fields=["dataset", "rank", "id"],
                 name="exports_chunk_ready",
@@ -82,7 +82,7 @@ class Chunk(models.Model):
                 name="exports_chunk_reusable",
                 condition=Q(status=ChunkStatus.PENDING, reusable=True),
             ),
-            # The other chunks of a batch for reuse, all of one job.
+            # For the rest of a batch of reusable chunks, which all belong to one job.
             models.Index(
                 fields=["job", "seq"],
                 name="exports_chunk_reusable_of_job",
@@ -95,7 +95,7 @@ class Chunk(models.Model):
             ),
             models.Index(fields=["lease_until"], name="exports_chunk_leased", condition=Q(status=ChunkStatus.RUNNING)),
             models.Index(fields=["job", "status", "seq"], name="exports_chunk_of_status"),
-            # For staff. Chunks that succeed at once are never in it.
+            # For searches by staff. Chunks that succeed at the first attempt are never in this index.
             models.Index(fields=["error_code", "id"], name="exports_chunk_errors", condition=~Q(error_code="")),
         ]
         constraints = [

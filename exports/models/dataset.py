@@ -25,7 +25,7 @@ class Format(models.TextChoices):
 
 
 class Kind(models.TextChoices):
-    """The origin of the rows: a function of the source database, or this service's own documents."""
+    """The origin of a dataset's rows: a function in the source database, or the documents in this service."""
 
     FUNCTION = "function"
     DOCUMENTS = "documents"
@@ -42,7 +42,7 @@ base_path_shape = RegexValidator(
 )
 
 
-# The first segment of the keys of documents, whose cleanup deletes old objects.
+# The first segment of the object keys of documents. Their cleanup deletes old objects, so no dataset can use it.
 RESERVED = "etl"
 
 
@@ -52,13 +52,14 @@ def default_formats() -> list[str]:
 
 class DatasetQuerySet(models.QuerySet["Dataset"]):
     def with_own_path(self) -> "DatasetQuerySet":
-        """Exclude datasets whose path became reserved after they were registered."""
+        """Exclude datasets that were registered before their path became reserved."""
         return self.exclude(models.Q(base_path=RESERVED) | models.Q(base_path__startswith=f"{RESERVED}/"))
 
     def granted_to(self, user_id: int) -> "DatasetQuerySet":
-        """Return the datasets that a user may export: open ones and those granted to a group, or all for superusers.
+        """Return the datasets that a user may export: those without grants, and those granted to a group of the user.
 
-        Annotates `granted_patterns`, the key patterns of these grants; None if all keys are allowed.
+        Superusers may export all datasets. The result is annotated with `granted_patterns`, the key patterns of the
+        user's grants, or None if the user may export all keys.
         """
         grants = Grant.objects.filter(dataset=OuterRef("pk"))
         own = grants.filter(group__user=user_id)
@@ -80,7 +81,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
         return self.filter(kind=Kind.FUNCTION)
 
     def provide_built_in(self) -> None:
-        """Create the datasets that need no registration. A registered dataset that has the name keeps it."""
+        """Create the built-in datasets. A registered dataset with the same name is left as it is."""
         for each in built_in_datasets.all_by_name().values():
             new = self.model(
                 name=each.name,
@@ -100,9 +101,9 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
 
 
 class Dataset(models.Model):
-    """A dataset that can be exported: one function of the source database, and the folder of its files.
+    """A dataset that can be exported: a function of the source database, and a folder for its files.
 
-    A built-in dataset has no function, and no file of it is reused: `config.platform.built_in_datasets`.
+    A built-in dataset has no function, and its files are not reused: see `config.platform.built_in_datasets`.
     """
 
     name = models.SlugField(unique=True)
@@ -173,17 +174,17 @@ class Dataset(models.Model):
         return schema, name
 
     def key_check(self) -> Callable[[str], bool]:
-        """Return a function that returns whether a key matches the dataset's pattern and is granted."""
+        """Return a predicate for keys that match the dataset's pattern and are granted to the user of `granted_to`."""
         fits, is_granted = re.compile(self.key_pattern).fullmatch, self.grant_check()
         return lambda key: bool(fits(key)) and is_granted(key)
 
     def key_examples(self) -> list[str]:
-        """Return keys that the user may export, one for each pattern of which an example was found."""
+        """Return examples of keys that the user may export: at most one for each pattern."""
         patterns = [self.key_pattern] if self.granted_patterns is None else self.granted_patterns
         return list(filter(self.key_check(), filter(None, map(key_patterns.example_of, patterns))))
 
     def grant_check(self) -> Callable[[str], bool]:
-        """Return a function that returns whether the user of `granted_to` may export a key."""
+        """Return a predicate for keys that the user of `granted_to` may export."""
         if self.granted_patterns is None:
             return lambda _key: True
         granted = [re.compile(pattern).fullmatch for pattern in self.granted_patterns]
@@ -192,23 +193,23 @@ class Dataset(models.Model):
     def clean(self) -> None:
         if built_in := self.built_in:
             if unknown := set(self.formats) - set(built_in.formats):
-                raise ValidationError({"formats": f"Not a format of this dataset: {', '.join(sorted(unknown))}."})
+                raise ValidationError({"formats": f"This dataset does not support: {', '.join(sorted(unknown))}."})
             return
         if "" in self.schema_and_name:
-            raise ValidationError({"function": "Write it as schema.name."})
+            raise ValidationError({"function": "Enter the function as schema.name."})
         if unknown := set(self.formats) - set(FORMATS):
-            raise ValidationError({"formats": f"Not a format: {', '.join(sorted(unknown))}."})
+            raise ValidationError({"formats": f"Unknown formats: {', '.join(sorted(unknown))}."})
         if self.base_path.split("/")[0].lower() == RESERVED:  # a store on a file system may ignore case
             raise ValidationError(
                 {"base_path": f"Paths below '{RESERVED}' are reserved for documents. Use another folder."}
             )
         if other := self._sharing_a_path():
             raise ValidationError(
-                {"base_path": f"It overlaps with the base path of {other}: files would overwrite each other."}
+                {"base_path": f"Files would overwrite those of {other}, whose base path overlaps. Use another folder."}
             )
 
     def _sharing_a_path(self) -> "Dataset | None":
-        """Return a dataset whose folder contains ours, is the same, or is inside it."""
+        """Return another dataset whose folder is the same, contains this dataset's folder, or is inside it."""
         ours = f"{self.base_path}/"
         for other in Dataset.objects.exclude(pk=self.pk):
             theirs = f"{other.base_path}/"

@@ -9,16 +9,16 @@ ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
 
 class EventQuerySet(models.QuerySet["Event"]):
     def without_deliveries(self) -> "EventQuerySet":
-        """Return the ends of jobs whose webhook deliveries are not created yet."""
+        """Return the final events of jobs whose webhook deliveries have not been created yet."""
         return self.filter(ENDS, told_at=None)
 
 
 class Event(models.Model):
     """A status change of a job or of one of its chunks. Append-only.
 
-    The statement that makes the change inserts the row, so there is no change without its event and no event without
-    its change. `seq` grows strictly within a job, in the order of the commits, because it is assigned under the lock of
-    the job's row. The number after a statement's last chunk is left free: event streams use it for `progress`.
+    The statement that makes the change also inserts the event, so neither exists without the other. Within a job, `seq`
+    increases in the order of the commits, because it is assigned under the lock of the job's row. After the events of
+    its chunks, a statement skips one number, which event streams use for `progress`.
     """
 
     class Kind(models.TextChoices):
@@ -31,7 +31,7 @@ class Event(models.Model):
     kind = models.CharField(max_length=8, choices=Kind)
     status = models.CharField(max_length=12, help_text="New status of the chunk or the job.")
     chunk_id = models.BigIntegerField(null=True, blank=True)
-    # Of a failure that was retried since. The job's row has that of the current one.
+    # The error of a job that failed and was retried later. The job's row has the current error.
     error_code = models.CharField(max_length=40, db_default="", blank=True)
     error_detail = models.CharField(max_length=200, db_default="", blank=True)
     at = models.DateTimeField(db_default=Now())
@@ -47,7 +47,7 @@ class Event(models.Model):
                 name="exports_event_untold",
                 condition=ENDS & Q(told_at__isnull=True),
             ),
-            # For the sweep: an export that ended long ago, and still has its events.
+            # For the sweep, to find exports that ended long ago and still have events.
             models.Index(fields=["at"], name="exports_event_ends", condition=ENDS & Q(told_at__isnull=False)),
         ]
 

@@ -2,10 +2,10 @@ from django.db import models
 
 
 class File(models.Model):
-    """An entry of the reuse cache: the complete file at an object key.
+    """An entry of the reuse cache: a complete file and its object key.
 
-    The statement that ends a chunk writes the row of its file, so an upload of a stale worker is never referenced. The
-    object is valid only while it has the recorded ETag.
+    The statement that records a chunk's outcome also writes the row of its file, so the upload of a stale worker is
+    never referenced. The object is valid only while its ETag is the recorded one.
     """
 
     path = models.CharField(primary_key=True, max_length=1024)

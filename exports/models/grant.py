@@ -11,10 +11,10 @@ def check_key_pattern(pattern: str) -> None:
 
 
 class Grant(models.Model):
-    """Permission of a group to export a dataset, or its keys that match a pattern.
+    """The permission of a group to export a dataset, or those of its keys that match a pattern.
 
-    A dataset without grants is open to all users. A group with grants cannot be deleted, so that this cannot open
-    a dataset to all users.
+    A dataset without grants is open to all users. A group with grants cannot be deleted, because deleting the last
+    grant of a dataset would open it to all users.
     """
 
     dataset = models.ForeignKey("exports.Dataset", models.CASCADE, related_name="grants", db_index=False)

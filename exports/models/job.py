@@ -46,21 +46,21 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status__in=JOB_ENDED)
 
     def found_by(self, text: str) -> "JobQuerySet":
-        """Filter by a part of the name, or by the ID or its beginning."""
+        """Filter by a part of the name, or by the beginning of the ID."""
         return self.filter(Job.matches(text))
 
     def ready_to_complete(self) -> "JobQuerySet":
-        """Return the jobs whose chunks are all done, without a receipt yet."""
+        """Return the active jobs whose chunks are all done."""
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
         """Annotate `running`, the number of running chunks, from the index on job and status.
 
-        Defers `filters`: up to a megabyte that no response contains.
+        Defers `filters`, which can be a megabyte long and is part of no response.
         """
-        now = Chunk.objects.filter(job=OuterRef("pk"), status=ChunkStatus.RUNNING).order_by().values("job")
+        chunks = Chunk.objects.filter(job=OuterRef("pk"), status=ChunkStatus.RUNNING).order_by().values("job")
         return self.defer("filters").annotate(
-            running=Coalesce(Subquery(now.annotate(n=Count("pk")).values("n")), Value(0))
+            running=Coalesce(Subquery(chunks.annotate(n=Count("pk")).values("n")), Value(0))
         )
 
     def with_span(self) -> "JobQuerySet":
@@ -75,7 +75,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         )
 
     def with_queue_position(self) -> "JobQuerySet":
-        """Annotate `queue_position`: the number of pending jobs that start before; 0 once the job has started."""
+        """Annotate `queue_position`: the number of pending jobs that start before this one; 0 once it has started."""
         before = Q(rank__lt=OuterRef("rank")) | Q(rank=OuterRef("rank"), created_at__lt=OuterRef("created_at"))
         earlier = Job.objects.filter(before, status=JobStatus.PENDING).order_by().annotate(one=Value(1)).values("one")
         waiting = Coalesce(Subquery(earlier.annotate(n=Count("pk")).values("n")), Value(0))
@@ -83,14 +83,14 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """One export submission. Only the statements that docs/lifecycle.md lists change its counters."""
+    """An export. Only the statements that docs/lifecycle.md lists change its counters."""
 
     job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
     name = models.CharField(max_length=MAX_NAME, default="", db_default="", blank=True)
     dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="jobs")
-    # The dataset as it was when the job was accepted: later changes of the dataset do not apply to the job. Jobs from
-    # before these columns existed have no function, and use the dataset's.
+    # The dataset's settings when the job was accepted: later changes of the dataset do not apply to the job. A job that
+    # was created before these columns existed has no function here, and uses the dataset's settings.
     schema_version = models.PositiveIntegerField(help_text="Schema version of the dataset at the time of the request.")
     function = models.CharField(max_length=255, db_default="", blank=True)
     statement_timeout = models.PositiveIntegerField(null=True, blank=True, help_text="Seconds")
@@ -114,7 +114,7 @@ class Job(models.Model):
     traceparent = models.CharField(
         max_length=55, db_default="", blank=True, help_text="Traceparent of that request, if it was traced."
     )
-    # Not a foreign key: an export keeps the id of a schedule that was deleted.
+    # Not a foreign key: a job keeps the ID of a deleted schedule.
     schedule_id = models.UUIDField(null=True, blank=True, help_text="Schedule that created the job.")
     planned_at = models.DateTimeField(null=True, blank=True, help_text="Planned time of the schedule.")
     ttl = models.PositiveIntegerField(help_text="Lifetime of the receipt in seconds.")
@@ -143,11 +143,11 @@ class Job(models.Model):
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
 
-    # From the same clock as the other times, so that a web process with a wrong clock makes no negative durations.
+    # From the database's clock, like the other times: the clock of a web process may be wrong, and durations negative.
     created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    # For the estimate of the remaining time: the pace counts from the last retry.
+    # For the estimate of the remaining time, which uses the pace since the last retry.
     resumed_at = models.DateTimeField(null=True, blank=True, help_text="Time of the last retry.")
     resumed_ended = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Chunks that had ended at the last retry."
@@ -165,22 +165,22 @@ class Job(models.Model):
 
     running: int  # annotated by `with_running`
     queue_position: int  # annotated by `with_queue_position`
-    first_key: str  # these four by `with_span`
+    first_key: str  # this and the next three: annotated by `with_span`
     first_day: date
     last_key: str
     last_day: date
 
     class Meta:
         db_table = "exports_jobs"
-        verbose_name = "export"  # as pages and the admin's menu call it
+        verbose_name = "export"  # the name on pages and in the admin's menu
         indexes = [
             models.Index(fields=["user", "-created_at", "-job_id"], name="exports_jobs_of_user"),
             models.Index(fields=["-created_at", "-job_id"], name="exports_jobs_newest"),
-            # For filtered lists: rare rows may be the oldest, and in no other index.
+            # For filtered lists. Without these indexes, finding a few old matches would scan all jobs of the user.
             models.Index(fields=["user", "status", "-created_at", "-job_id"], name="exports_jobs_of_status"),
             models.Index(fields=["user", "dataset", "-created_at", "-job_id"], name="exports_jobs_of_dataset"),
-            # For the search for a part of a name, as `matches` compares it. Jobs without a name are in it too: Postgres
-            # has no statistics of the names in a partial index, and would use it for frequent words too.
+            # For the search by a part of the name, with the expression of `matches`. The index includes jobs without a
+            # name: Postgres has no statistics of the names in a partial index, and would use it for frequent words too.
             GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="exports_jobs_name"),
             models.Index(
                 fields=["status", "-created_at", "-job_id"], name="exports_jobs_not_success", condition=UNSUCCESSFUL
@@ -190,7 +190,7 @@ class Job(models.Model):
                 name="exports_jobs_of_schedule",
                 condition=Q(schedule_id__isnull=False),
             ),
-            # For the reaper: active jobs only. Ended ones, nearly all, are not in the index.
+            # For the reaper. Nearly all jobs have ended, so an index of active jobs is small.
             models.Index(fields=["status"], name="exports_jobs_active", condition=Q(status__in=sorted(JOB_ACTIVE))),
             models.Index(fields=["finished_at"], name="exports_jobs_finished"),
         ]
@@ -219,8 +219,10 @@ class Job(models.Model):
 
     @staticmethod
     def matches(text: str) -> Q:
-        """Return the condition of `found_by`. The index has groups of three characters; of shorter texts, only those
-        that names begin with."""
+        """Return the condition of `found_by`.
+
+        The index has groups of three characters. A shorter text is searched only at the beginning of names.
+        """
         name = Q(**{"name__icontains" if len(text) >= TRIGRAM else "name__istartswith": text})
         by_id = begins_with("job_id", text)
         return name | by_id if by_id else name
@@ -236,7 +238,7 @@ class Job(models.Model):
 
     @property
     def milliseconds(self) -> float:
-        """Milliseconds from the submission to the end; 0 for an active job."""
+        """Return the milliseconds from submission to end, or 0 for an active job."""
         return (self.finished_at - self.created_at).total_seconds() * 1000 if self.finished_at else 0
 
     @property

@@ -8,7 +8,7 @@ from exports.core.states import DownloadOutcome
 
 
 class Link(models.Model):
-    """A single-use download URL of a receipt. The token is not stored: it is a signature over the row's id."""
+    """A single-use download URL for a receipt. Its token is a signature of the row's ID, and is not stored."""
 
     link_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     receipt = models.ForeignKey("exports.Receipt", models.CASCADE, related_name="links")
@@ -30,7 +30,7 @@ class Link(models.Model):
         db_table = "exports_link"
         indexes = [models.Index(fields=["-created_at"], name="exports_link_newest")]
         constraints = [
-            # At most one link of a receipt is open at any time: creating one revokes the previous one.
+            # A receipt has at most one open link: creating a link revokes the previous one.
             models.UniqueConstraint(
                 fields=["receipt"],
                 name="exports_link_one_open",

@@ -7,8 +7,8 @@ from django.db.models.functions import Now
 if TYPE_CHECKING:
     from exports.models.link import Link
 
-# A link that is redeemed at the last moment leads to a presigned URL that is valid a little longer, so the object is
-# kept that long. Together with the reaper's interval it is deleted within the promised minute.
+# A link that is used just before the receipt expires redirects to a presigned URL that is valid a little longer, so the
+# object is kept a little longer. Even with the reaper's interval, it is deleted within the promised minute.
 DELETION_DELAY = timedelta(seconds=30)
 
 
@@ -19,7 +19,7 @@ class ReceiptQuerySet(models.QuerySet["Receipt"]):
 
 
 class Receipt(models.Model):
-    """The result of a successful job: one immutable object under a temporary prefix, for a limited time."""
+    """The description of a job's delivery: one immutable object, which is deleted after the receipt expires."""
 
     job = models.OneToOneField("exports.Job", models.CASCADE, primary_key=True, related_name="receipt")
     object_key = models.CharField(max_length=1024)
@@ -37,7 +37,7 @@ class Receipt(models.Model):
 
     objects = ReceiptQuerySet.as_manager()
 
-    newest_first: "list[Link]"  # its links, or the newest alone, as `exports.jobs.representation` fetches them
+    newest_first: "list[Link]"  # all links or only the newest one, prefetched by `exports.jobs.representation`
 
     class Meta:
         db_table = "exports_receipt"

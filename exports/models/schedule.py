@@ -1,4 +1,4 @@
-"""Models of recurring exports: schedules, and the outcomes of their planned times."""
+"""Models of recurring exports: schedules and their runs."""
 
 import uuid
 from datetime import datetime, timedelta
@@ -14,12 +14,12 @@ MAX_REASON = 300  # characters
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def due(self, now: datetime) -> "ScheduleQuerySet":
-        """Return the schedules to check, the most overdue first."""
+        """Return the schedules whose check is due, the most overdue first."""
         return self.filter(check_at__lte=now).order_by("check_at")
 
 
 class Misfire(models.TextChoices):
-    """The treatment of planned times that could not run on time."""
+    """The policy for missed runs."""
 
     SKIP = "skip"
     CATCH_UP = "catch_up"
@@ -28,8 +28,8 @@ class Misfire(models.TextChoices):
 class Schedule(models.Model):
     """An export that recurs at the times of a cron expression.
 
-    `request` is the body of `POST /exports`, with `keys` in place of items or filters. It is validated again for each
-    run, so that later changes of the dataset and of limits apply.
+    `request` is the body of `POST /exports`, with `keys` in place of items or filters. Each run validates it again, so
+    that changes of the dataset and of limits apply.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -49,7 +49,7 @@ class Schedule(models.Model):
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=MAX_REASON, default="", blank=True)
     next_run_at = models.DateTimeField(null=True, blank=True, help_text="The next planned time.")
-    # Later than `next_run_at` while that time waits for the end of an earlier run.
+    # Later than `next_run_at` while the planned run waits for an earlier run to end.
     check_at = models.DateTimeField(null=True, blank=True, help_text="When the scheduler looks at it next.")
     network = models.CharField(
         max_length=49, default="", blank=True, help_text="Network that first links are bound to."
@@ -99,12 +99,12 @@ class Schedule(models.Model):
 
 
 class ScheduleRun(models.Model):
-    """The outcome of one planned time, or of a run by hand. Written in the transaction that advances the schedule."""
+    """The outcome of a planned or manual run. Written in the transaction that sets the schedule's next planned time."""
 
     class Outcome(models.TextChoices):
-        STARTED = "started"  # the job has the status from now on
+        STARTED = "started"  # further progress is in the job's status
         SKIPPED = "skipped"
-        REFUSED = "refused"  # the quota was used up
+        REFUSED = "refused"  # the user's quota was used up
         INVALID = "invalid"  # the request is no longer valid, and the schedule was disabled
 
     id = models.BigAutoField(primary_key=True)

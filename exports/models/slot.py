@@ -3,9 +3,9 @@ from django.db import models
 
 class SlotQuerySet(models.QuerySet["Slot"]):
     def provide(self, *, count: int, dataset: models.Model | None = None) -> None:
-        """Create the missing ones of slots 1 to `count`, for all datasets together or for one.
+        """Create the slots 1 to `count` that do not exist yet, for one dataset or for all datasets together.
 
-        None are removed: a claim only considers numbers up to the current limit.
+        Slots are never removed: a claim only considers numbers up to the current limit.
         """
         self.model.objects.bulk_create(
             [self.model(dataset_id=dataset.pk if dataset else None, number=n) for n in range(1, count + 1)],
@@ -17,11 +17,11 @@ class SlotQuerySet(models.QuerySet["Slot"]):
 
 
 class Slot(models.Model):
-    """Permission for one concurrent call into the source database.
+    """Permission for one concurrent call of the source database.
 
-    There is one row for each call that may run. Rows without a dataset limit all calls together, rows with one limit
-    the calls of that dataset. A slot without a token is free. A slot whose lease expired is not free yet: the reaper
-    first ends the query that may still run under it, so the limit holds even when a worker is stopped.
+    Rows without a dataset limit the calls of all datasets together. Rows with a dataset limit the calls of that
+    dataset. A slot without a token is free. A slot whose lease has expired isn't free yet: the reaper first ends the
+    query that may still run under it, so the limit holds even if a worker is suspended or lost.
     """
 
     dataset = models.ForeignKey("exports.Dataset", models.CASCADE, null=True, blank=True, db_index=False)
@@ -38,7 +38,7 @@ class Slot(models.Model):
 
     class Meta:
         db_table = "exports_slot"
-        verbose_name = "source call"  # as the admin's menu calls it
+        verbose_name = "source call"  # the name in the admin's menu
         constraints = [
             models.UniqueConstraint(fields=["dataset", "number"], name="exports_slot_number", nulls_distinct=False),
             models.CheckConstraint(

@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Tick(models.Model):
-    """The last run of a periodic task. The lock of its row makes a second scheduler harmless."""
+    """The last run of a periodic task. The lock on the row prevents duplicate runs by a second scheduler."""
 
     name = models.CharField(primary_key=True, max_length=40)
     ran_at = models.DateTimeField()

@@ -15,7 +15,7 @@ class Usage(DailyUsage):
 
 
 class Allowance(models.Model):
-    """A user's own daily limits, set by staff instead of EXPORT_DAILY_JOBS and EXPORT_DAILY_CHUNKS."""
+    """Daily limits that staff set for one user, in place of EXPORT_DAILY_JOBS and EXPORT_DAILY_CHUNKS."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="+")
     daily_jobs = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: EXPORT_DAILY_JOBS.")

@@ -5,13 +5,14 @@ from django.db.models.functions import Now
 
 
 class Watermark(models.Model):
-    """A number that grows while Sluice runs. The bucket has a copy, which does not go back with a restored database."""
+    """A number that grows while Sluice runs, with a copy in the bucket. A restored database is behind the copy."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)  # the only row
     database = models.UUIDField(default=uuid4, help_text="In the key of the copy: databases may share a bucket")
     number = models.BigIntegerField(default=0)
     reached_at = models.DateTimeField(db_default=Now())
-    # Those of the copy while they are ahead: the database was restored to an earlier point, or lost commits.
+    # The number and time of the copy, set while the copy is ahead: the database was restored to an earlier point, or
+    # lost commits.
     bucket_number = models.BigIntegerField(null=True, blank=True)
     bucket_reached_at = models.DateTimeField(null=True, blank=True)
 

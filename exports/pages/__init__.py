@@ -1,1 +1,1 @@
-"""Pages of exports: the list, the form, and each export."""
+"""Pages of exports, schedules, and webhooks."""

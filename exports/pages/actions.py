@@ -1,4 +1,4 @@
-"""Actions of an export's page. Each calls the same function as the API."""
+"""Actions on the page of an export. Each calls the same function as the API."""
 
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from exports.models import Job, Link
 
 
 class JobAction(Action):
-    """An action on a job. Other users' jobs are 404."""
+    """An action on a job. Another user's job is a 404 error."""
 
     throttle = rates.ExportThrottle
 
@@ -50,20 +50,20 @@ class RetryExport(JobAction):
 class ReplayExport(JobAction):
     """Replay the request as a new job. Repeated clicks create one job."""
 
-    made: Job | None = None
+    new_job: Job | None = None
 
     def act(self, *, job_id: UUID) -> str:
         job = self.job(job_id)
         once = Idempotency.of_form(uuid_of(self.request.POST.get("once", "")), {"replay": str(job_id)})
-        self.made, _ = actions.replay(job, views.caller_of(api_request(self.request), once))
+        self.new_job, _ = actions.replay(job, views.caller_of(api_request(self.request), once))
         return "Export created from the same request."
 
     def next_url(self, *, job_id: UUID) -> str:
-        return super().next_url(job_id=self.made.pk if self.made else job_id)
+        return super().next_url(job_id=self.new_job.pk if self.new_job else job_id)
 
 
 class CreateLink(JobAction):
-    """A new one-time link for a script. The page shows it until it is used."""
+    """Creation of a one-time link for a script. The page shows the link until it is used."""
 
     def act(self, *, job_id: UUID) -> str:
         fresh_link(self.request, job_id)
@@ -74,7 +74,7 @@ class CreateLink(JobAction):
 
 
 class DownloadDelivery(JobAction):
-    """Redirect to a fresh link, so that neither a second click nor a prefetch can use it up."""
+    """A download with a new link for each click, so that a prefetch or a second click cannot use the link up."""
 
     link: Link | None = None
 
@@ -87,13 +87,13 @@ class DownloadDelivery(JobAction):
 
 
 def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
-    """Return a new link bound to this browser. Raises NotFound for other users, NotReady, ReceiptExpired."""
+    """Create a link that is bound to this browser. Raises NotFound for other users, NotReady, and ReceiptExpired."""
     drf_request = api_request(request)
     return receipts.fresh_link(views.visible(drf_request, job_id, by_staff=False), views.client_of(drf_request))
 
 
 class DownloadFile(LoginRequiredMixin, RateLimitedView, View):
-    """Download one file of a job. Only for its owner, any number of times until the delivery expires."""
+    """The download of one file of a job, for its owner. It can be repeated until the delivery expires."""
 
     audited = OPENS_DATA
     http_method_names = ["get"]

@@ -1,4 +1,4 @@
-"""Base classes and helpers of the export pages. Rate limits and visibility are those of the API."""
+"""Base classes and shared functions of the export pages. The API's rate limits and visibility rules apply."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ class ExportsPage(Page):
 
 
 class JobPage(ExportsPage):
-    """A page about one job, from one snapshot of the database. Other users' jobs are 404, except for staff."""
+    """A page about one job, read from one database snapshot. Another user's job is a 404 error, except for staff."""
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         with one_snapshot():
@@ -42,7 +42,7 @@ def span(job: Job) -> str:
 
 
 def quota_left(user_id: int) -> dict[str, Any]:
-    """Return the daily quota of a user for templates."""
+    """Return the template context of a user's daily quota."""
     quota = quotas.state(user_id)
     return {
         "jobs": left(quota.daily_jobs, quota.jobs),

@@ -1,4 +1,4 @@
-"""The deliveries of a webhook as pages show them: rows of the log, the page of one delivery, and polling."""
+"""Webhook deliveries on pages: rows of the delivery log, the page of one delivery, and polling intervals."""
 
 import json
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ class DeliveryRow:
 
     @property
     def subject(self) -> tuple[str, str] | None:
-        """Return the name and the URL of the page that the event is about, or None if there is none."""
+        """Return the name and the page's URL of the export or document of the event, or None without a page."""
         if self.delivery.job_id:
             return f"export {str(self.delivery.job_id)[:8]}", reverse("export", args=[self.delivery.job_id])
         kind, _, name = self.delivery.subject.partition(":")
@@ -85,7 +85,7 @@ def row_of(delivery: Delivery) -> DeliveryRow:
 
 
 def poll_seconds(rows: Iterable[DeliveryRow]) -> int:
-    """Return the seconds between polls of a page, 0 for none."""
+    """Return the polling interval of a page in seconds, or 0 to stop polling."""
     waiting = [each for each in rows if each.is_sending or each.next_at]
     if not waiting:
         return 0
@@ -119,7 +119,7 @@ class DeliveryPage(ExportsPage):
 
 
 def payload(delivery: Delivery) -> str:
-    """Return the body formatted for reading. It is sent without white space."""
+    """Return the body with line breaks and indentation. It is sent without them."""
     return json.dumps(json.loads(delivery.body), indent=2, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""The form of an export. It builds the body of the API request, and the API's serializer validates it."""
+"""The form for an export. It builds the body of the API request, which the API's serializer validates."""
 
 import csv
 import re
@@ -32,7 +32,7 @@ from exports.pages.form_errors import FORM_TEXTS, field_and_text
 from exports.pages.recent_keys import recent_keys
 from rules.library.choices import rules_for
 
-MAX_FILE = 5 * 1024 * 1024  # bytes; the API's limit for a body
+MAX_FILE = 5 * 1024 * 1024  # bytes: the API's limit for a request body
 ITEMS, FILTERS = "items", "filters"
 SEPARATORS = re.compile(r"[\s,;]+")
 
@@ -43,7 +43,7 @@ class ExportForm(forms.Form):
         label="Name (optional)",
         required=False,
         max_length=MAX_NAME,
-        help_text="To find the export by in the list.",
+        help_text="Helps you find the export in the list.",
     )
     mode = forms.ChoiceField(
         label="Chunks",
@@ -100,7 +100,7 @@ class ExportForm(forms.Form):
         label="Compression",
         choices=[("none", "None"), ("gzip", "gzip (.gz files)"), ("zstd", "Zstandard (.zst files)")],
         initial="none",
-        help_text="Parquet files are always compressed inside.",
+        help_text="Parquet files are always compressed internally.",
     )
     columns = forms.CharField(
         label="Columns",
@@ -147,7 +147,7 @@ class ExportForm(forms.Form):
         self.body: dict[str, Any] = {}
 
     def full_clean(self) -> None:
-        """Validate as a form, then as an API request. A valid form has `body` and `validated_request`."""
+        """Validate the fields, then the API request. Sets `body` and `validated_request`."""
         super().full_clean()
         if not self.is_bound or self.errors:
             return
@@ -159,7 +159,7 @@ class ExportForm(forms.Form):
             self.add_api_errors(list(problems.input_errors(refusal.detail)))
 
     def clean_file(self) -> str:
-        """Return the text of the uploaded file. With JavaScript, the browser has already put it into the list."""
+        """Return the text of the uploaded file. With JavaScript, the browser has already copied it into the list."""
         file: UploadedFile | None = self.cleaned_data["file"]
         if file is None:
             return ""
@@ -173,23 +173,23 @@ class ExportForm(forms.Form):
             raise forms.ValidationError("The file is not UTF-8 text. Save it as CSV UTF-8.") from None
 
     def rules(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Return the rules in groups, with the chosen one, which may be deleted."""
+        """Return the rules in groups. The selected rule is included even if it was deleted."""
         _, groups = rules_for(User.objects.get(pk=self.user_id))
-        chosen = str(self["rule"].value() or "")
-        is_listed = any(chosen == value for _, rules in groups for value, _ in rules)
-        return groups if is_listed or not chosen.isdecimal() else [*groups, ("Other", [(chosen, f"Rule {chosen}")])]
+        rule = str(self["rule"].value() or "")
+        is_listed = any(rule == value for _, rules in groups for value, _ in rules)
+        return groups if is_listed or not rule.isdecimal() else [*groups, ("Other", [(rule, f"Rule {rule}")])]
 
-    def chosen(self) -> Dataset | None:
-        """Return the dataset that the form shows. A browser selects the first choice."""
+    def selected_dataset(self) -> Dataset | None:
+        """Return the selected dataset. By default, the browser selects the first choice."""
         choices: Any = self.fields["dataset"].choices  # type: ignore[attr-defined]
         name = self["dataset"].value() or next((value for value, _ in choices), "")
         return next((each for each in self.datasets if each.name == name), None)
 
     def recent_keys(self) -> list[str]:
-        return recent_keys(self.chosen(), self.user_id)
+        return recent_keys(self.selected_dataset(), self.user_id)
 
     def is_of_documents(self) -> bool:
-        dataset = self.chosen()
+        dataset = self.selected_dataset()
         return dataset is not None and dataset.kind == Kind.DOCUMENTS
 
     def as_body(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class ExportForm(forms.Form):
         return {"items": pasted_pairs.items(self.lines)}
 
     def add_api_errors(self, errors: list[InputError]) -> None:
-        """Add each error to its field. Errors in the list name their line numbers."""
+        """Add each error to its field. Errors in the list of pairs start with their line number."""
         of_items = [error for error in errors if error.pointer.startswith("/items")]
         for each in pasted_pairs.sentences(of_items, self.lines):
             self.add_error("items", FORM_TEXTS.get(each, each))
@@ -239,11 +239,11 @@ class ExportForm(forms.Form):
                 self.add_error(name if name in self.fields else None, text)
 
     def renew_key(self) -> None:
-        """Renew the idempotency key: the old one belongs to an export with other content."""
+        """Replace the idempotency key, which was used for a different export."""
         self.change("once", str(uuid4()))
 
     def keep_file(self) -> None:
-        """Copy the file's lines into the list: a browser does not send a file twice, and errors name lines."""
+        """Copy the lines of the file into the list: browsers don't send a file again, and errors have line numbers."""
         if text := self.cleaned_data.get("file"):
             self.change("items", "\n".join(filter(None, (self.cleaned_data.get("items"), text))))
 
@@ -260,19 +260,19 @@ def label_of(dataset: Dataset) -> str:
 
 
 def document_filters(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the filters of documents that exports and schedules share."""
+    """Return the filters for documents that exports and schedules share."""
     filters = {"ruleId": int(data["rule"]) if data["rule"] else None, "status": data["status"]}
     return {name: value for name, value in filters.items() if value}
 
 
 def column_names(text: str) -> list[str]:
-    """Return the names in a line of CSV: names that contain commas are in quotes."""
+    """Return the names in a line of CSV, where names that contain commas are in quotes."""
     names = next(csv.reader([text], skipinitialspace=True), [])
     return [name.strip() for name in names if name.strip()]
 
 
 def dialect(data: dict[str, Any]) -> Dialect:
-    known = DIALECTS.get(data["written_for"] or "standard")
-    return known or Dialect(
+    preset = DIALECTS.get(data["written_for"] or "standard")
+    return preset or Dialect(
         bom=data["bom"], delimiter=data["delimiter"] or ",", formula_policy="escape" if data["guard"] else "none"
     )

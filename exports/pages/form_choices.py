@@ -1,4 +1,4 @@
-"""The choices of the form of an export."""
+"""Choices in the form for an export."""
 
 from django.conf import settings
 
@@ -6,7 +6,7 @@ from config.platform.durations import duration
 from exports.core.planning import Dialect
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe |"}
-# Presets for CSV, for users who do not know what a byte order mark is.
+# CSV presets for users who aren't familiar with byte order marks.
 DIALECTS = {
     "standard": Dialect(),
     "excel": Dialect(bom=True, formula_policy="escape"),
@@ -41,7 +41,7 @@ LIFETIMES = {600: "10 minutes", 3600: "1 hour", 86_400: "1 day", 259_200: "3 day
 
 
 def lifetimes() -> list[tuple[int | str, str]]:
-    """Return the lifetimes of a delivery to choose from, the default first."""
+    """Return the choices for the lifetime of a delivery, with the default first."""
     env = settings.SLUICE
     default = duration(env.export_delivery_ttl_seconds)
     allowed = [(seconds, text) for seconds, text in LIFETIMES.items() if seconds <= env.export_delivery_ttl_max_seconds]

@@ -1,4 +1,4 @@
-"""Errors of the API as errors of the form of an export: their fields, and texts for users of the form."""
+"""Mapping of API errors to the form for an export: the form's fields, and texts for its users."""
 
 import re
 
@@ -33,7 +33,7 @@ FORM_TEXTS = {
 
 
 def field_and_text(error: InputError) -> tuple[str | None, str]:
-    """Return the field and the text of an error. Errors of a key or a column name its position."""
+    """Return the field and the text of an error. Errors in a list of keys or columns start with the position."""
     name = next((field for start, field in FIELDS.items() if within(error.pointer, start)), None)
     text = FORM_TEXTS.get(error.detail, error.detail)
     place = NUMBERED.fullmatch(error.pointer)

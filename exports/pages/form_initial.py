@@ -1,4 +1,4 @@
-"""Initial values of the form of an export."""
+"""Initial values of the form for an export."""
 
 import csv
 import io
@@ -68,7 +68,7 @@ def initial_document_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns_text(names: Iterable[str]) -> str:
-    """Return a line that `column_names` reads."""
+    """Return the names as a line of CSV, which `form.column_names` parses."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
     return line.getvalue()

@@ -1,8 +1,8 @@
 """The page of one export: progress, actions, receipt, chunks, and timeline.
 
 Its parts refresh independently: progress with every event, the chunk table every few seconds, and the buttons and the
-receipt only when they change, so that a button does not disappear during a click. `shown` identifies the content that
-the browser has; the response is 204 if nothing has changed.
+receipt only when they change, so that a button does not disappear during a click. The browser sends `shown`, which
+identifies its current buttons and receipt, and they are left out of the response if they have not changed.
 """
 
 import re
@@ -31,12 +31,12 @@ from exports.pages import timeline, workers
 from exports.pages.base import JobPage, quota_left, span, with_downloads
 
 QUOTES = re.compile("['\u2018-\u201b]")  # characters that PowerShell treats as a single quote
-GROUPS = 10  # of failures that the summary lists
-BAR = ("done", "failed", "cancelled", "retrying", "running")  # statuses in the progress bar; pending is its background
+MAX_GROUPS = 10  # of failed chunks in the summary
+BAR = ("done", "failed", "cancelled", "retrying", "running")  # statuses in the progress bar; the rest is pending
 
 
 class ExportPage(JobPage):
-    """The whole page."""
+    """The complete page of an export."""
 
     audited = CHANGES
     template_name = "exports/job.html"
@@ -46,8 +46,8 @@ class ExportPage(JobPage):
         return super().get_context_data(
             **facts(job, self.request),
             **chunks(job, self.request),
-            span=(which := span(Job.objects.with_span().get(pk=job.pk))),
-            title=job.name or f"{job.dataset.name}: {which}",
+            span=(label := span(Job.objects.with_span().get(pk=job.pk))),
+            title=job.name or f"{job.dataset.name}: {label}",
             **context,
         )
 
@@ -56,9 +56,7 @@ class ExportPage(JobPage):
 
 
 class ExportStatusFragment(JobPage):
-    """Progress, the counts of the chunk table's filters, and the buttons, the receipt, and the timeline if they have
-    changed.
-    """
+    """The progress and the tabs of the chunk table, and after a change also the buttons, receipt, and timeline."""
 
     audited = CHANGES
     template_name = "exports/_now.html"
@@ -70,7 +68,7 @@ class ExportStatusFragment(JobPage):
             **shown,
             changed=shown["shown"] != self.request.GET.get("shown"),
             is_refresh=True,
-            tabs=tabs(job),  # with the same counts, beside a table that refreshes more slowly
+            tabs=tabs(job),  # with the same counts as the progress, although the table refreshes more slowly
             status=status_in(self.request.headers.get("HX-Current-URL", "")),
             **context,
         )
@@ -88,7 +86,7 @@ class ChunkTableFragment(JobPage):
 
 
 class ReceiptFragment(JobPage):
-    """The receipt, if it has changed: its link was used, or it has expired."""
+    """The receipt, if it has changed because its link was used or it expired. Otherwise, the response is 204."""
 
     audited = CHANGES
     template_name = "exports/_receipt.html"
@@ -127,34 +125,34 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
             map(str, (job.status, job.failed, *((receipt["state"], receipt["link_id"]) if receipt else ())))
         ),
         "once": uuid4(),
-        "story": partial(timeline.entries_of, job),  # evaluated only where the template shows it, like the next one
-        "workers": partial(workers.chart_of, job),
+        "timeline": partial(timeline.entries_of, job),  # a function, so that only templates that show it query it
+        "workers": partial(workers.chart_of, job),  # likewise
     }
 
 
 def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
-    """Return the receipt for the template. Only the owner gets the link."""
+    """Return the template context of the receipt. Only the owner gets the link's URL."""
     receipt, now = job.receipt, clock.now()
-    made = list(receipt.links.order_by("-created_at"))  # the oldest was created with the receipt
-    link = made[0] if made else None
+    newest_first = list(receipt.links.order_by("-created_at"))  # the oldest was created with the receipt
+    link = newest_first[0] if newest_first else None
     state = link.state_at(now) if link else "revoked"
     if receipt.expires_at <= now:
         state = "expired"
     elif state == "expired":
         state = "link_expired"
-    mine = request.user.pk == job.user_id and state == "open"
+    show_link = request.user.pk == job.user_id and state == "open"
     return {
-        "it": receipt,
+        "row": receipt,
         "state": state,
         "link": link,
         "link_id": link.pk if link else "",
-        "is_minted": state == "open" and len(made) > 1,
+        "is_new_link": state == "open" and len(newest_first) > 1,
         "seconds": max(0, int((receipt.expires_at - now).total_seconds())),
         "line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
         "shell_name": for_shell(receipt.file_name),
         "powershell_name": for_powershell(receipt.file_name),
-        "url": request.build_absolute_uri(links.path_of(link)) if mine and link else "",
-        **(binding(link, request) if mine and link else {}),
+        "url": request.build_absolute_uri(links.path_of(link)) if show_link and link else "",
+        **(binding(link, request) if show_link and link else {}),
     }
 
 
@@ -164,13 +162,13 @@ def for_shell(text: str) -> str:
 
 
 def for_powershell(text: str) -> str:
-    """Quote a text for PowerShell, where curly quotes end a string as straight ones do."""
+    """Quote a text for PowerShell, where curly quotes also end a string."""
     doubled = QUOTES.sub(r"\g<0>\g<0>", text)
     return f"'{doubled}'"
 
 
 def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
-    """Return the network and client that a link is bound to, and whether they are this browser's."""
+    """Return the network and client that a link is bound to, and whether this browser can use the link."""
     client = views.client_of(api_request(request))
     here = links.bound_to(client)
     is_here = link.network in ("", here["network"]) and link.agent in ("", here["agent"])
@@ -184,7 +182,7 @@ def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
 
 
 def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
-    """Return a page of the chunk table, in the order of the request, and the failures by kind."""
+    """Return the template context of the chunk table: a page of chunks, and the failures by kind."""
     status = request.GET.get("status", "")
     if status and status not in ChunkStatus.values:
         raise refusal("status", f"Must be one of: {', '.join(sorted(ChunkStatus.values))}.", code="invalid_choice")
@@ -215,27 +213,27 @@ def can_fetch(job: Job, request: HttpRequest) -> bool:
 
 
 def tabs(job: Job) -> list[tuple[str, str, int]]:
-    """Return the filters of the table with their counts, without empty ones."""
+    """Return the tabs of the chunk table: status, label, and count. Statuses without chunks are left out."""
     progress: Mapping[str, Any] = representation.progress(job, clock.now())
     named = [(status, status.capitalize(), progress[status]) for status in ChunkStatus.values if progress[status]]
     return [("", "All", job.total), *named]
 
 
 def status_in(url: str) -> str:
-    """Return the filter of the chunk table in the URL of the page."""
+    """Return the status filter in the URL of the page."""
     return "".join(parse_qs(urlsplit(url).query).get("status", [])[-1:])
 
 
 def failures(rows: QuerySet[Chunk], may_show: Callable[[str], bool]) -> list[dict[str, Any]]:
-    """Return the causes of failed chunks, most frequent first: title, advice, count, and an example.
+    """Return the failed chunks by cause, most frequent first: title, advice, count, and an example.
 
-    `may_show`: whether the user sees the source's message of a chunk, by its key.
+    `may_show` returns whether the user may see the source's message for a key.
     """
     groups = (
         rows.filter(status=ChunkStatus.FAILED)
         .values("error_code", "error_detail")
         .annotate(count=Count("pk"), first=Min("seq"))
-        .order_by("-count", "error_code")[:GROUPS]
+        .order_by("-count", "error_code")[:MAX_GROUPS]
     )
     found = list(groups)
     examples = {each.seq: each for each in rows.filter(seq__in=[group["first"] for group in found])}

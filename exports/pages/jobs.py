@@ -34,19 +34,19 @@ class ExportListPage(ExportsPage):
     title = "Exports"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        status, wanted = chosen(Request(self.request), "status", among=("", *STATUSES)) or "", self.wanted()
-        jobs = wanted.apply(representation.with_all(Job.objects.filter(user=self.user).with_span()))
+        status, filters = chosen(Request(self.request), "status", among=("", *STATUSES)) or "", self.filters()
+        jobs = filters.apply(representation.with_all(Job.objects.filter(user=self.user).with_span()))
         if status:
             jobs = jobs.filter(status__in=STATUSES[status])
         listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))
         return super().get_context_data(
             listing=listing,
             rows=[row(job) for job in listing.rows or []],
-            moves=any(not job.has_ended for job in listing.rows or []),
+            has_active=any(not job.has_ended for job in listing.rows or []),
             tabs=[(label, first_page(self.request, status=name), name == status) for name, label in TABS.items()],
             status=status,
-            wanted=wanted,
-            is_filtered=bool(status) or wanted != ExportFilter(),
+            filters=filters,
+            is_filtered=bool(status) or filters != ExportFilter(),
             datasets=list(Dataset.objects.granted_to(self.user.pk).in_order()),
             query=self.request.GET.urlencode(),
             quota=quota_left(self.user.pk),
@@ -56,15 +56,15 @@ class ExportListPage(ExportsPage):
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         return with_downloads(super().render_to_response(context, **kwargs))
 
-    def wanted(self) -> ExportFilter:
-        """Return the filters. A form sends empty fields for those that are not used."""
+    def filters(self) -> ExportFilter:
+        """Return the filters in the query. Unused fields of the form arrive empty, and are ignored."""
         query = {name: self.request.GET.get(name, "").strip() for name in SEARCHED}
         found = ExportFilter.read({name: value for name, value in query.items() if value})
         return replace(found, schedule=uuid_of(self.request.GET.get("schedule", "")))
 
 
 def row(job: Job) -> dict[str, Any]:
-    """Return a row of the list: a job with its progress and the state of its receipt."""
+    """Return the template context of a job in the list, with its progress and the state of its receipt."""
     now = clock.now()
     facts: dict[str, Any] = {"job": job, "span": span(job), "progress": representation.progress(job, now)}
     if job.status == JobStatus.SUCCESS:
@@ -72,7 +72,7 @@ def row(job: Job) -> dict[str, Any]:
     return facts
 
 
-# ---- Several at once ------------------------------------------------------------------------------------------------
+# ---- Bulk actions ---------------------------------------------------------------------------------------------------
 
 
 class BulkExportPage(ExportsPage):
@@ -104,20 +104,20 @@ class BulkExportPage(ExportsPage):
         return action, list(jobs.with_running().select_related("dataset").order_by("-created_at"))
 
     def confirm(self, action: str, jobs: list[Job]) -> HttpResponse:
-        fitting = [job for job in jobs if applies(action, job)]
+        eligible = [job for job in jobs if applies(action, job)]
         return self.render_to_response(
             {
                 "action": action,
-                "fitting": fitting,
-                "others": [job for job in jobs if job not in fitting],
-                "chunks": sum(job.failed if action == "retry" else unfinished(job) for job in fitting),
+                "eligible": eligible,
+                "others": [job for job in jobs if job not in eligible],
+                "chunks": sum(job.failed if action == "retry" else unfinished(job) for job in eligible),
                 "quota": quota_left(self.user.pk),
                 "title": "Confirm",
             },
         )
 
     def run(self, action: str, jobs: list[Job]) -> None:
-        """Run the action on each job. Refusals are reported; only an exceeded quota stops the others."""
+        """Run the action on each job. If one is refused, the others continue, unless the quota was exceeded."""
         done, refusals = run_each(jobs, ACTIONS[action], stop=quotas.QuotaExceeded)
         if refusals:
             messages.warning(self.request, refusals)

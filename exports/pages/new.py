@@ -24,12 +24,15 @@ from exports.pages.form import FILTERS, ExportForm
 from exports.pages.form_initial import fresh_initial, initial_like
 
 IN_QUERY = ("dataset", "rule", "batch", "status", "date_from", "date_to")
-NEWEST = 5  # exports that the estimate is based on
-TRIES, WAIT_SECONDS = 15, 0.2  # to wait for the request of a first click
+NEWEST = 5  # number of exports that the estimate is based on
+TRIES, WAIT_SECONDS = 15, 0.2  # for an earlier request of the same form, after a double-click
 
 
 class NewExportPage(ExportsPage):
-    """The form. With htmx, a 429 or 503 response leaves it on the screen. It also works without JavaScript."""
+    """The page with the form. With htmx, the form stays on the page after a 429 or 503 response.
+
+    It also works without JavaScript.
+    """
 
     audited = CHANGES
     template_name = "exports/new.html"
@@ -40,7 +43,7 @@ class NewExportPage(ExportsPage):
         form = context.pop("form", None) or ExportForm(initial=self.initial(), user_id=self.user.pk)
         return super().get_context_data(
             form=form,
-            chosen=form.chosen(),
+            selected_dataset=form.selected_dataset(),
             recent_keys=form.recent_keys(),
             quota=quota_left(self.user.pk),
             limit=settings.SLUICE.export_max_chunks_per_job,
@@ -48,14 +51,14 @@ class NewExportPage(ExportsPage):
         )
 
     def initial(self) -> dict[str, Any]:
-        """Return the initial values: with `?from=` those of a job that the user may see, else those in the query."""
+        """Return the initial values: with `?from=`, those of that job, and otherwise those in the query."""
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial() | {name: self.request.GET[name] for name in IN_QUERY if name in self.request.GET}
         return initial_like(views.visible(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
-        """Apply the rate limit before parsing the form, because parsing a long list is expensive."""
+        """Create or preview an export. The rate limit applies before parsing, because long lists are slow to parse."""
         is_check = "check" in request.POST
         if is_check:
             self.count(PreviewThrottle)
@@ -82,7 +85,7 @@ class NewExportPage(ExportsPage):
 
 
 class PreviewFragment(ExportsPage):
-    """Preview of the form's export, for htmx. Changes nothing."""
+    """A preview of the export, for htmx. It changes nothing."""
 
     audited = NOTHING
     http_method_names = ["post"]
@@ -99,7 +102,7 @@ class PreviewFragment(ExportsPage):
             {
                 "problems": problems(form) if is_complete(form) else [],
                 "preview": shown,
-                "chosen": form.chosen(),
+                "selected_dataset": form.selected_dataset(),
                 "recent_keys": form.recent_keys(),
                 "quota": quota_left(self.user.pk),
             }
@@ -107,7 +110,7 @@ class PreviewFragment(ExportsPage):
 
 
 class PreviewThrottle(rates.ExportThrottle):
-    """EXPORT_RATE in a separate window, so that previews while typing do not use up the limit for submissions."""
+    """A separate EXPORT_RATE limit for previews, so that typing does not use up the limit for submissions."""
 
     def counted(self, request: Request) -> tuple[str, str]:
         name, client = super().counted(request)
@@ -122,7 +125,7 @@ def preview(form: ExportForm) -> dict[str, int | None]:
 
 
 def usual_seconds(dataset: Dataset, chunks: int) -> int | None:
-    """Estimate the duration from the dataset's newest exports, or return None if there are none."""
+    """Estimate the duration from the dataset's latest successful exports. Return None without them."""
     ended = Job.objects.filter(dataset=dataset, status=JobStatus.SUCCESS, reused__lt=F("total"))
     took = F("finished_at") - F("started_at")
     newest = list(ended.annotate(took=took).order_by("-finished_at").values_list("took", "total", "reused")[:NEWEST])
@@ -132,17 +135,17 @@ def usual_seconds(dataset: Dataset, chunks: int) -> int | None:
 
 
 def submit(form: ExportForm, request: HttpRequest) -> Job:
-    """Create the job, or return the one that the same form created before, after a double-click or a reload.
+    """Create the job, or return the job that the same form has already created, after a double-click or a reload.
 
-    Raises the problems of `submission.submit`, and InFlight if the first request takes too long.
+    Raises the problems of `submission.submit`, and InFlight if an earlier request of the form takes too long.
     """
     once = Idempotency.of_form(form.cleaned_data["once"], form.body)
-    wanted = form.validated_request
-    assert wanted is not None  # noqa: S101 - the form is valid
+    export_request = form.validated_request
+    assert export_request is not None  # noqa: S101 - the form is valid
     caller = views.caller_of(api_request(request), once)
     for _ in range(TRIES):
         try:
-            job, _replayed = submission.submit(lambda: wanted, caller)
+            job, _replayed = submission.submit(lambda: export_request, caller)
             return job
         except InFlight:
             time.sleep(WAIT_SECONDS)
@@ -150,7 +153,7 @@ def submit(form: ExportForm, request: HttpRequest) -> Job:
 
 
 def problems(form: ExportForm) -> list[str]:
-    """Return the form's errors as sentences. Errors of the list already name their lines."""
+    """Return the form's errors as sentences with the field's label. Errors in the list have line numbers instead."""
     named = (
         (form[name].label if name in form.fields and name != "items" else "", each)
         for name, each in form.errors.items()

@@ -1,7 +1,7 @@
-"""Parser for pasted pairs of key and date, one per line, with errors by line.
+"""Parser for pasted pairs of key and date, one per line, and errors with line numbers.
 
-Accepts `JFK 2024-02-29`, `JFK,2024-02-29`, and columns from spreadsheets: separated by tabs or semicolons, quoted or
-not, with an optional heading. Other lines become items too, and the API's serializer reports their errors.
+Accepts `JFK 2024-02-29`, `JFK,2024-02-29`, and columns from spreadsheets, which are separated by tabs or semicolons and
+may have quotes and a heading. Other lines also become items, so that the API's serializer reports their errors.
 """
 
 import csv
@@ -14,13 +14,13 @@ from django.conf import settings
 
 from config.platform.http.problems import InputError
 
-SHOWN = 20  # errors; the rest are counted
+MAX_ERRORS = 20  # further errors are only counted
 MAX_QUOTED = 60  # characters of a line that an error quotes
 NUMBER = re.compile(r"\d")
 HEADINGS = {"key", "keys"}
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 POINTER = re.compile(r"/items/(\d+)(?:/(.*))?")
-KEY, DATE, MORE = "key", "effectiveDate", "a third column"
+KEY, DATE, EXTRA = "key", "effectiveDate", "a third column"
 
 
 class PastedLine(NamedTuple):
@@ -31,14 +31,14 @@ class PastedLine(NamedTuple):
 
 
 def read(text: str) -> list[PastedLine]:
-    """Return the lines with pairs, without empty lines, comments (#) and headings.
+    """Return the lines with pairs, without empty lines, comments (#), and the heading.
 
-    Stops where the API refuses a list by its length alone, because parsing lines is the expensive part.
+    Parsing is slow, so it stops once there are so many lines that the API refuses the list because of its length.
     """
-    listed = enumerate(text.lstrip("\ufeff").splitlines(), start=1)
-    pairs = ((number, line) for number, line in listed if line.strip() and not line.lstrip().startswith("#"))
-    enough = 10 * settings.SLUICE.export_max_chunks_per_job + 2  # one too many, and headings
-    lines = [PastedLine(number, cells(line)) for number, line in islice(pairs, enough)]
+    numbered = enumerate(text.lstrip("\ufeff").splitlines(), start=1)
+    pairs = ((number, line) for number, line in numbered if line.strip() and not line.lstrip().startswith("#"))
+    max_lines = 10 * settings.SLUICE.export_max_chunks_per_job + 2  # one more than allowed, and the heading
+    lines = [PastedLine(number, cells(line)) for number, line in islice(pairs, max_lines)]
     return lines[1:] if lines and is_heading(lines[0]) else lines
 
 
@@ -54,17 +54,17 @@ def cells(line: str) -> list[str]:
 
 
 def is_heading(line: PastedLine) -> bool:
-    """Return whether a first line is a heading such as `key,effectiveDate`, and cannot be a pair."""
+    """Return whether a first line is a heading such as `key,effectiveDate`, and not a pair."""
     return line.cells[0].casefold() in HEADINGS and not any(NUMBER.search(cell) for cell in line.cells[1:])
 
 
 def items(lines: Iterable[PastedLine]) -> list[dict[str, str]]:
-    """Return `items` for the API's body."""
-    return [dict(zip((KEY, DATE, MORE), line.cells, strict=False)) for line in lines]
+    """Return `items` for the body of the API request."""
+    return [dict(zip((KEY, DATE, EXTRA), line.cells, strict=False)) for line in lines]
 
 
 def text_of(pairs: Iterable[tuple[str, object]]) -> str:
-    """Return the pairs as text for the list."""
+    """Return the pairs as text for the form, one pair per line."""
     return "\n".join(f"{key} {day}" for key, day in pairs)
 
 
@@ -74,8 +74,8 @@ def text_of(pairs: Iterable[tuple[str, object]]) -> str:
 def sentences(errors: Iterable[InputError], lines: list[PastedLine]) -> list[str]:
     """Return the errors as sentences that start with their line number."""
     found = [sentence(error, lines) for error in errors]
-    more = len(found) - SHOWN
-    return found if more <= 0 else [*found[:SHOWN], f"{more} more errors."]
+    more = len(found) - MAX_ERRORS
+    return found if more <= 0 else [*found[:MAX_ERRORS], f"{more} more errors."]
 
 
 def sentence(error: InputError, lines: list[PastedLine]) -> str:

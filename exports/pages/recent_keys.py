@@ -1,12 +1,12 @@
-"""Keys that a user has exported lately, for forms to suggest."""
+"""Recently exported keys of a user, as suggestions in forms."""
 
 from config.platform.db import sql
 from exports.models import Dataset
 
-JOBS, CHUNKS, SHOWN = 5, 40, 12
+JOBS, CHUNKS, MAX_KEYS = 5, 40, 12
 
-# Some chunks of each job, spread over all of them: consecutive ones often have the same key. Each is found by an index.
-# LIMIT 1 keeps the planner from joining the tables in another way.
+# A sample of each job's chunks, evenly spaced because consecutive chunks often have the same key. Each chunk is found
+# by an index. LIMIT 1 keeps the planner from joining the tables in another way.
 RECENT = """
 WITH newest AS MATERIALIZED (
     SELECT job_id, total, row_number() OVER (ORDER BY created_at DESC, job_id DESC) AS age
@@ -21,12 +21,12 @@ GROUP BY c.key ORDER BY min(age), c.key
 
 
 def recent_keys(dataset: Dataset | None, user_id: int) -> list[str]:
-    """Return keys of the user's newest exports of a dataset from `granted_to`, as far as the user may export them now.
+    """Return keys of the user's latest exports of a dataset, those of the latest export first.
 
-    Those of the newest export come first.
+    Keys that the user may no longer export are left out. The dataset must come from `granted_to`.
     """
     if dataset is None or dataset.built_in:
         return []
     fits = dataset.key_check()
     rows = sql.rows(RECENT, user=user_id, dataset=dataset.pk, jobs=JOBS, chunks=CHUNKS)
-    return [row["key"] for row in rows if fits(row["key"])][:SHOWN]
+    return [row["key"] for row in rows if fits(row["key"])][:MAX_KEYS]

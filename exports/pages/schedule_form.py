@@ -1,4 +1,4 @@
-"""The form of a schedule: an export's form with keys, a timetable, and days relative to each run."""
+"""The form for a schedule: the form for an export, with a timetable, and days relative to each run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ from exports.schedules.timetable import days, timezones
 PREVIEWED = 5
 MISFIRES = [
     (Misfire.SKIP.value, "Skip the run"),
-    (Misfire.CATCH_UP.value, "Catch up: run it late, one after the other"),
+    (Misfire.CATCH_UP.value, "Catch up: start missed runs later, one after another"),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """A planned time: in UTC, in the zone of the schedule, and the dates that it exports."""
+    """A planned run: its time in UTC and in the schedule's time zone, and the first and last date to export."""
 
     at: datetime
     local: datetime
@@ -41,7 +41,7 @@ class PlannedRun:
 
 
 class ScheduleForm(ExportForm):
-    """The fields of `NewScheduleSerializer`, which validates them."""
+    """The form for a schedule. `NewScheduleSerializer` validates the values."""
 
     name = forms.CharField(label="Name", required=False, max_length=100)
     cron = forms.CharField(
@@ -70,7 +70,7 @@ class ScheduleForm(ExportForm):
         label="If a run cannot start on time",
         choices=MISFIRES,
         initial=Misfire.SKIP.value,
-        help_text="Because the service was down, or the earlier run has not ended.",
+        help_text="For example, because the service was down, or because the earlier run has not ended.",
     )
     mode = items = file = date_from = date_to = batch = None  # type: ignore[assignment]
 
@@ -80,12 +80,12 @@ class ScheduleForm(ExportForm):
         self.schedule = schedule
         lifetime = schedule.request.get("deliveryTtlSeconds") if schedule else None
         choices = dict(self.fields["keep_for"].choices)  # type: ignore[attr-defined]
-        if lifetime and lifetime not in choices:  # set over the API
+        if lifetime and lifetime not in choices:  # set through the API
             choices[lifetime] = duration(lifetime)
             self.fields["keep_for"].choices = choices.items()  # type: ignore[attr-defined]
 
     def full_clean(self) -> None:
-        """Validate the fields. Their meaning is validated by `editing`, whose problems are shown by `refuse`."""
+        """Validate the fields, but not the export request. `editing` validates it, and `refuse` shows the problems."""
         forms.Form.full_clean(self)
         if self.is_bound and not self.errors:
             self.body = self.schedule_body(self.cleaned_data)
@@ -99,8 +99,10 @@ class ScheduleForm(ExportForm):
         return {"keys": [key for key in SEPARATORS.split(data["keys"]) if key]}
 
     def schedule_body(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the equivalent body of `POST /exports/schedules`. Fields without an input keep their values, as long
-        as the dataset is the same."""
+        """Return the equivalent body of `POST /exports/schedules`.
+
+        Request fields that the form doesn't have keep their values, unless another dataset was selected.
+        """
         request = self.as_body(data)
         stored = self.schedule.request if self.schedule else {}
         is_same = stored.get("dataset") == request["dataset"]
@@ -120,7 +122,7 @@ class ScheduleForm(ExportForm):
         return validated(NewScheduleSerializer, self.body)  # type: ignore[no-any-return]
 
     def refuse(self, problem: Problem) -> None:
-        """Show a problem at its fields."""
+        """Add the errors of a problem to the form's fields."""
         if not isinstance(problem, BadInput):
             self.add_error(None, problem_text(problem))
             return
@@ -135,7 +137,7 @@ class ScheduleForm(ExportForm):
         return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
 
 
-# Fields that the body leaves out where they do not apply, or have their default values.
+# Request fields that the form sets. The body leaves them out if they do not apply or have their default values.
 WITH_INPUT = frozenset({"columns", "compression", "csv", "deliveryTtlSeconds", *FILTERS})
 FIELDS = {
     "/name": "name",
@@ -148,7 +150,7 @@ FIELDS = {
 
 
 def located(error: InputError) -> tuple[str | None, str]:
-    """Return the field and the text of an error. Errors of the request are those of an export's form."""
+    """Return the field and the text of an error. Errors in the export request are mapped as in the export's form."""
     if error.pointer in FIELDS:
         return FIELDS[error.pointer], error.detail
     pointer = error.pointer.removeprefix("/request")
@@ -158,7 +160,7 @@ def located(error: InputError) -> tuple[str | None, str]:
 
 
 def planned_runs(schedule: Schedule, times: Iterable[datetime]) -> list[PlannedRun]:
-    """Return planned times with the dates that they export."""
+    """Return planned runs at these times, with the dates to export."""
     zone = ZoneInfo(schedule.timezone)
     found = []
     for at in times:
@@ -202,7 +204,7 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def initial_repeating(job: Job) -> dict[str, Any]:
-    """Return initial values that repeat a job's request for the days before each run, as many as the job had."""
+    """Return initial values that repeat a job's request, with as many days before each run as the job had dates."""
     like = initial_like(job)
     keys = list(dict.fromkeys(job.chunks.in_request_order().values_list("key", flat=True)))
     number = job.chunks.values("effective_date").distinct().count()

@@ -1,4 +1,4 @@
-"""Pages of a user's schedules: the list, the form with its preview, and each schedule with its history."""
+"""Pages of a user's schedules: the list, the form with a preview, and each schedule with its history."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,7 +23,7 @@ from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeat
 from exports.schedules import editing, representation
 from exports.schedules.timetable import InvalidTimetable, Timetable
 
-NEXT = 5
+MAX_UPCOMING = 5
 
 
 class ScheduleListPage(ExportsPage):
@@ -52,12 +52,12 @@ class ScheduleListPage(ExportsPage):
 
 
 def local(schedule: Schedule) -> Any:
-    """Return the next planned time in the zone of the schedule."""
+    """Return the next planned time in the schedule's time zone."""
     return schedule.next_run_at.astimezone(ZoneInfo(schedule.timezone)) if schedule.next_run_at else None
 
 
 class ScheduleFormPage(ExportsPage):
-    """The form of a new schedule. It also works without JavaScript."""
+    """The page with the form for a new schedule. It also works without JavaScript."""
 
     audited = CHANGES
     template_name = "schedules/form.html"
@@ -78,7 +78,7 @@ class ScheduleFormPage(ExportsPage):
         return None
 
     def initial(self) -> dict[str, Any]:
-        """Return the initial values, with `?from=` those of a job that the user may see."""
+        """Return the initial values: with `?from=`, those of that job, and otherwise the defaults."""
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial()
@@ -109,7 +109,7 @@ class ScheduleFormPage(ExportsPage):
 
 
 class ChangeSchedulePage(ScheduleFormPage):
-    """The form of an existing schedule."""
+    """The page with the form for an existing schedule."""
 
     title = "Edit schedule"
 
@@ -127,7 +127,7 @@ class ChangeSchedulePage(ScheduleFormPage):
 
 
 class SchedulePreviewFragment(ExportsPage):
-    """The next runs of the form, for htmx. Changes nothing."""
+    """A preview of the next runs, for htmx. It changes nothing."""
 
     audited = NOTHING
     http_method_names = ["post"]
@@ -176,14 +176,14 @@ class SchedulePage(ExportsPage):
 
 
 def upcoming(schedule: Schedule) -> list[Any]:
-    """Return the next planned times of a schedule, none while it is disabled."""
+    """Return the next planned runs of a schedule. A disabled schedule has none."""
     if not schedule.next_run_at:
         return []
     try:
         timetable = Timetable.read(schedule.cron, schedule.timezone)
     except InvalidTimetable:
         return []
-    following = timetable.upcoming(schedule.next_run_at, NEXT - 1)
+    following = timetable.upcoming(schedule.next_run_at, MAX_UPCOMING - 1)
     return planned_runs(schedule, [schedule.next_run_at, *following])
 
 
@@ -191,7 +191,7 @@ def upcoming(schedule: Schedule) -> list[Any]:
 
 
 class ScheduleAction(Action):
-    """An action on a schedule. Other users' schedules are 404, for staff too."""
+    """An action on a schedule. Another user's schedule is a 404 error, even for staff."""
 
     throttle = rates.ExportThrottle
 
@@ -217,22 +217,22 @@ class ResumeSchedule(ScheduleAction):
 class RunSchedule(ScheduleAction):
     """An immediate run. Repeated clicks create one export."""
 
-    made: Job | None = None
+    new_job: Job | None = None
 
     def act(self, *, schedule_id: UUID) -> str:
         once = Idempotency.of_form(uuid_of(self.request.POST.get("once", "")), {"schedule": str(schedule_id)})
         caller = views.caller_of(api_request(self.request), once)
-        self.made, _ = editing.run_now(self.schedule(schedule_id), read_export, caller, now=clock.now())
+        self.new_job, _ = editing.run_now(self.schedule(schedule_id), read_export, caller, now=clock.now())
         return "Export created for today."
 
     def next_url(self, *, schedule_id: UUID) -> str:
-        return reverse("export", args=[self.made.pk]) if self.made else super().next_url(schedule_id=schedule_id)
+        return reverse("export", args=[self.new_job.pk]) if self.new_job else super().next_url(schedule_id=schedule_id)
 
 
 class DeleteSchedule(ScheduleAction):
     def act(self, *, schedule_id: UUID) -> str:
         editing.delete(self.schedule(schedule_id))
-        return "Schedule deleted. Its exports stay."
+        return "Schedule deleted. Its exports were kept."
 
     def next_url(self, *, schedule_id: UUID) -> str:
         return "schedules"

@@ -1,4 +1,4 @@
-"""The timeline of an export, from its events, with a bounded length."""
+"""Timeline of an export: its latest events and downloads."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from datetime import datetime
 from exports.core.states import DownloadOutcome, JobStatus
 from exports.models import Event, Job
 
-MAX_EVENTS = 400  # newest events that are read
-DOWNLOADS = 10
+MAX_EVENTS = 400
+MAX_DOWNLOADS = 10
 
 STATUSES = {
     JobStatus.PENDING: "Pending",
@@ -19,7 +19,7 @@ STATUSES = {
     JobStatus.FAILED: "Export failed",
     JobStatus.CANCELLED: "Export cancelled",
 }
-CHUNKS = {"pending": "queued again"}  # other statuses are shown by their names
+CHUNKS = {"pending": "queued again"}  # other statuses are shown as they are
 DOWNLOADED = {
     DownloadOutcome.REDEEMED: "Downloaded",
     DownloadOutcome.INVALID: "Download refused: invalid link",
@@ -32,7 +32,7 @@ DOWNLOADED = {
 
 @dataclass
 class TimelineEntry:
-    """An entry of the timeline. Entries that sum up many chunks last from `at` to `until`."""
+    """An entry of the timeline. An entry that summarizes the events of chunks lasts from `at` to `until`."""
 
     at: datetime
     label: str = ""
@@ -57,11 +57,11 @@ def entries_of(job: Job) -> list[TimelineEntry]:
     entries = [accepted, *grouped(reversed(newest))]
     entries.extend(
         TimelineEntry(at=each.at, label=DOWNLOADED[DownloadOutcome(each.outcome)], tone=tone(each.outcome))
-        for each in job.downloads.order_by("-at")[:DOWNLOADS]
+        for each in job.downloads.order_by("-at")[:MAX_DOWNLOADS]
     )
     if job.has_ended and job.finished_at and not any(event.kind == Event.Kind.STATUS for event in newest):
         entries.append(TimelineEntry(at=job.finished_at, label=STATUSES[JobStatus(job.status)], tone=tone(job.status)))
-    # Reversed afterwards, as the sort is stable: of two simultaneous entries the later one comes first.
+    # The sort is stable. Reversing afterwards puts the later of two entries with the same time first.
     return sorted(entries, key=lambda entry: entry.until or entry.at)[::-1]
 
 

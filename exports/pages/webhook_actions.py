@@ -1,4 +1,4 @@
-"""Actions on webhooks and deliveries."""
+"""Actions on webhooks and webhook deliveries."""
 
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from exports.pages.webhooks import FRESH
 
 
 class WebhookAction(Action):
-    """An action on a webhook. Other users' webhooks are 404, for staff too."""
+    """An action on a webhook. Another user's webhook is a 404 error, even for staff."""
 
     throttle = rates.ExportThrottle
 
@@ -63,18 +63,18 @@ class DeleteWebhook(WebhookAction):
 
 class RedeliverFailedDeliveries(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        again = subscriptions.redeliver_failed(self.webhook(webhook_id))
-        if not again:
+        count = subscriptions.redeliver_failed(self.webhook(webhook_id))
+        if not count:
             return "There are no failed deliveries to resend."
-        return f"{again:,} failed {'delivery' if again == 1 else 'deliveries'} queued."
+        return f"{count:,} failed {'delivery' if count == 1 else 'deliveries'} queued."
 
 
 class RedeliverDelivery(WebhookAction):
     def act(self, *, webhook_id: UUID, delivery_id: UUID) -> str:
-        found = subscriptions.delivery_of(self.webhook(webhook_id), delivery_id)
-        waited = found.status == Delivery.Status.PENDING
-        subscriptions.redeliver(found)
-        if waited:
+        delivery = subscriptions.delivery_of(self.webhook(webhook_id), delivery_id)
+        was_pending = delivery.status == Delivery.Status.PENDING
+        subscriptions.redeliver(delivery)
+        if was_pending:
             return "Delivery queued now. Earlier attempts still count."
         return "Delivery queued again with the same ID and payload."
 

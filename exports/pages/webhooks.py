@@ -1,4 +1,4 @@
-"""Pages of a user's webhooks: the list, the settings, and the deliveries of each."""
+"""Pages of a user's webhooks: the list, and each webhook with its settings and deliveries."""
 
 from typing import Any
 from uuid import UUID
@@ -19,13 +19,13 @@ from exports.pages import deliveries
 from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES
 
-FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows once
+FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows, once
 STATUSES = {"": "All", "pending": "Pending", "delivered": "Delivered", "failed": "Failed"}
 EVENTS = [(hook.value, NAMES[hook.value]) for hook in EventType]
 
 
 class WebhookForm(forms.Form):
-    """The form of a webhook. The API's serializer validates it."""
+    """The form for a webhook. The API's serializer validates it."""
 
     url = forms.CharField(
         label="URL", required=False, widget=forms.URLInput({"placeholder": "https://example.com/hooks", "size": 48}),
@@ -48,7 +48,7 @@ class WebhookForm(forms.Form):
 
 
 def allowed_urls() -> str:
-    """Return which URLs the settings allow, as a sentence."""
+    """Return a sentence about the URLs that the settings allow."""
     networks = url_guard.configured().allowed
     if not networks:
         return "Must be an https URL with a public address."
@@ -88,12 +88,13 @@ class WebhookListPage(ExportsPage):
         try:
             self.count()
             fields = validated(NewWebhookSerializer, form.body())
-            return self.made(subscriptions.create(user_id=self.user.pk, **fields))
+            return self.redirect_to(subscriptions.create(user_id=self.user.pk, **fields))
         except Problem as problem:
             form.refuse(problem)
         return self.render_to_response(self.get_context_data(form=form))
 
-    def made(self, webhook: Webhook) -> HttpResponse:
+    def redirect_to(self, webhook: Webhook) -> HttpResponse:
+        """Redirect to the page of a new webhook, which shows its secret once."""
         self.request.session[FRESH] = str(webhook.pk)
         messages.success(self.request, "Webhook created. Send a test to check your endpoint.")
         return redirect("webhook", webhook.pk)
@@ -124,7 +125,7 @@ class WebhookPage(ExportsPage):
         )  # fmt: skip
 
     def fresh_secret(self, webhook: Webhook) -> str:
-        """Return a secret that was just created. Pages show it only once."""
+        """Return the webhook's secret if it was just created, otherwise an empty string. It is shown only once."""
         if is_htmx(self.request) or self.request.session.get(FRESH) != str(webhook.pk):
             return ""
         del self.request.session[FRESH]
@@ -136,7 +137,7 @@ class WebhookPage(ExportsPage):
         form = WebhookForm(request.POST)
         try:
             self.count()
-            # An unchanged URL is not validated again: its host may since resolve to an address that the guard refuses.
+            # An unchanged URL is not validated again: its host may now have an address that the SSRF guard refuses.
             new = {name: value for name, value in form.body().items() if value != getattr(webhook, name)}
             changes = validated(WebhookChangeSerializer, new)
             subscriptions.change(webhook, **changes)

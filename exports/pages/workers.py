@@ -1,4 +1,4 @@
-"""The calls for the chunks of an export by worker and time, for a chart."""
+"""Chart of an export's source calls by worker and time."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from exports.core.states import Source
 from exports.models import Job
 from exports.source import database
 
-MAX_CHUNKS = 400  # chunks that are read
-LANES = 20
+MAX_CHUNKS = 400
+MAX_LANES = 20
 WIDTH, MIN_WIDTH = 1000, 2  # of the chart and of its narrowest bar, in SVG units
 
-# Each nth chunk, found by an index; LIMIT 1 keeps the planner from reading all chunks.
+# Every nth chunk, each found by an index. LIMIT 1 keeps the planner from reading all chunks.
 CHUNKS = """
 SELECT c.* FROM generate_series(0, %(total)s - 1, %(step)s) AS position
 CROSS JOIN LATERAL (
@@ -38,7 +38,7 @@ class Bar:
 
 @dataclass(slots=True, kw_only=True)
 class Lane:
-    """The calls of one worker process, which makes one at a time."""
+    """The calls of one worker process, which runs one call at a time."""
 
     name: str
     bars: list[Bar] = field(default_factory=list)
@@ -51,7 +51,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerChart:
-    """The lanes by name, and their time axis. Each `step`th chunk is shown; `more` is the number of further lanes."""
+    """Lanes in the order of their names, and the time axis.
+
+    The chart shows every `step`th chunk. `more` is the number of lanes that are not shown.
+    """
 
     lanes: list[Lane]
     begin: datetime
@@ -61,7 +64,7 @@ class WorkerChart:
 
 
 def chart_of(job: Job) -> WorkerChart | None:
-    """Return the chart, or None before the first call."""
+    """Return the chart, or None if no chunk has started."""
     step = max(1, -(-job.total // MAX_CHUNKS))
     now = clock.now()
     rows = sql.rows(CHUNKS, job=job.pk, total=job.total, step=step)
@@ -70,17 +73,17 @@ def chart_of(job: Job) -> WorkerChart | None:
     begin = min(row["started_at"] for row in rows)
     end = max(*(row["finished_at"] or now for row in rows), begin + timedelta(milliseconds=1))
     lanes = lanes_of(rows, begin, end, now)
-    return WorkerChart(lanes=lanes[:LANES], begin=begin, end=end, step=step, more=len(lanes[LANES:]))
+    return WorkerChart(lanes=lanes[:MAX_LANES], begin=begin, end=end, step=step, more=len(lanes[MAX_LANES:]))
 
 
 def lanes_of(rows: Iterable[sql.Row], begin: datetime, end: datetime, now: datetime) -> list[Lane]:
-    """Return the lanes of chunks, which are ordered by their ends."""
+    """Return the lanes, by name. The rows must be in the order in which the chunks ended."""
     lanes: dict[str, Lane] = {}
     ends: dict[str, datetime] = defaultdict(lambda: begin)
     for row in rows:
         name = worker_of(row)
         lane = lanes.setdefault(name, Lane(name=name))
-        # The chunks of a batch are claimed together, and run one after the other.
+        # The chunks of a batch have the same start time, but run one after another.
         began, ended = max(row["started_at"], ends[name]), row["finished_at"] or now
         ends[name] = ended
         took = max(ended - began, timedelta(0))

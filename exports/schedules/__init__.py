@@ -1,1 +1,1 @@
-"""Recurring exports: timetables, the scheduler, and the actions of owners."""
+"""Recurring exports: timetables, the scheduler, and changes by owners."""

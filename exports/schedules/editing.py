@@ -1,4 +1,4 @@
-"""Changes of schedules by their owners: create, change, delete, and run now."""
+"""Changes to schedules by their owners: create, change, pause, resume, delete, and run now."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,13 +35,13 @@ class NoSuchSchedule(NotFound):
 
 
 def owned(schedule_id: UUID, *, user_id: int) -> Schedule:
-    """Return the user's schedule. Raises NoSuchSchedule, also for staff, who have the admin."""
+    """Return the user's schedule. Raises NoSuchSchedule for other users, including staff, who use the admin."""
     return require_first(Schedule.objects.filter(pk=schedule_id, user_id=user_id), NoSuchSchedule)
 
 
 @contextmanager
 def locked(schedule: Schedule) -> Iterator[Schedule]:
-    """Lock the row until the end of the transaction: the scheduler changes the same columns. Raises NoSuchSchedule."""
+    """Lock the row during a transaction, because the scheduler changes the same columns. Raises NoSuchSchedule."""
     with transaction.atomic():
         yield require_first(Schedule.objects.select_for_update().filter(pk=schedule.pk), NoSuchSchedule)
         audit.record_change(schedule_id=schedule.pk)
@@ -52,7 +52,7 @@ def create(
 ) -> tuple[Schedule, bool]:
     """Create a schedule. Return it, and whether an earlier request with the same idempotency key created it.
 
-    `values` returns the columns that the request sets. Raises BadInput, TooManySchedules, KeyReused and InFlight.
+    `values` returns the columns that the request sets. Raises BadInput, TooManySchedules, KeyReused, and InFlight.
     """
     once, rows = caller.idempotency, Schedule.objects.all()
     if once and (schedule := once.find(rows, user_id=caller.user_id)):
@@ -77,12 +77,13 @@ def create(
 
 
 def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: datetime) -> Schedule:
-    """Change the columns that `changes` has; of two changes, the last one wins. Raises BadInput, NoSuchSchedule.
+    """Change the columns in `changes`. The last of several changes wins. Raises BadInput and NoSuchSchedule.
 
-    A new timetable, and resuming, plan the next time after now. Resuming also validates the request again.
+    After a change of the timetable, and when the schedule is resumed, the next run is the first planned time after now.
+    Resuming also validates the request again.
     """
     with locked(schedule) as current:
-        was_enabled, was = current.enabled, (current.cron, current.timezone)
+        was_enabled, old_timetable = current.enabled, (current.cron, current.timezone)
         for name, value in changes.items():
             setattr(current, name, value)
         is_resumed = current.enabled and not was_enabled
@@ -95,7 +96,7 @@ def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: da
             "since_last_success",
         }:
             timetable = validate(current, read, now)
-            if current.enabled and (is_resumed or was != (current.cron, current.timezone)):
+            if current.enabled and (is_resumed or old_timetable != (current.cron, current.timezone)):
                 plan(current, timetable, now)
         if was_enabled and not current.enabled:
             current.disable(PAUSED)
@@ -113,20 +114,20 @@ def resume(schedule: Schedule, read: Reader, *, now: datetime) -> Schedule:
 
 
 def delete(schedule: Schedule) -> None:
-    """Delete a schedule with its history. Its exports stay, and keep its id."""
+    """Delete a schedule and its history. Its exports are kept, with the ID of the schedule."""
     with locked(schedule) as current:
         current.delete()
     log.info("schedule_deleted", schedule_id=str(schedule.pk))
 
 
 def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now: datetime) -> tuple[Job, bool]:
-    """Run a schedule as `runs.run_now` does, one run at a time. Also raises NoSuchSchedule."""
+    """Start a run now, as `runs.run_now` does, under the schedule's lock. Also raises NoSuchSchedule."""
     with locked(schedule) as current:
         return runs.run_now(current, read, caller, now=now)
 
 
 def validate(schedule: Schedule, read: Reader, now: datetime) -> Timetable:
-    """Validate the timetable, and the request as its first run would send it. Raises BadInput with all errors."""
+    """Validate the timetable, and the request of the next run. Raises BadInput with all errors."""
     errors: list[InputError] = []
     timetable = None
     try:
@@ -148,5 +149,5 @@ def validate(schedule: Schedule, read: Reader, now: datetime) -> Timetable:
 
 def plan(schedule: Schedule, timetable: Timetable, now: datetime) -> None:
     following = timetable.next(now)
-    assert following is not None  # noqa: S101 - `Timetable.read` has found one
+    assert following is not None  # noqa: S101 - checked by `Timetable.read`
     schedule.plan(following)

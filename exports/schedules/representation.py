@@ -1,4 +1,4 @@
-"""JSON representation of schedules, and the queries that it needs."""
+"""JSON representation of schedules, and its queries."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from exports.schedules import schemas
 
 
 def with_last_runs(schedules: Iterable[Schedule]) -> list[Schedule]:
-    """Read the last run of each schedule, in one query for any number of schedules."""
+    """Set `last_run` of each schedule, with one query for all of them."""
     found = list(schedules)
     of_schedule = ScheduleRun.objects.filter(schedule=OuterRef("pk")).order_by("-id").values("id")[:1]
     newest = Schedule.objects.filter(pk__in=[each.pk for each in found]).values(newest=Subquery(of_schedule))
@@ -21,14 +21,14 @@ def with_last_runs(schedules: Iterable[Schedule]) -> list[Schedule]:
 
 
 def statuses(runs: Sequence[ScheduleRun]) -> dict[int, str]:
-    """Return the status of each run: that of its job, or the outcome without one."""
+    """Return the status of each run by its ID: the status of its job, or the outcome if it has no job."""
     ids = [run.job_id for run in runs if run.job_id]
     jobs = dict(Job.objects.filter(pk__in=ids).values_list("pk", "status"))
     return {run.pk: jobs.get(run.job_id, schemas.PURGED) if run.job_id else run.outcome for run in runs}
 
 
 def all_of(schedules: ScheduleQuerySet | Iterable[Schedule]) -> list[schemas.Schedule]:
-    """Represent schedules, in three queries for any number of them."""
+    """Represent schedules, with three queries for all of them."""
     found = with_last_runs(schedules)
     status_of = statuses([each.last_run for each in found if each.last_run])
     return [one(each, status_of) for each in found]

@@ -1,4 +1,4 @@
-"""Requests of exports that schedules make: the stored request with the dates of a run."""
+"""Export requests of schedules: the stored request, with the dates of a run."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +16,10 @@ from exports.jobs.submission import ExportRequest
 from exports.models import Job, Schedule
 from exports.schedules.timetable import days
 
-# Returns the validated request of a body of `POST /exports` for the user with this id. Raises ValidationError. The
-# serializer of the API is passed in, so that schedules accept exactly what the API does.
+# Validates the body of `POST /exports` for the user with this ID, and returns the request. Raises ValidationError. The
+# serializer of the API is passed in, so that schedules accept exactly the same requests as the API.
 Reader = Callable[[Any, int], ExportRequest]
-# Fields of a schedule's request that are filters of the export. The window replaces the dates.
+# Fields of a schedule's request that become filters of the export, in addition to the dates of the run.
 FILTERS = ("keys", "ruleId", "status")
 
 
@@ -31,8 +31,9 @@ def export_body(request: dict[str, Any], *, first: date, last: date) -> dict[str
 
 
 def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
-    """Return the request of a run on a local date, with the schedule's name. Raises BadInput with pointers into the
-    schedule.
+    """Return the request of a run on a local date, with the schedule's name.
+
+    Raises BadInput, whose pointers refer to the body of the schedule.
     """
     first, last = window(schedule, day)
     unknown = [
@@ -44,7 +45,7 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
     try:
         request = read(export_body(known, first=first, last=last), schedule.user_id)
     except ValidationError as error:
-        found = [moved(each) for each in input_errors(error.detail)]
+        found = [as_schedule_error(each) for each in input_errors(error.detail)]
         raise BadInput(*unknown, *found) from None
     if unknown:
         raise BadInput(*unknown)
@@ -52,10 +53,10 @@ def read_request(schedule: Schedule, day: date, read: Reader) -> ExportRequest:
 
 
 def window(schedule: Schedule, day: date) -> tuple[date, date]:
-    """Return the dates of a run on a local date.
+    """Return the first and last date to export in a run on a local date.
 
-    Since the last success, more days may have passed than one export or a day's quota can have chunks: a run then
-    exports the oldest of them, and the next one continues.
+    With `since_last_success`, the missed days may need more chunks than an export or the daily quota allows. The run
+    then exports the oldest days, and the next runs continue.
     """
     after = exported_until(schedule) if schedule.since_last_success else None
     first, last = days(day, schedule.window_from, schedule.window_to, after=after)
@@ -68,14 +69,17 @@ def window(schedule: Schedule, day: date) -> tuple[date, date]:
 
 
 def exported_until(schedule: Schedule) -> date | None:
-    """Return the last day of the newest successful export of the schedule, or None without one."""
+    """Return the last day of the schedule's latest successful export, or None without one."""
     jobs = Job.objects.filter(schedule_id=schedule.pk, status=JobStatus.SUCCESS)
     newest = jobs.order_by("-created_at", "-job_id").values_list("filters__dateTo", flat=True).first()
     return date.fromisoformat(newest) if newest else None
 
 
-def moved(error: InputError) -> InputError:
-    """Return an error of `POST /exports` at its place in a schedule, where single fields replace `filters`."""
+def as_schedule_error(error: InputError) -> InputError:
+    """Change the pointer of an error in the body of `POST /exports` to the corresponding field of a schedule.
+
+    A schedule has `/request/keys` in place of `/filters/keys`, for example.
+    """
     pointer = error.pointer
     if pointer == "/filters":
         pointer = "/keys"

@@ -1,7 +1,8 @@
-"""The scheduler: runs the planned times of schedules, each exactly once, however many processes run it.
+"""Scheduler of recurring exports. Each planned time is handled exactly once, even with several processes.
 
-A schedule is locked while its time is decided. The outcome, the job, and the next planned time are one transaction, so
-a process that dies leaves either all of them or none. The message of the beat only starts `run_due`.
+A schedule stays locked while a planned time is handled. The outcome, the job, and the next planned time are saved in
+one transaction, so a process that crashes leaves either all of them or none. Celery beat's message only starts
+`run_due`.
 """
 
 import time
@@ -27,9 +28,9 @@ from exports.schedules.timetable import InvalidTimetable, Timetable
 
 log = structlog.get_logger(__name__)
 
-EVERY_SECONDS = 15  # between two messages of the beat
+EVERY_SECONDS = 15  # between two messages of Celery beat
 DRAIN_SECONDS = 60.0
-RECHECK = timedelta(seconds=30)  # of a planned time that waits for the end of an earlier run
+RECHECK = timedelta(seconds=30)  # delay of a planned run that waits for an earlier run to end
 Outcome = ScheduleRun.Outcome
 
 
@@ -49,19 +50,19 @@ class ScheduleInvalid(Problem):
 
 
 def run_due(read: Reader, *, now: datetime) -> int:
-    """Run the schedules that are due, each in a transaction of its own. Return the number of schedules looked at.
+    """Run the schedules that are due, each in a separate transaction. Return the number of these schedules.
 
-    Ends after DRAIN_SECONDS; the next message continues. Several processes share the schedules. One whose transaction
-    fails stays due, and does not block the others.
+    Stops after DRAIN_SECONDS, and the next message continues. Several processes share the work. A schedule whose
+    transaction fails stays due, and does not block the others.
     """
-    until, failed, seen = time.monotonic() + DRAIN_SECONDS, list[UUID](), 0
+    until, failed, handled = time.monotonic() + DRAIN_SECONDS, list[UUID](), 0
     while time.monotonic() < until and run_next(read, now=now, failed=failed):
-        seen += 1
-    return seen
+        handled += 1
+    return handled
 
 
 def run_next(read: Reader, *, now: datetime, failed: list[UUID]) -> bool:
-    """Lock the most overdue schedule that no other process has, and run it. Return False if there is none."""
+    """Run the most overdue schedule that no other process has locked. Return False if none is due."""
     with transaction.atomic():
         due = Schedule.objects.due(now).exclude(pk__in=failed).select_related("user")
         schedule = due.select_for_update(of=("self",), skip_locked=True).first()
@@ -69,7 +70,7 @@ def run_next(read: Reader, *, now: datetime, failed: list[UUID]) -> bool:
             return False
         try:
             with transaction.atomic():
-                move_on(schedule, read, now)
+                handle_due(schedule, read, now)
         except Exception:
             CAUGHT.labels("schedule").inc()
             log.exception("schedule_failed", schedule_id=str(schedule.pk))
@@ -77,28 +78,28 @@ def run_next(read: Reader, *, now: datetime, failed: list[UUID]) -> bool:
     return True
 
 
-def move_on(schedule: Schedule, read: Reader, now: datetime) -> None:
-    """Decide one planned time of a locked schedule, and plan the next one."""
+def handle_due(schedule: Schedule, read: Reader, now: datetime) -> None:
+    """Start, skip, or postpone the planned run of a locked schedule, and plan the next one."""
     first = schedule.next_run_at
-    assert first is not None  # noqa: S101 - a constraint: enabled schedules have one
+    assert first is not None  # noqa: S101 - enforced by a constraint for enabled schedules
     try:
         timetable = Timetable.read(schedule.cron, schedule.timezone)
     except InvalidTimetable as refusal:
-        return stop(schedule, first, refusal.detail)
+        return disable_invalid(schedule, first, refusal.detail)
     if not schedule.user.is_active:
-        return stop(schedule, first, "The account of the owner is deactivated.")
-    planned, is_late = choose(schedule, timetable, first, now)
+        return disable_invalid(schedule, first, "The account of the owner is deactivated.")
+    planned, is_late = select_planned(schedule, timetable, first, now)
     if planned > first:
         record(schedule, first, Outcome.SKIPPED, "Missed, with all planned times until the next entry.")
     if not is_late and schedule.misfire == Misfire.CATCH_UP and is_active(schedule):
         schedule.next_run_at, schedule.check_at = planned, now + RECHECK
         return schedule.save()
-    decide(schedule, timetable, planned, read, is_late=is_late)
+    start_or_skip(schedule, timetable, planned, read, is_late=is_late)
     return plan_next(schedule, timetable.next(planned))
 
 
-def decide(schedule: Schedule, timetable: Timetable, planned: datetime, read: Reader, *, is_late: bool) -> None:
-    """Skip or start a planned time. An invalid request disables the schedule."""
+def start_or_skip(schedule: Schedule, timetable: Timetable, planned: datetime, read: Reader, *, is_late: bool) -> None:
+    """Start or skip a planned run. An invalid request disables the schedule."""
     if is_late:
         record(schedule, planned, Outcome.SKIPPED, "Missed: the scheduler did not run at that time.")
     elif is_active(schedule):
@@ -108,7 +109,7 @@ def decide(schedule: Schedule, timetable: Timetable, planned: datetime, read: Re
 
 
 def plan_next(schedule: Schedule, following: datetime | None) -> None:
-    """Save the next planned time, unless the schedule was disabled."""
+    """Set the next planned time, unless the schedule was disabled, and save the schedule."""
     if schedule.enabled and following is None:
         schedule.disable("The timetable has no more dates.")
     elif schedule.enabled and following:
@@ -116,18 +117,22 @@ def plan_next(schedule: Schedule, following: datetime | None) -> None:
     schedule.save()
 
 
-def choose(schedule: Schedule, timetable: Timetable, first: datetime, now: datetime) -> tuple[datetime, bool]:
-    """Return the planned time to decide on, and whether it is too late for it. Earlier ones are skipped."""
-    is_kept = schedule.misfire == Misfire.CATCH_UP
-    limit = settings.SLUICE.export_schedule_catch_up if is_kept else 1
-    # Without a match, the rules of the time zone have changed since `first` was planned.
+def select_planned(schedule: Schedule, timetable: Timetable, first: datetime, now: datetime) -> tuple[datetime, bool]:
+    """Return the planned time to start or skip, and whether it is too late to start. Earlier ones are skipped.
+
+    Schedules that catch up continue with the oldest of the last EXPORT_SCHEDULE_CATCH_UP planned times, others with the
+    latest one.
+    """
+    catches_up = schedule.misfire == Misfire.CATCH_UP
+    limit = settings.SLUICE.export_schedule_catch_up if catches_up else 1
+    # No planned time is found if the rules of the time zone have changed since `first` was planned.
     planned = (timetable.newest(limit, since=first, until=now) or [first])[0]
-    return planned, not is_kept and now - planned > LATE
+    return planned, not catches_up and now - planned > LATE
 
 
 def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Reader) -> None:
-    """Create the job of a planned time. A planned time that exceeds the quota is not tried again."""
-    if schedule.runs.filter(planned_at=planned).exists():  # a clock that was set back plans it again
+    """Create the job of a planned run. If it exceeds the quota, it is not retried."""
+    if schedule.runs.filter(planned_at=planned).exists():  # planned again after the clock was set back
         return
     caller = submission.Caller(
         user_id=schedule.user_id, binding=binding_of(schedule), schedule_id=schedule.pk, planned_at=planned
@@ -138,13 +143,13 @@ def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Rea
     except QuotaExceeded as refusal:
         record(schedule, planned, Outcome.REFUSED, refusal.detail)
     except BadInput as refusal:
-        stop(schedule, planned, in_words(refusal))
+        disable_invalid(schedule, planned, in_words(refusal))
     else:
         record(schedule, planned, Outcome.STARTED, job=job)
 
 
 def binding_of(schedule: Schedule) -> ClientBinding:
-    """Return the binding of first links: to the client that created the schedule."""
+    """Return the binding of the first link of each export, to the client that created the schedule."""
     return ClientBinding(network=schedule.network, agent=schedule.agent)
 
 
@@ -152,8 +157,8 @@ def is_active(schedule: Schedule) -> bool:
     return Job.objects.active().filter(schedule_id=schedule.pk).exists()
 
 
-def stop(schedule: Schedule, planned: datetime, reason: str) -> None:
-    """Disable a schedule that cannot run."""
+def disable_invalid(schedule: Schedule, planned: datetime, reason: str) -> None:
+    """Record that a planned run is invalid, and disable its schedule."""
     record(schedule, planned, Outcome.INVALID, reason)
     schedule.disable(reason)
     schedule.save()
@@ -175,21 +180,22 @@ def in_words(refusal: BadInput) -> str:
     return " ".join(f"{error.pointer}: {error.detail}" for error in refusal.errors[:3])
 
 
-# ---- By hand --------------------------------------------------------------------------------------------------------
+# ---- Manual runs ----------------------------------------------------------------------------------------------------
 
 
 def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now: datetime) -> tuple[Job, bool]:
-    """Create a job for the local date of today, also while the schedule is paused. The next planned time stays.
+    """Create a job for today, in the schedule's time zone, even if the schedule is paused.
 
-    Return the job, and whether an earlier request with the same idempotency key created it. The caller's user pays.
-    Raises RunActive, ScheduleInvalid, and the problems of `submission.submit`.
+    The next planned time does not change. The quota of the caller's user is charged. Return the job, and whether an
+    earlier request with the same idempotency key created it. Raises RunActive, ScheduleInvalid, and the problems of
+    `submission.submit`.
     """
     try:
         day = Timetable.read(schedule.cron, schedule.timezone).local_date(now)
     except InvalidTimetable as refusal:
         raise ScheduleInvalid(refusal.detail) from None
 
-    def checked() -> submission.ExportRequest:
+    def checked_request() -> submission.ExportRequest:
         if is_active(schedule):
             raise RunActive
         try:
@@ -198,7 +204,7 @@ def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now:
             raise ScheduleInvalid(f"{ScheduleInvalid.detail} {in_words(refusal)}") from None
 
     with transaction.atomic():
-        job, replayed = submission.submit(checked, replace(caller, schedule_id=schedule.pk))
+        job, replayed = submission.submit(checked_request, replace(caller, schedule_id=schedule.pk))
         if not replayed:
             record(schedule, None, Outcome.STARTED, job=job)
     return job, replayed

@@ -1,4 +1,4 @@
-"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+"""Types of response bodies. `representation` builds the bodies, and the OpenAPI document is derived from the types."""
 
 from datetime import datetime
 from typing import Annotated, Any, TypedDict

@@ -1,8 +1,8 @@
 """Planned times of a cron expression in a time zone.
 
-The CronSim library reads the expression as Debian's cron does. When clocks go forward, a time that does not exist runs
-right after the gap. When clocks go back, a time of day that exists twice runs once, the first time; an expression whose
-minute or hour begins with `*` follows the elapsed time and runs in both hours.
+The CronSim library interprets the expression as Debian's cron does. When clocks go forward, a run whose time does not
+exist starts right after the gap. When clocks go back, a run whose time occurs twice starts only the first time. If the
+minute or hour of the expression begins with `*`, runs start in both of the repeated hours.
 """
 
 import re
@@ -16,11 +16,11 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 
 FIELDS = re.compile(r"[0-9A-Za-z*,/#-]+( +[0-9A-Za-z*,/#-]+){4}", re.ASCII)
-FIRST_SPAN = timedelta(hours=1)
+FIRST_SPAN = timedelta(hours=1)  # of the search for the newest planned times
 
 
 class InvalidTimetable(Exception):
-    """`pointer` is the invalid field, `/cron` or `/timezone`."""
+    """An invalid timetable. `pointer` refers to the invalid field, `/cron` or `/timezone`."""
 
     def __init__(self, pointer: str, detail: str) -> None:
         super().__init__(detail)
@@ -29,7 +29,7 @@ class InvalidTimetable(Exception):
 
 @cache
 def timezones() -> frozenset[str]:
-    return frozenset(available_timezones()) - {"localtime"}  # that of the host
+    return frozenset(available_timezones()) - {"localtime"}  # depends on the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ class Timetable:
 
     @classmethod
     def read(cls, cron: str, timezone: str) -> "Timetable":
-        """Raise InvalidTimetable for an invalid expression, a time zone that is unknown, or times that never come."""
+        """Return a valid timetable. Raises InvalidTimetable for an invalid or never matching expression, or an unknown
+        time zone."""
         if timezone not in timezones():
             raise InvalidTimetable("/timezone", "Unknown time zone. Use an IANA name such as Europe/Berlin.")
         if not FIELDS.fullmatch(cron):
@@ -60,7 +61,7 @@ class Timetable:
         """Yield the planned times after a moment."""
         last = moment
         for local in CronSim(self.cron, moment.astimezone(self.zone)):
-            # In the second of two equal hours, the library may return a time of the first one.
+            # In the second of two repeated hours, the library may return a time in the first one.
             if (planned := local.astimezone(UTC)) > last:
                 yield (last := planned)
 
@@ -74,8 +75,8 @@ class Timetable:
     def newest(self, count: int, *, since: datetime, until: datetime) -> list[datetime]:
         """Return the last `count` planned times from `since` to `until`, both included.
 
-        Searches in spans of growing length, so that a year of a timetable with a time each minute takes no longer than
-        one of a timetable with a time each month.
+        Searches backward in spans of growing length, so that the search is fast for a timetable of every minute as well
+        as for a timetable of every month.
         """
         span = FIRST_SPAN
         while True:
@@ -90,6 +91,6 @@ class Timetable:
 
 
 def days(day: date, first: int, last: int, *, after: date | None = None) -> tuple[date, date]:
-    """Return the dates of a window relative to a day. It begins with the day after `after`, if that is earlier."""
+    """Return the first and last date of a window relative to a day. It begins after `after` if that is earlier."""
     begin, end = day + timedelta(days=first), day + timedelta(days=last)
     return (min(begin, after + timedelta(days=1)) if after else begin), end

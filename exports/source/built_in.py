@@ -1,4 +1,4 @@
-"""Files of built-in datasets, whose rows are in this service's own database: no call of the source."""
+"""Files of built-in datasets, whose rows come from this service's database. The source database is not called."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,10 @@ BLOCK_BYTES = 256 * 1024
 
 
 class Content:
-    """The bytes of a file in blocks, compressed if requested. There is no header to cut off: a job has one file."""
+    """The bytes of a file in blocks, compressed if requested.
+
+    `header_bytes` is 0, because a job has only one file, which is never joined with others.
+    """
 
     header_bytes = 0
 
@@ -26,10 +29,9 @@ class Content:
 
     def __iter__(self) -> Iterator[bytes]:
         blocks = iter(lambda: self._file.read(BLOCK_BYTES), b"")
-        is_inside = self._shape.format == "parquet"
-        return (
-            blocks if is_inside or self._shape.compression == "none" else COMPRESSORS[self._shape.compression](blocks)
-        )
+        if self._shape.format == "parquet" or self._shape.compression == "none":  # Parquet is compressed internally
+            return blocks
+        return COMPRESSORS[self._shape.compression](blocks)
 
 
 @contextmanager
@@ -42,9 +44,11 @@ def opened(
     timeout: float,
     checkpoint: Callable[[], None],
 ) -> Iterator[Content]:
-    """Build the file, and close it at the end. `checkpoint` writes nothing: the rows are read in one transaction.
+    """Build the file, and close it at the end.
 
-    Raises SourceTimeout after `timeout` seconds, RowsNotRepresentable, and Django's database errors.
+    `timeout` is in seconds. `checkpoint` is called regularly and raises an error to stop the work. It must not write to
+    the database, because the rows are read in one transaction. Raises SourceTimeout, RowsNotRepresentable, and Django's
+    database errors.
     """
     until = time.monotonic() + timeout
 

@@ -36,13 +36,13 @@ from exports.core.errors import (
     SourceUnavailable,
 )
 
-# Rows are passed on in blocks of about this size: large enough that the cost per block is negligible, small enough to
-# stay in the processor's cache on the way to the hash and the upload.
+# Rows are processed in blocks of about this size: large enough to make the cost per block negligible, and small enough
+# to stay in the processor's cache until they are hashed and uploaded.
 BLOCK_BYTES = 256 * 1024
 DESCRIBE_SECONDS = 30
 
 # The output of COPY must not depend on the configuration of the server or the role. `client_connection_check_interval`
-# ends the query of a killed worker, which would otherwise run on beside its own retry.
+# ends the query of a killed worker, which would otherwise run at the same time as the retry.
 SESSION = " ".join(
     f"-c {setting}"
     for setting in (
@@ -58,9 +58,9 @@ SESSION = " ".join(
 )
 
 
-# A call runs in a transaction of its own. A function can change settings, the role, temporary tables, LISTEN
-# registrations, and session-level locks. The next call, perhaps of another dataset, must see none of that. This resets
-# what the end of the transaction leaves, like DISCARD ALL, which cannot share a message with ROLLBACK.
+# Each call runs in a separate transaction. A function can change settings, the role, temporary tables, LISTEN
+# registrations, and session-level locks, which may outlive the transaction. The next call, perhaps of another dataset,
+# must not be affected. These statements do the same as DISCARD ALL, which cannot share a message with ROLLBACK.
 RESET = """
 SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all();
 DISCARD TEMP; DISCARD SEQUENCES
@@ -68,9 +68,9 @@ DISCARD TEMP; DISCARD SEQUENCES
 
 
 def name_backend() -> str:
-    """Return a unique name such as `sluice-export-web1-4711-9f86d081c3a2`, with host and process.
+    """Return a unique application_name with host and process, such as `sluice-export-web1-4711-9f86d081c3a2`.
 
-    Postgres keeps 63 bytes of it.
+    It has at most 63 bytes, because Postgres truncates longer names.
     """
     host = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname())[-28:]
     return f"sluice-export-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
@@ -86,10 +86,11 @@ def process_of(backend: str) -> str:
 
 
 class SourceSession:
-    """A connection to the source for the chunks of one worker, one after the other.
+    """A worker's connection to the source, which runs one call at a time.
 
-    It is opened by the first call, and closed before the worker frees its slot: so there is at most one connection for
-    each used slot. `backend` is its name in pg_stat_activity, by which the reaper ends the query of a lost worker.
+    The first call opens the connection, and it is closed before the worker frees its slot, so there is at most one
+    connection for each held slot. `backend` is its application_name, which the reaper uses to end the query of a lost
+    worker.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class SourceSession:
         self._end = "ROLLBACK"
         self._timeout = 0
         self._chunk_id: int | None = None  # of the current call
-        self._lock = threading.Lock()  # guards it and `cancelled`
+        self._lock = threading.Lock()  # guards `_chunk_id` and `cancelled`
         self.cancelled = False
         self.may_still_run = False  # whether the server may still run the last call
 
@@ -116,16 +117,16 @@ class SourceSession:
 
     @contextmanager
     def calling(self, chunk_id: int) -> Iterator[None]:
-        """Surround the call of a chunk. After an error, end the call before its slot is freed for another worker.
+        """Mark the call of a chunk as running. After an error, end the call before another worker can get the slot.
 
-        Raises LeaseLost in place of the errors of a call that `cancel` stopped.
+        Raises LeaseLost if `cancel` stopped the call.
         """
         self.may_still_run = False
         self._begin_call(chunk_id)
         try:
             yield
         except BaseException as error:
-            self.may_still_run = True  # also when ending it is interrupted
+            self.may_still_run = True  # in case the next line is interrupted
             self.may_still_run = not self._end_call()
             if self.cancelled and isinstance(error, ExportError):
                 raise LeaseLost from None
@@ -138,21 +139,24 @@ class SourceSession:
             self._chunk_id, self.cancelled = chunk_id, False
 
     def _end_call(self) -> bool:
-        """End the call. Return whether that is certain: a server detects a broken connection late or never."""
+        """End the call. Return whether it has certainly ended: a server detects a broken connection late or never."""
         if self._stream is not None:
             with suppress(ExportError):
                 self._stream.close()
         if self._connection is None or self._rolled_back():
             return True
         self.close()
-        name, self.backend = self.backend, name_backend()  # ending the old one later must not hit the next call
+        name, self.backend = (
+            self.backend,
+            name_backend(),
+        )  # if the old session ends later, the next call is not affected
         try:
             return not end_calls([name])
         except ExportError:
             return False
 
     def _rolled_back(self) -> bool:
-        """Roll back, unless the call still runs or the connection is broken. Return whether the transaction is over."""
+        """Roll back, unless the call runs or the connection is broken. Return whether the transaction has ended."""
         try:
             if self._status() in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
                 self._reset("ROLLBACK")
@@ -165,14 +169,14 @@ class SourceSession:
 
     def _reset(self, end: str) -> None:
         if self._connection:
-            seed = secrets.randbelow(2**53) / 2**53  # no reset undoes the `setseed` of a function
+            seed = secrets.randbelow(2**53) / 2**53  # RESET does not undo a function's `setseed`
             self._connection.execute(f"{end}; {RESET}; SELECT setseed({seed})")
 
     def cancel(self, chunk_id: int) -> None:
-        """Cancel the call of a chunk, and prevent it if it has not begun. Safe from another thread.
+        """Cancel the call of a chunk, or prevent it if it has not started. Can be called from another thread.
 
-        Without the flag, a worker that was stopped before its call would still make it, at the same time as the worker
-        that has its chunk by then. The call of another chunk, which began meanwhile, continues.
+        Without the `cancelled` flag, a worker that was suspended before its call would still make the call, at the same
+        time as the worker that has claimed the chunk since. A later call, for another chunk, is not cancelled.
         """
         with self._lock:
             if chunk_id != self._chunk_id:
@@ -182,8 +186,10 @@ class SourceSession:
                 connection.cancel_safe(timeout=2)
 
     def begin(self, *, timeout: int, allow_writes: bool = False) -> None:
-        """Begin the transaction of a call. `timeout`: statement_timeout in seconds. Writes are rolled back if the call
-        fails, and committed when all rows have arrived."""
+        """Begin the transaction of a call, with a statement_timeout in seconds.
+
+        Writes are committed when all rows have been received, and rolled back if the call fails.
+        """
         mode = "READ WRITE" if allow_writes else "READ ONLY"
         self._end = "COMMIT" if allow_writes else "ROLLBACK"
         with translated():
@@ -194,14 +200,14 @@ class SourceSession:
         self._timeout = timeout
 
     def describe(self, function: tuple[str, str]) -> list["Column"]:
-        """Return the columns of a function, in a transaction of its own."""
+        """Return the columns of a function. Runs in a separate transaction."""
         self.begin(timeout=DESCRIBE_SECONDS)
         columns = self.columns(function)
         self._finish()
         return columns
 
     def columns(self, function: tuple[str, str]) -> list["Column"]:
-        """Return the columns of the function without calling it: LIMIT 0 runs no scan."""
+        """Return the columns of the function. Does not call it, because a query with LIMIT 0 runs no scan."""
         with translated():
             connection = self._open()
             cursor = connection.execute(
@@ -213,14 +219,14 @@ class SourceSession:
         return [Column(name, *types[oid], modifiers[name]) for name, oid in oids.items()]
 
     def stream(self, statement: sql.Composed) -> "CopyStream":
-        """Prepare a COPY … TO STDOUT, which starts with the first block. Its end is the end of the transaction."""
+        """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction."""
         with translated():
             connection = self._open()
         self._stream = CopyStream(connection, statement, timeout=self._timeout, on_end=self._finish)
         return self._stream
 
     def _finish(self) -> None:
-        """End the transaction after a successful call. The rows of a read-only call are complete before that."""
+        """End the transaction after a successful call. For a read-only call, an error here does not matter."""
         try:
             with translated():
                 self._reset(self._end)
@@ -230,7 +236,7 @@ class SourceSession:
                 raise
 
     def connection(self) -> psycopg.Connection:
-        """Return the connection, outside of a call."""
+        """Return the connection, for queries outside of calls."""
         return self._open()
 
     def _open(self) -> psycopg.Connection:
@@ -241,7 +247,7 @@ class SourceSession:
         return self._connection
 
     def require_not_cancelled(self) -> None:
-        """Raise LeaseLost if the current call was cancelled. Safe from another thread."""
+        """Raise LeaseLost if the current call was cancelled. Can be called from another thread."""
         if self.cancelled:
             raise LeaseLost
 
@@ -271,7 +277,7 @@ def connect(backend: str) -> psycopg.Connection:
     except psycopg.OperationalError as error:
         if any(words in str(error) for words in CONNECTIONS_EXHAUSTED):
             raise SourceConnectionsExhausted("SQLSTATE 53300") from None
-        if "unsupported startup parameter" in str(error):  # PgBouncer's own message
+        if "unsupported startup parameter" in str(error):  # an error of PgBouncer
             raise SourceBehindPooler("connection pooler detected") from None
         raise
     if connection.info.parameter_status("DateStyle") != "ISO, YMD":
@@ -281,33 +287,34 @@ def connect(backend: str) -> psycopg.Connection:
 
 
 def describe(function: tuple[str, str]) -> list["Column"]:
-    """Return the columns of a function, by a connection of its own. Raises ExportError."""
+    """Return the columns of a function, using a new connection. Raises ExportError."""
     with SourceSession() as session:
         return session.describe(function)
 
 
 def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:
-    """Return the call for a FROM clause. The alias is the name of the column of a function that returns no table."""
+    """Return the call for a FROM clause. If the function returns a single value, the alias becomes its column name."""
     return sql.SQL("{}({}::text, {}::date) AS call").format(sql.Identifier(*function), key, day)
 
 
 class Column(NamedTuple):
-    """A column of a dataset. Type names are those of Postgres, such as `timestamp with time zone`."""
+    """A column of a dataset. Types have their Postgres names, such as `timestamp with time zone`."""
 
     name: str
     type: str
-    element: str | None  # the type of an array's elements; the base type if that is a domain
+    element: str | None  # the type of an array's elements, or its base type if it is a domain
     is_text: bool
-    modifier: int = -1  # of the type, or of an array's elements: precision and scale of a numeric; -1 without one
+    modifier: int = -1  # type modifier, such as the precision and scale of a numeric (of its elements for an array)
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array like `integer[]`. Types such as `int2vector` have elements too."""
+        """Whether the type is an array such as `integer[]`. Other types with elements, such as `int2vector`, aren't."""
         return self.type.endswith("[]")
 
 
-# Postgres describes a column of a domain by the domain's base type, but not an array of a domain. Categories S and E
-# are strings and enums. U are types without a category, such as XML; JSON is one, and contains numbers.
+# Postgres reports the base type for a column whose type is a domain, but not for an array of a domain. Categories S and
+# E are strings and enums. Category U has the other types, such as XML. Of these, JSON does not count as text, because
+# it contains numbers.
 TYPES = """
 SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END,
        typcategory IN ('S', 'E') OR typcategory = 'U' AND oid NOT IN ('json'::regtype, 'jsonb'::regtype)
@@ -324,7 +331,7 @@ SELECT domain, format_type(oid, NULL) FROM base WHERE typbasetype = 0
 
 
 def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, bool]]:
-    """Return the fields of a Column, except its name, for each type."""
+    """Return for each type ID the fields `type`, `element`, and `is_text` of a Column."""
     types = connection.execute(TYPES, [oids]).fetchall()
     elements = [element for _, _, element, _ in types if element]
     bases: dict[int, str] = dict(connection.execute(BASE_TYPES, [elements]).fetchall()) if elements else {}
@@ -334,10 +341,12 @@ def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple
 class CopyStream:
     """The output of a COPY in blocks.
 
-    At the end, `rows` is the server's row count without the header, and `first_line` the length of the first line.
+    After the last block, `rows` is the server's row count without the header. `first_line` is the length of the first
+    line.
 
-    psycopg's own reader waits for each row separately, which takes 1.5 times as long as psql. Here psycopg only waits
-    for data, so that signals and cancelling work as usual; the rows that libpq has received are read in a tight loop.
+    psycopg's reader waits for each row separately, which takes 1.5 times as long as psql. Here, psycopg is only used to
+    wait for data, so that signals and cancellation work as usual. The rows that libpq has received are then read in a
+    tight loop.
     """
 
     def __init__(
@@ -356,7 +365,7 @@ class CopyStream:
         return self._blocks
 
     def close(self) -> None:
-        """Stop the COPY. Raises the server's error, if it is not the cancellation itself."""
+        """Stop the COPY. Raises the server's error, unless the COPY failed only because it was stopped."""
         self._blocks.close()
 
     def _read(self) -> Generator[bytearray]:
@@ -377,7 +386,7 @@ class CopyStream:
         yield block
 
     def _drain(self, block: bytearray) -> bool:
-        """Append the rows that libpq has received, up to the block size. Return True at the end of the COPY."""
+        """Append the rows that libpq has received, up to the block size. Return whether the COPY has ended."""
         take = self._connection.pgconn.get_copy_data
         size, row = take(1)
         while size > 0:
@@ -395,7 +404,7 @@ class CopyStream:
         block += row
 
     def _read_result(self) -> None:
-        """Read the result of the COPY. Only now is it known whether all rows were received."""
+        """Read the result of the COPY, which shows whether all rows were received."""
         results = []
         while (result := self._connection.pgconn.get_result()) is not None:
             results.append(result)
@@ -404,7 +413,8 @@ class CopyStream:
         self.rows = results[0].command_tuples or 0
 
 
-# A function can change the name of its session, but cannot release the lock of its transaction.
+# Sessions are found by name or by advisory lock: a function can change the application_name of its session, but cannot
+# release a transaction-level lock.
 SESSIONS = """
 WITH lost AS (
     SELECT pid, application_name AS name FROM pg_stat_activity WHERE application_name = ANY(%(names)s)
@@ -418,15 +428,15 @@ REMAINING_CALLS = SESSIONS + "SELECT name FROM lost"
 
 
 def lock_of(backend: str) -> int:
-    """Return the number of the advisory lock that the calls of a session hold."""
+    """Return the ID of the advisory lock that the calls of a session hold."""
     return int.from_bytes(hashlib.sha256(backend.encode()).digest()[:8], signed=True)
 
 
 def end_calls(backends: list[str]) -> set[str]:
-    """End the sessions of these names, with the calls that lost workers may have left running.
+    """End the sessions with these names, and the calls of lost workers that may still run in them.
 
-    Return those that still exist after some seconds. Raises an ExportError when the source is unreachable or does not
-    permit it: then the state of the calls is unknown, and the slots must stay held.
+    Return the names of sessions that still exist after some seconds. Raises ExportError if the source is unreachable or
+    does not permit it. In that case, the calls may still run, and the slots must stay held.
     """
     with (
         translated(),
@@ -438,16 +448,17 @@ def end_calls(backends: list[str]) -> set[str]:
 
 
 QUERY_CANCELED = "57014"
-CONFLICTS = {"40001", "40P01"}  # with the replay of a replica, or another transaction
+CONFLICTS = {"40001", "40P01"}  # serialization failures, conflicts with recovery on a replica, and deadlocks
 # Connection exceptions, too many connections, and a server that shuts down or starts up.
 UNREACHABLE = ("08", "53300", "57P")
 
 
 @contextmanager
 def translated(*, timeout: float = 0) -> Iterator[None]:
-    """Translate psycopg's errors. Their messages, details, and hints are for the row of the chunk only.
+    """Translate psycopg's errors. Messages, details, and hints may quote data, and are stored only in the chunk's row.
 
-    `timeout`: the statement timeout. A cancellation by an administrator has the same SQLSTATE, but comes earlier.
+    `timeout` is the statement timeout in seconds. A cancellation by an administrator has the same SQLSTATE, but happens
+    before the timeout.
     """
     started = time.monotonic()
     try:
@@ -464,7 +475,7 @@ def as_export_error(code: str | None, message: str = "") -> ExportError:
 
 
 def class_of(code: str | None) -> type[ExportError]:
-    """Return the export error of a SQLSTATE. None stands for a connection that failed or broke."""
+    """Return the error class for a SQLSTATE, which is None if the connection failed or broke."""
     if code is None or code.startswith(UNREACHABLE):
         return SourceUnavailable
     if code == QUERY_CANCELED:

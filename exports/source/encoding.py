@@ -1,6 +1,6 @@
-"""Encoding of rows into a file: the COPY statement, and the bytes around its lines.
+"""Encoding of rows into a file: the COPY statement, and the bytes before and after its output.
 
-Postgres formats all values inside the COPY, which is exact and as fast as the server.
+Postgres formats all values in the COPY, which preserves them exactly and needs no work in Python.
 """
 
 import re
@@ -27,7 +27,7 @@ ZSTD_LEVEL = 3
 
 MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
 
-# Postgres' JSON has no raw control characters, so with these two as quote and delimiter COPY never quotes a line.
+# JSON from Postgres contains no raw control characters. With these two as quote and delimiter, COPY never adds quotes.
 JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")
 
 
@@ -38,22 +38,22 @@ def content_type(shape: Shape) -> str:
 
 
 def needs_columns(shape: Shape) -> bool:
-    """Return whether the COPY depends on the types of the columns."""
+    """Return whether the COPY statement depends on the types of the columns."""
     return shape.format != "csv" or shape.dialect.formula_policy == "escape"
 
 
 def selected(columns: list[Column], shape: Shape) -> list[Column]:
-    """Return the columns of the file. Raises PermanentSourceError if the function has lost a selected one."""
+    """Return the columns of the file. Raises PermanentSourceError if the function no longer has a selected column."""
     if not shape.columns:
         return columns
     by_name = {column.name: column for column in columns}
     if not by_name.keys() >= set(shape.columns):
-        raise PermanentSourceError("SQLSTATE 42703")  # as from Postgres: undefined column
+        raise PermanentSourceError("SQLSTATE 42703")  # undefined_column, as Postgres would report it
     return [by_name[name] for name in shape.columns]
 
 
 def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns: list[Column]) -> sql.Composed:
-    """Return the statement that reads a chunk, with identifiers and values quoted."""
+    """Return the statement that reads a chunk. Identifiers and values are quoted."""
     call = call_of(function, sql.Literal(pair.key), sql.Literal(pair.effective_date))
     if shape.format == "csv":
         cells = csv_cells(shape, columns)
@@ -64,8 +64,8 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
         return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(cells, call)
     cells = sql.SQL(", ").join(json_cell(column) for column in columns)
     rows = sql.SQL("SELECT {} FROM {}").format(cells, call)
-    # Values of type json keep their white space, which is the only source of raw line ends. `line.*` is the whole row
-    # also if a column is named `line`.
+    # Values of type json keep their white space, so only they can contain raw line breaks. `line.*` is the whole row,
+    # even if a column is named `line`.
     line = sql.SQL(r"translate(row_to_json(line.*)::text, E'\n\r', '  ')")
     return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
@@ -82,7 +82,7 @@ def escaped(name: str) -> str:
     return f"'{name}" if re.match(FORMULA_IN_UNICODE, name) else name
 
 
-# Only the patterns of a database in UTF-8 may name other than ASCII characters.
+# Patterns with non-ASCII characters are allowed only in a UTF-8 database.
 IS_FORMULA = sql.SQL("CASE getdatabaseencoding() WHEN 'UTF8' THEN {} ELSE {} END").format(FORMULA_IN_UNICODE, FORMULA)
 
 
@@ -99,7 +99,8 @@ def escape_formulas(column: Column) -> sql.Composable:
     ).format(name=name, header=sql.Identifier(header), formula=IS_FORMULA, number=NUMBER)
 
 
-# Types without a faithful JSON value. Integers beyond 2^53 and decimals become strings, so that no reader rounds them.
+# Types that JSON does not represent exactly. All bigint and numeric values become strings, so that no reader rounds
+# them.
 JSON_AS = {
     "bigint": "{}::text",
     "numeric": "{}::text",
@@ -107,9 +108,9 @@ JSON_AS = {
     "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
     "timestamp without time zone": "{} AT TIME ZONE 'UTC'",  # a function can change the session's time zone
 }
-# Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex has no quotes, so after splitting
-# at quotes every second part is an element. One without the prefix is an error: the function has set
-# `bytea_output = escape`.
+# Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex contains no quotes, so after
+# splitting at quotes, every second part is an element. An element without the prefix is an error, because the function
+# has set `bytea_output = escape`.
 JSON_ARRAY_AS = {
     "bigint": "{}::text[]",
     "numeric": "{}::text[]",
@@ -135,15 +136,18 @@ def json_cell(column: Column) -> sql.Composable:
 
 
 def parquet_cell(column: Column) -> sql.Composable:
-    """Return the text that `exports.source.parquet` reads: arrays as JSON arrays of texts, bytes in hex."""
+    """Return the expression whose output `exports.source.parquet` parses.
+
+    Arrays are JSON arrays of strings, and bytes are in hex.
+    """
     name = sql.Identifier(column.name)
-    if column.is_array:  # `character` loses its padding as text
+    if column.is_array:  # a cast to text would remove the padding of `character`
         return sql.SQL("to_json({})" if column.element == "character" else "to_json({}::text[])").format(name)
     return sql.SQL("encode({}, 'hex')").format(name) if column.type == "bytea" else name
 
 
 class Content(Protocol):
-    """The bytes of one file in blocks. After the last block, `rows` and `header_bytes` are known."""
+    """The bytes of a file in blocks. After the last block, `rows` and `header_bytes` are known."""
 
     header_bytes: int
 
@@ -162,10 +166,10 @@ def content_of(stream: CopyStream, shape: Shape, columns: list[Column], *, envel
 
 
 class Encoding:
-    """The bytes of one file in blocks: a head, the lines of the stream and a tail, compressed if requested.
+    """The bytes of a file in blocks: a head, the lines of the stream, and a tail, compressed if requested.
 
-    After the last block `rows` and `header_bytes` are known. The header is a separate gzip member or zstd frame. So
-    files, compressed or not, can be concatenated later without the first `header_bytes` of all but the first.
+    After the last block, `rows` and `header_bytes` are known. The header is a separate gzip member or zstd frame, so
+    that files can be joined by concatenation, without the first `header_bytes` of all files except the first.
     """
 
     def __init__(self, stream: CopyStream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
@@ -197,7 +201,7 @@ class Encoding:
 
 
 def envelope(shape: Shape, pair: Pair, columns: list[Column], *, dataset: str, version: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the rows. They are empty except for the format json."""
+    """Return the bytes before and after the rows, which are empty for formats other than json."""
     if shape.format != "json":
         return b"", b""
     facts = {
@@ -211,7 +215,7 @@ def envelope(shape: Shape, pair: Pair, columns: list[Column], *, dataset: str, v
 
 
 def comma_separated(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Put a comma after every line but the last. JSON lines contain no line ends."""
+    """Add a comma to each line except the last. JSON lines contain no raw line breaks."""
     held = b""
     for block in blocks:
         if block:
@@ -222,7 +226,7 @@ def comma_separated(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
 
 
 def gzip(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Compress the blocks into one gzip member without a timestamp, so that equal rows make equal files."""
+    """Compress the blocks into one gzip member. It has no timestamp, so equal rows produce equal files."""
     member = zlib.compressobj(GZIP_LEVEL, wbits=31)
     for block in blocks:
         if packed := member.compress(block):
@@ -243,12 +247,12 @@ COMPRESSORS = {"gzip": gzip, "zstd": zstd}
 
 
 def compressed(text: bytes, shape: Shape) -> bytes:
-    """Return a whole text as the files of this shape have it."""
+    """Compress a text as a separate gzip member or zstd frame, if the shape is compressed."""
     return text if shape.compression == "none" else b"".join(COMPRESSORS[shape.compression]([text]))
 
 
 def decompressed(content: bytes, shape: Shape) -> bytes:
-    """Return the text of one gzip member or zstd frame."""
+    """Decompress a single gzip member or zstd frame."""
     if not content or shape.compression == "none":
         return content
     if shape.compression == "gzip":

@@ -1,4 +1,4 @@
-"""Examination of a function that staff register as a dataset, with descriptions of its faults."""
+"""Examination of a function that staff register as a dataset, with explanations of its problems."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ TABLE = "It must return a table: RETURNS TABLE (...) or RETURNS SETOF."
 
 
 class Examination(NamedTuple):
-    """The columns of a function, the reason why a dataset cannot use it, and a warning for staff. "" without one."""
+    """The columns of a function. `refusal` is the reason why no dataset can use it, and `warning` a hint for staff."""
 
     columns: list[Column]
     refusal: str = ""
@@ -20,16 +20,16 @@ class Examination(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function of the source database, from its catalog."""
+    """A function of the source database, as described by the system catalog."""
 
-    kind: str  # the letter of the catalog
+    kind: str  # a letter of the catalog for a function, procedure, aggregate, or window function
     arguments: str
     returns: str
     is_set: bool
     is_volatile: bool
 
 
-# The first is the one that a call would take.
+# The first row is the function that a call would use.
 FUNCTIONS = """
 SELECT p.prokind::text AS kind, pg_get_function_identity_arguments(p.oid) AS arguments,
        format_type(p.prorettype, NULL) AS returns, p.proretset AS is_set, p.provolatile = 'v' AS is_volatile
@@ -38,7 +38,7 @@ WHERE n.nspname = %s AND p.proname = %s
 ORDER BY p.proargtypes = '25 1082'::oidvector DESC,  -- (text, date)
          2 BETWEEN p.pronargs - p.pronargdefaults AND p.pronargs DESC, p.oid
 """
-# Postgres folds names to lower case where they are created without quotes.
+# Postgres converts names to lower case if they are created without quotes.
 SIMILAR = """
 SELECT n.nspname || '.' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE lower(n.nspname) = lower(%s) AND lower(p.proname) = lower(%s) ORDER BY 1 LIMIT 1
@@ -46,7 +46,7 @@ WHERE lower(n.nspname) = lower(%s) AND lower(p.proname) = lower(%s) ORDER BY 1 L
 
 
 def examine(function: tuple[str, str], *, allow_writes: bool) -> Examination:
-    """Examine a function without calling it. `allow_writes`: of the dataset."""
+    """Examine a function without calling it. `allow_writes` is the dataset's setting."""
     name, found, similar = ".".join(function), list[Function](), ""
     try:
         with SourceSession() as session:
@@ -61,7 +61,7 @@ def examine(function: tuple[str, str], *, allow_writes: bool) -> Examination:
 
 
 def look_up(session: SourceSession, function: tuple[str, str]) -> tuple[list[Function], str]:
-    """Return the functions of this name, and if there is none, the name of one that differs in case, or ""."""
+    """Return the functions with this name. If there are none, also return a name that differs only in case, or ""."""
     with translated(), session.connection().cursor(row_factory=class_row(Function)) as cursor:
         found = cursor.execute(FUNCTIONS, function).fetchall()
         similar = None if found else session.connection().execute(SIMILAR, function).fetchone()
@@ -69,7 +69,7 @@ def look_up(session: SourceSession, function: tuple[str, str]) -> tuple[list[Fun
 
 
 def reason(name: str, found: list[Function], similar: str, error: ExportError) -> str:
-    """Return the reason for a call's failure, in words."""
+    """Explain why a call of the function fails."""
     if error.code == "EXPORT_SOURCE_UNAVAILABLE":
         detail = f": {in_words(error.detail)}" if error.detail else ""
         return f"The source database cannot be reached{detail}."
@@ -95,6 +95,6 @@ def warning(name: str, found: list[Function]) -> str:
     if not found or not found[0].is_volatile:
         return ""
     return (
-        f"{name} is VOLATILE, which is the default: each of its queries sees the data of another moment. Declare it "
-        "STABLE if it only reads. If it writes or creates temporary tables, allow writes: otherwise its calls fail."
+        f"{name} is VOLATILE, which is the default: its queries may see data of different moments. Declare it STABLE "
+        "if it only reads. If it writes or creates temporary tables, allow writes: otherwise its calls fail."
     )

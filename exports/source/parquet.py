@@ -1,6 +1,6 @@
-"""Parquet files: typed columns, converted from the CSV that Postgres' COPY writes.
+"""Parquet files with typed columns, converted from the CSV output of Postgres' COPY.
 
-Only workers that write or join Parquet files import this module: pyarrow takes much memory.
+This module is imported only when a Parquet file is written or joined, because pyarrow needs much memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from exports.core.errors import SourceError, ValueNotRepresentable
 if TYPE_CHECKING:
     from exports.source.database import Column, CopyStream
 
-PARSED_BYTES = 1024 * 1024  # of CSV that are converted at once
-GROUP_BYTES = 8 * 1024 * 1024  # of values in a row group, before encoding and compression
-MAX_DIGITS = 38  # of a decimal that every reader supports
+PARSED_BYTES = 1024 * 1024  # size of the CSV blocks that are converted at once
+GROUP_BYTES = 8 * 1024 * 1024  # size of a row group before encoding and compression
+MAX_DIGITS = 38  # the largest precision of a decimal that all readers support
 
 TYPES = {
     "smallint": pa.int16(),
@@ -49,7 +49,7 @@ def type_of(column: Column) -> pa.DataType:
 
 
 def scalar(name: str, modifier: int) -> pa.DataType:
-    """Return the Arrow type of a Postgres type. `modifier`: precision and scale of a numeric."""
+    """Return the Arrow type for a Postgres type. The modifier contains the precision and scale of a numeric."""
     if name != "numeric" or modifier < 0:
         return TYPES.get(name, pa.string())
     precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
@@ -60,7 +60,10 @@ def scalar(name: str, modifier: int) -> pa.DataType:
 
 
 class Content:
-    """The bytes of a Parquet file in blocks. After the last block, `rows` is known. There is no header to cut off."""
+    """The bytes of a Parquet file in blocks. After the last block, `rows` is known.
+
+    `header_bytes` is 0, because Parquet files are not joined by concatenation.
+    """
 
     header_bytes = 0
 
@@ -95,7 +98,7 @@ def joined(blocks: Iterable[bytes | bytearray]) -> Iterator[bytearray]:
 
 
 def read(lines: bytearray, columns: list[Column]) -> pa.Table:
-    """Return the rows in lines of CSV without a header. Raises ValueNotRepresentable, which names the column."""
+    """Return the rows in lines of CSV without a header. Raises ValueNotRepresentable with the column's name."""
     try:
         parsed = parse(lines, [parsed_type(column) for column in columns])
     except pa.ArrowInvalid:
@@ -104,9 +107,9 @@ def read(lines: bytearray, columns: list[Column]) -> pa.Table:
 
 
 def parse(lines: bytes | bytearray, types: list[pa.DataType], *, only: int | None = None) -> pa.Table:
-    """Parse lines of CSV. Columns have their numbers as names. An unquoted empty field is NULL, and no other."""
+    """Parse lines of CSV. The columns are named by their position. Only unquoted empty fields are NULL."""
     names = [str(n) for n in range(len(types))]
-    text = BOM_UTF8 + lines  # pyarrow removes a byte-order mark at the beginning, which could be that of a value
+    text = BOM_UTF8 + lines  # pyarrow removes a leading byte-order mark, which otherwise may be part of a value
     return csv.read_csv(
         pa.BufferReader(text),
         read_options=csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
@@ -124,13 +127,13 @@ def parse(lines: bytes | bytearray, types: list[pa.DataType], *, only: int | Non
 
 
 def parsed_type(column: Column) -> pa.DataType:
-    """Return the type that a column is parsed as. Texts of arrays and of bytes in hex are converted afterwards."""
+    """Return the type for parsing a column. Arrays and bytes are parsed as strings and converted afterwards."""
     kind = type_of(column)
     return pa.string() if column.is_array or pa.types.is_binary(kind) else kind
 
 
 def first_error(lines: bytearray, columns: list[Column]) -> ValueNotRepresentable:
-    """Return the error of the first column that cannot be parsed. The library's own message quotes the value."""
+    """Return an error for the first column that cannot be parsed. The library's error message would quote the value."""
     types = [parsed_type(column) for column in columns]
     for n, column in enumerate(columns):
         try:
@@ -159,7 +162,7 @@ def from_hex(texts: list[str | None]) -> pa.Array:
 
 
 def lists(values: pa.ChunkedArray, kind: pa.ListType) -> pa.Array:
-    """Convert arrays, which arrive as JSON arrays of texts. Raises ArrowTypeError for arrays of several dimensions."""
+    """Convert arrays from JSON arrays of strings. Raises ArrowTypeError for arrays with several dimensions."""
     offsets: list[int | None] = []
     elements: list[str | None] = []
     for text in values.to_pylist():
@@ -176,7 +179,7 @@ def elements_of(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
         return texts.cast(kind) if pa.types.is_string(kind) else pa.array([], kind)
     if pa.types.is_binary(kind):
         return from_hex([None if text is None else without_prefix(HEX, text) for text in texts.to_pylist()])
-    # The texts of the other types contain neither commas nor quotes nor line ends.
+    # Values of the other types contain no commas, quotes, or line breaks, so they are valid CSV.
     lines = "".join(f"{text or ''}\n" for text in texts.to_pylist()).encode()
     return parse(lines, [kind]).column(0).combine_chunks()
 
@@ -185,8 +188,10 @@ HEX = "\\x"
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove the prefix. Raises ValueError without it: `bytea_output = escape`, which a function can set, may look like
-    hex."""
+    """Remove the prefix. Raises ValueError if the text does not start with it.
+
+    A function can set `bytea_output = escape`, and such an output may look like hex.
+    """
     if not text.startswith(prefix):
         raise ValueError(prefix)
     return text.removeprefix(prefix)
@@ -219,12 +224,12 @@ class Sink:
 
 
 def write(tables: Iterable[pa.Table], schema: pa.Schema, compression: str) -> Iterator[bytes]:
-    """Yield a Parquet file of these tables, in their order. Memory is bounded by the size of the row groups."""
+    """Yield the blocks of a Parquet file with these tables. The size of the row groups limits the memory."""
     sink: Any = Sink()
     with parquet.ParquetWriter(pa.PythonFile(sink, "w"), schema, compression=compression) as writer:
         for group in groups(tables):
             writer.write_table(group, row_group_size=group.num_rows)
-            pa.default_memory_pool().release_unused()  # otherwise, it keeps 10 MB more
+            pa.default_memory_pool().release_unused()  # otherwise, the process needs 10 MB more
             yield from sink.take()
     yield from sink.take()
 
@@ -245,17 +250,17 @@ def groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def opened(source: Any) -> parquet.ParquetFile:
-    """Open the Parquet file in bytes, or in a file that can seek, whose errors are passed on."""
+    """Open a Parquet file from bytes, or from a file that supports seeking. Errors of the file are not translated."""
     readable = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, "r")
     return parquet.ParquetFile(readable, pre_buffer=False)
 
 
 class SchemasDiffer(Exception):
-    """The files have different columns."""
+    """An attempt to join files with different columns."""
 
 
 def join(files: Iterable[parquet.ParquetFile], compression: str) -> Iterator[bytes]:
-    """Yield one Parquet file with the rows of all files, in their order. Raises SchemasDiffer."""
+    """Yield the blocks of one Parquet file with the rows of all files. Raises SchemasDiffer."""
     rest = iter(files)
     first = next(rest)
     schema = first.schema_arrow

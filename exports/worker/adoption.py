@@ -1,8 +1,9 @@
-"""Adoption of files that other jobs put at a chunk's path: while it is uploaded, and while its job is completed.
+"""Adoption of files that other jobs have stored at a chunk's path, during an upload or during a completion.
 
 All jobs with the same dataset, key, date, and shape write to the same path. A newer file of the same schema version is
-equally good, so a replaced file fails no chunk and repeats no call. After a dataset got another base path, jobs of
-another dataset may write to its old paths: their files are not adopted.
+equally valid, so a chunk whose file was replaced adopts the newer file, and neither fails nor calls the source again.
+If the base path of a dataset was changed, another dataset may write to the old paths. Files of other datasets are not
+adopted.
 """
 
 import time
@@ -24,15 +25,15 @@ log = structlog.get_logger(__name__)
 
 # ---- During an upload -----------------------------------------------------------------------------------------------
 
-# Objects of other workers that an upload may find at its path before the attempt fails.
+# The number of conflicts with objects of other workers after which an upload fails.
 REPLACEMENTS = 50
 
 
 def commit_or_adopt(claim: Claim, upload: storage.Upload) -> storage.StoredObject | KnownFile:
-    """Commit the upload. If another job has put a file at the path meanwhile, return that file or replace it.
+    """Commit the upload. If another job has stored a file at the path in the meantime, return that file or replace it.
 
-    If many jobs export the same slice, the object may be replaced again before each request. Another attempt would
-    call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS.
+    If many jobs export the same slice, the object may be replaced again before each request. A new attempt would only
+    call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
     """
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
@@ -46,10 +47,10 @@ def commit_or_adopt(claim: Claim, upload: storage.Upload) -> storage.StoredObjec
 
 
 def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
-    """Return the file that another job has put at the path meanwhile, if a row references it and it is fresh enough.
+    """Return the file that another job has stored at the path, if a row references it and it is fresh enough.
 
-    For a job that requests fresh files, that means read after our claim. An unreferenced object, the upload of a worker
-    that died or was fenced off, is replaced.
+    A job that does not allow reuse only accepts a file whose rows were read after this chunk was claimed. An
+    unreferenced object is replaced: a worker uploaded it, and then crashed or was fenced off.
     """
     if conflict.head is None:
         return None
@@ -67,9 +68,10 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
 # ---- During a completion --------------------------------------------------------------------------------------------
 
 # Another job replaced a file between the end of the chunk and the bundle. The chunk adopts the newer file, the job's
-# sums change with it, and clients see that as `chunk` and `progress` events. A job that requests fresh files adopts
-# none that was read before the job began: an export that read earlier may be the last to write. The job's row is locked
-# first, which only the holder of the completion may do. It cannot deadlock with the end of a chunk, as all are done.
+# sums change accordingly, and clients receive `chunk` and `progress` events. A job that does not allow reuse adopts no
+# file whose rows were read before the job started: an export that read earlier may write last. The job's row is locked
+# before the chunk, which only the holder of the completion does. This cannot deadlock with the end of a chunk, because
+# all chunks are done.
 ADOPT = (
     """
 WITH ours AS MATERIALIZED (
@@ -106,16 +108,16 @@ SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adop
 """
 )
 
-# A writer records its file some milliseconds after the object changed.
+# Another worker records its file some milliseconds after it has replaced the object.
 ADOPT_TIMEOUT_SECONDS = 2.0
 ADOPT_POLL_SECONDS = 0.02
 
 
 def adopt(token: int, chunk: Chunk) -> Chunk:
-    """Assign the newer file at its path to the chunk, and return the new row. Waits until that file is recorded.
+    """Assign the newer file at the chunk's path to the chunk, and return the chunk. Waits until that file is recorded.
 
-    Raises LeaseLost. Raises FileGone if that file has another dataset or schema version, or none that is fresh enough
-    is recorded within ADOPT_TIMEOUT_SECONDS.
+    Raises LeaseLost. Raises FileGone if that file has another dataset or schema version, or if no file that is fresh
+    enough is recorded within ADOPT_TIMEOUT_SECONDS.
     """
     until = time.monotonic() + ADOPT_TIMEOUT_SECONDS
     while True:

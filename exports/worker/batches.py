@@ -1,8 +1,9 @@
-"""Batches: small chunks of one job that a worker claims together, runs one after the other, and ends together.
+"""Batches of small chunks of one job. A worker claims them together, runs them one after another, and records them
+together.
 
-Its calls run one at a time, under the worker's slot: while one chunk calls the source, the file of the last one is
-uploaded. After BATCH_SECONDS, ended chunks are recorded, chunks that have not begun return to the queue, and running
-chunks continue. So no chunk waits behind a slow one.
+The source calls run one at a time, under the worker's slot. While one chunk calls the source, the file of the previous
+chunk is uploaded. After BATCH_SECONDS, the batch is split: ended chunks are recorded, chunks that have not started
+return to the queue, and running chunks continue. So chunks do not wait for a slow one.
 """
 
 import threading
@@ -29,7 +30,7 @@ from exports.worker.transitions import ChunkResult
 
 log = structlog.get_logger(__name__)
 
-TARGET_SECONDS = 0.125  # of work that a worker claims at once
+TARGET_SECONDS = 0.125  # the expected duration of a batch
 BATCH_SECONDS = 0.25
 
 
@@ -43,17 +44,17 @@ class Ended(NamedTuple):
 
 
 class ChunkDurations:
-    """Recent durations of chunks in this process by dataset, and the batch sizes that follow from them."""
+    """Recent durations of chunks in this process, by dataset, and the resulting batch sizes."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
-    def note(self, dataset: str, seconds: float) -> None:
-        """Record the duration of a chunk. The newest weighs as much as all earlier ones together."""
+    def add(self, dataset: str, seconds: float) -> None:
+        """Record the duration of a chunk. The newest has as much weight as all earlier ones together."""
         self._seconds[dataset] = (self._seconds.get(dataset, seconds) + seconds) / 2
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of chunks to claim at once, for datasets with more than one."""
+        """Return the batch size by dataset, for datasets with a size of more than one chunk."""
         sizes = {name: min(leases.MAX_BATCH, int(TARGET_SECONDS / seconds)) for name, seconds in self._seconds.items()}
         return {name: size for name, size in sizes.items() if size > 1}
 
@@ -62,9 +63,9 @@ class ChunkDurations:
 
 
 class Batch:
-    """The claims of a batch, as a context manager. Iterate over it, and report each chunk with `end` or `leave`.
+    """The claims of a batch, as a context manager. Iterate over it, and call `end` or `discard` for each chunk.
 
-    `record` records the success of chunks.
+    `record` records successful chunks.
     """
 
     def __init__(self, claims: list[Claim], session: SourceSession, record: Callable[[list[Ended]], None]) -> None:
@@ -73,7 +74,7 @@ class Batch:
         self._record = record
         self._lock = threading.Lock()  # guards the five attributes below
         self._waiting = deque(claims)
-        self._running: set[int] = set()  # ids of chunks
+        self._running: set[int] = set()  # IDs of chunks
         self._ended: list[Ended] = []
         self._heartbeats: set[Heartbeat] = set()
         self._is_split = len(claims) == 1
@@ -86,10 +87,10 @@ class Batch:
         return self
 
     def __iter__(self) -> Iterator[Claim]:
-        """Yield the chunks. Stop early if the source may still run the call of the last one.
+        """Yield the chunks. Stop early if the source may still run the call of the last chunk.
 
-        Also stop if the last call lost its connection: the slot names that connection, by which the reaper ends calls,
-        until the next claim.
+        Also stop if the last call lost its connection. Until the next claim, the slot has the name of the old
+        connection, so the reaper could not end calls on a new one.
         """
         while not self._session.may_still_run and self._session.backend == self._backend:
             with self._lock:
@@ -101,7 +102,7 @@ class Batch:
 
     @contextmanager
     def renewing(self, heartbeat: Heartbeat) -> Iterator[None]:
-        """Run a chunk's heartbeat once BATCH_SECONDS are over. Until then, the lease is fresh."""
+        """Run a chunk's heartbeat after BATCH_SECONDS. Until then, the lease need not be renewed."""
         with self._lock:
             self._heartbeats.add(heartbeat)
             if self._is_split:
@@ -114,14 +115,14 @@ class Batch:
             heartbeat.stop()
 
     def upload(self, work: Callable[[], None]) -> Future[None] | None:
-        """Run the upload of a chunk in another thread if another chunk can call the source meanwhile."""
+        """Run the upload of a chunk in another thread if another chunk can call the source in the meantime."""
         if not self._waiting:
             return None
         self._uploads = self._uploads or ThreadPoolExecutor(1, "upload")
         return self._uploads.submit(copy_context().run, closing_connection(work))
 
     def end(self, claim: Claim, result: ChunkResult, seconds: float) -> None:
-        """Add the result of a chunk. Results are recorded with the last one, and after the split each one at once."""
+        """Add the result of a chunk. Results are recorded with the last chunk, or immediately after a split."""
         with self._lock:
             kept = sum(len(each.result.content or b"") for each in self._ended)
             if kept + len(result.content or b"") > packs.BATCH_BYTES:
@@ -132,7 +133,7 @@ class Batch:
                 return
         self._record_ended()
 
-    def leave(self, claim: Claim) -> None:
+    def discard(self, claim: Claim) -> None:
         """Remove a chunk that did not succeed."""
         with self._lock:
             self._running.discard(claim.chunk_id)
@@ -163,7 +164,7 @@ class Batch:
             raise
 
     def _split(self) -> None:
-        """Return the chunks that have not begun to the queue, and record the ended ones. Runs in its own thread."""
+        """Return chunks that have not started to the queue, and record the ended ones. Runs in a separate thread."""
         with self._lock:
             rest, self._waiting = list(self._waiting), deque()
             self._is_split = True
@@ -173,21 +174,21 @@ class Batch:
             if rest:
                 transitions.release(rest)
                 # A worker that has a slot claims its next chunk without a message.
-                wakeups.chunks(waiting=min(len(rest), leases.slots_left()))
+                wakeups.chunks(waiting=min(len(rest), leases.count_free_slots()))
             self._record_ended()
         except Error as error:
-            log.warning("database_unavailable", error=logs.describe(error))  # `rest` returns when its lease expires
+            log.warning("database_unavailable", error=logs.describe(error))  # the leases of `rest` expire later
         finally:
-            connection.close()  # of this thread
+            connection.close()  # this thread's connection
 
 
 def closing_connection(work: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that does the work and then closes the database connection of its thread."""
+    """Return a function that does the work and then closes the thread's database connection."""
 
-    def done() -> None:
+    def work_and_close() -> None:
         try:
             work()
         finally:
             connection.close()
 
-    return done
+    return work_and_close

@@ -1,7 +1,7 @@
-"""Completion of jobs whose chunks are all done: one delivered object and one receipt, exactly once.
+"""Completion of jobs whose chunks are all done: exactly one delivered object and one receipt.
 
-A completion has a lease like a chunk, and can be repeated: an attempt that crashes leaves an unreferenced object under
-its own token, which the sweep deletes.
+A completion has a lease, like a chunk, and can be repeated. An attempt that crashes leaves an unreferenced object in a
+folder with its token, which the sweep deletes.
 """
 
 import time
@@ -39,9 +39,9 @@ DRAIN_SECONDS = 5
 
 
 def drain(job_id: UUID) -> None:
-    """Complete a job, and then all others that are ready, until DRAIN_SECONDS are over.
+    """Complete a job, and then other jobs that are ready, until DRAIN_SECONDS have passed.
 
-    So a job whose message was lost does not wait behind a queue full of messages about jobs that are already complete.
+    So a job whose message was lost need not wait while a full queue of messages for completed jobs is processed.
     """
     deadline = time.monotonic() + DRAIN_SECONDS
     try:
@@ -54,11 +54,11 @@ def drain(job_id: UUID) -> None:
             storage.require_writable()
             complete(other)
     except storage.StorageError as error:
-        log.warning("storage_unavailable", error=str(error))  # the reaper sends a message again
+        log.warning("storage_unavailable", error=str(error))  # the reaper sends another message
 
 
 def complete(job_id: UUID) -> None:
-    """Bundle a job's files and issue its receipt, unless it is not ready or another worker has claimed it."""
+    """Bundle a job's files and issue its receipt, unless the job isn't ready or another worker has claimed it."""
     token = claim(job_id)
     if token is None:
         return
@@ -71,14 +71,14 @@ def complete(job_id: UUID) -> None:
 
 
 def attempt(job: Job, token: int) -> None:
-    """Bundle the files and issue the receipt under the token of a claim, and record the outcome."""
+    """Bundle the files, issue the receipt, and record the outcome, under the token of a claim."""
     try:
         with heartbeat(partial(renew, job.job_id, token)) as beat:
             bundle = make_or_repair(job, token, beat.check)
         if bundle:
             issue(job, token, bundle)
     except LeaseLost:
-        # Taken over, or cancelled: no receipt references this attempt's object.
+        # Another worker has taken over, or the job was cancelled: no receipt references this attempt's object.
         log.warning("completion_lost")
         bundles.discard(bundles.folder_of_attempt(job, token))
     except storage.StorageError as error:
@@ -92,14 +92,14 @@ def attempt(job: Job, token: int) -> None:
         CAUGHT.labels("completion").inc()
         fail(job, token, "unexpected error")
     except BaseException:
-        # Shutdown: another worker may start now, and no attempt is counted.
+        # Shutdown: another worker can start now, and no attempt is counted.
         sql.scalar(RELEASE, job=job.job_id, token=token)
         wakeups.completion(job.job_id)
         raise
 
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
-    """Return the bundle, or None if a file was gone: then its chunk has been queued for another export."""
+    """Return the bundle. If a file is missing, queue its chunk for another export and return None."""
     if job.delivery == DeliveryKind.MANIFEST:
         packs.unset_lost(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
@@ -109,12 +109,12 @@ def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bund
         except FileGone:
             if export_missing_again(job, token):
                 return None
-    fail(job, token, "files were replaced meanwhile")
+    fail(job, token, "files were replaced during the completion")
     return None
 
 
 def unclaimed_jobs() -> list[UUID]:
-    """Return the oldest jobs whose chunks are all done and whose completion no worker has claimed, at most 100."""
+    """Return up to 100 jobs, oldest first, whose chunks are all done and whose completion has not been claimed."""
     free = Q(completion_lease_until=None) | Q(completion_lease_until__lt=Now())
     ready = Job.objects.ready_to_complete().filter(free)
     return list(ready.order_by("created_at").values_list("pk", flat=True)[:100])
@@ -122,7 +122,7 @@ def unclaimed_jobs() -> list[UUID]:
 
 # ---- Lease ----------------------------------------------------------------------------------------------------------
 
-# Attempts are counted at the claim, so that a bundle that kills its worker every time ends too: see FAIL_EXHAUSTED.
+# The claim counts the attempt, so that a job whose bundle kills its worker each time also ends: see FAIL_EXHAUSTED.
 CLAIM = """
 UPDATE exports_jobs
 SET completion_token = nextval('exports_fence_seq'), completion_attempts = completion_attempts + 1,
@@ -159,9 +159,9 @@ WITH moved AS (
     + "SELECT job_id FROM moved"
 )
 
-# A refusal by the storage returns the attempt, unless the storage has refused the delivery for too long. Meanwhile, the
-# pauses grow as for chunks, up to `longest`: each attempt may read and copy all files.
-# Before the last attempt, the lease's end is the time of the next one: then the reaper wakes a worker for it.
+# If the storage refuses the delivery, the attempt is not counted, unless the storage has refused it for too long. The
+# delays grow as for chunks, up to `longest`, because each attempt may read and copy all files.
+# Unless this was the last attempt, the end of the lease is the time of the next one: the reaper then wakes a worker.
 FAIL = (
     """
 WITH ours AS MATERIALIZED (
@@ -198,7 +198,7 @@ FAIL_EXHAUSTED = (
 WITH moved AS (
     UPDATE exports_jobs
     SET status = 'failed', finished_at = clock_timestamp(), completion_token = NULL, event_seq = event_seq + 1,
-        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers died or failed each time'
+        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers crashed or failed at each attempt'
     WHERE status IN ('running', 'retrying') AND done = total AND completion_attempts >= %(attempts)s
       AND (completion_lease_until IS NULL OR completion_lease_until < clock_timestamp())
     RETURNING job_id, event_seq, status
@@ -210,7 +210,7 @@ WITH moved AS (
 
 
 def claim(job_id: UUID) -> int | None:
-    """Claim the completion of a job. Return None if it is not due, has ended, or another worker has claimed it."""
+    """Claim the completion of a job. Return None if it isn't due, has ended, or belongs to another worker."""
     env = settings.SLUICE
     token: int | None = sql.scalar(CLAIM, job=job_id, lease=env.export_lease_seconds, attempts=env.export_max_attempts)
     return token
@@ -222,7 +222,7 @@ def renew(job_id: UUID, token: int) -> None:
 
 
 def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
-    """Record success and the receipt in one transaction, under the token. Raises LeaseLost."""
+    """Record the job's success and issue the receipt, in one transaction under the token. Raises LeaseLost."""
     with transaction.atomic():
         if not sql.scalar(SUCCEED, job=job.job_id, token=token):
             raise LeaseLost
@@ -235,9 +235,10 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
 
 
 def fail(job: Job, token: int, detail: str, *, may_retry: bool = True, is_refused: bool = False) -> None:
-    """Record a failed attempt, and schedule the next one unless it was the last or cannot help.
+    """Record a failed attempt. Schedule the next one, unless no attempts are left or a retry cannot help.
 
-    `is_refused`: by the storage; for EXPORT_STORAGE_PATIENCE_SECONDS, such an attempt does not count.
+    `is_refused` means that the storage refused the delivery. For EXPORT_STORAGE_PATIENCE_SECONDS, such attempts do not
+    count.
     """
     row = sql.one(
         FAIL,
@@ -262,7 +263,7 @@ def fail(job: Job, token: int, detail: str, *, may_retry: bool = True, is_refuse
 
 
 def fail_exhausted() -> None:
-    """Fail the jobs whose completion used up its attempts without an outcome, because it killed its workers."""
+    """Fail jobs whose completion has no attempts left and no recorded outcome, because it killed its workers."""
     for row in sql.rows(FAIL_EXHAUSTED, attempts=settings.SLUICE.export_max_attempts):
         log.error("job_failed", job_id=str(row["job_id"]), code="EXPORT_BUNDLE_FAILED")
         metrics.job_moved(JobStatus.FAILED)
@@ -270,10 +271,10 @@ def fail_exhausted() -> None:
 
 # ---- Replaced and missing files -------------------------------------------------------------------------------------
 
-# The object is missing, unreferenced, or of another dataset or schema version, so the chunk is exported again. In the
-# last case, the chunk gets a path of its schema version: jobs of two versions would otherwise replace each other's
-# files forever. This is the only transition from done to pending, and happens only before the job has ended. A reused
-# chunk was refunded at its end, and must not be refunded again.
+# The object is missing, unreferenced, or belongs to another dataset or schema version, so the chunk is exported again.
+# In the last case, the chunk gets a new path with its schema version: jobs of two versions would otherwise replace each
+# other's files forever. This is the only transition from done to pending, and it happens only while the job is active.
+# A reused chunk was refunded when it ended, and must not be refunded again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
@@ -319,10 +320,10 @@ WITH ours AS MATERIALIZED (
 
 
 def export_missing_again(job: Job, token: int) -> int:
-    """Queue the chunks whose files are missing for another export. Return their number.
+    """Queue the chunks whose files are missing for another export. Return the number of chunks.
 
-    For EXPORT_STORAGE_PATIENCE_SECONDS this costs no attempt, because another schema version of the dataset may be
-    exported to the same paths. Later, the last attempt fails the job.
+    For EXPORT_STORAGE_PATIENCE_SECONDS, no attempt is counted, because another schema version of the dataset may be
+    exported to the same paths. After that, the job fails if no attempts are left.
     """
     chunks = bundles.chunks_without_file(job)
     if not chunks:
@@ -337,7 +338,7 @@ def export_missing_again(job: Job, token: int) -> int:
         attempts=settings.SLUICE.export_max_attempts,
     )
     if redone is None:
-        fail(job, token, "files were deleted or replaced meanwhile")
+        fail(job, token, "files were deleted or replaced during the completion")
         return len(chunks)
     log.warning("files_gone", redone=redone)
     wakeups.chunks(waiting=redone)

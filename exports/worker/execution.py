@@ -1,6 +1,7 @@
-"""Work on chunks: claim, check for a reusable file, call the source, stream, upload, record the outcome.
+"""Execution of chunks: claim, check for a reusable file, call the source, stream, upload, and record the outcome.
 
-Execution is at-least-once and its effect exactly-once: a worker may die at any line, and any line may run twice.
+Chunks run at least once, and their outcome is recorded exactly once. A worker may crash at any line, and any line may
+run twice.
 """
 
 import time
@@ -47,10 +48,10 @@ from exports.worker.transitions import ChunkResult, JobProgress
 
 log = structlog.get_logger(__name__)
 
-# Time that a worker spends on one message. A message costs Celery about 4 ms, as much as a small chunk, but Celery can
-# shut down or run another task only between messages.
+# Time that a worker spends on one message. Celery needs about 4 ms per message, as long as a small chunk takes, but it
+# can shut down or run another task only between messages.
 DRAIN_SECONDS = 5
-# Time for exports before the next batch is checked for reuse, so that neither kind of work blocks the other.
+# Time for exporting chunks before the next batch is checked for reuse, so that neither kind of work blocks the other.
 TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
@@ -59,7 +60,7 @@ PAUSES = DatasetPauses()
 
 
 def drain() -> None:
-    """Check chunks for reuse and export chunks, in turns, until none are left or DRAIN_SECONDS are over."""
+    """Check chunks for reuse and export chunks alternately, until no chunks are left or DRAIN_SECONDS have passed."""
     deadline = time.monotonic() + DRAIN_SECONDS
     with (
         stop_without_servers(),
@@ -67,19 +68,19 @@ def drain() -> None:
         database.SourceSession() as session,
         WorkerSlot(session) as slot,
     ):
-        while reuse_some(pool, slot) | export_some(slot):  # not `or`: both run in each turn
+        while reuse_batch(pool, slot) | export_chunks(slot):  # not `or`, because both must run
             if time.monotonic() > deadline:
                 slot.free()
                 wakeups.chunks(waiting=1)
                 return
 
 
-def export_some(slot: WorkerSlot) -> bool:
-    """Export chunks until none is ready or TURN_SECONDS are over. Return whether there were any."""
+def export_chunks(slot: WorkerSlot) -> bool:
+    """Export chunks until none are ready or TURN_SECONDS have passed. Return whether there may be more work."""
     until = time.monotonic() + TURN_SECONDS
     has_exported = False
     while time.monotonic() < until:
-        storage.require_writable()  # do not read rows that cannot be stored
+        storage.require_writable()  # otherwise, the source would be called for rows that cannot be stored
         since = time.monotonic()
         claims = slot.claim(sizes=DURATIONS.sizes(), paused=PAUSES.datasets())
         if not claims:
@@ -99,18 +100,18 @@ def export_some(slot: WorkerSlot) -> bool:
 
 
 def run_batch(claims: list[Claim], slot: WorkerSlot, since: float) -> None:
-    """Run claimed chunks of one job. Each calls the source while the file of the previous one is uploaded.
+    """Run claimed chunks of one job. Each chunk calls the source while the file of the previous chunk is uploaded.
 
-    `since`: the `time.monotonic()` before their claim.
+    `since` is the value of `time.monotonic()` before the claim.
     """
     session = slot.session
     session.may_still_run = False
     with Batch(claims, session, record_successes) as batch, ExitStack() as unfinished:
-        slot.leave()
+        slot.free_previous()
         finish_last: Callable[[], None] = no_op
         for claim in batch:
-            advance = in_own_context(run_chunk(claim, session, batch, since))
-            unfinished.callback(advance)  # also after an error; it does nothing when the chunk is over
+            advance = stepper(run_chunk(claim, session, batch, since))
+            unfinished.callback(advance)  # finishes the chunk after an error, and does nothing if the chunk has ended
             advance()
             finish_last()
             finish_last = advance
@@ -119,8 +120,8 @@ def run_batch(claims: list[Claim], slot: WorkerSlot, since: float) -> None:
 def no_op() -> None: ...
 
 
-def in_own_context(steps: Iterator[None]) -> Callable[[], None]:
-    """Return a function that takes the next step, if there is one, with the steps' own log fields and span."""
+def stepper(steps: Iterator[None]) -> Callable[[], None]:
+    """Return a function that runs the next step, if there is one. The steps have separate log fields and spans."""
     context = copy_context()
     return lambda: context.run(next, steps, None)
 
@@ -131,7 +132,7 @@ def ids_of(claim: Claim) -> dict[str, str | int]:
 
 @contextmanager
 def stop_without_servers() -> Iterator[None]:
-    """Stop when the database is unavailable, the source accepts no connection, or the storage accepts no writes.
+    """End the work early if the database is unavailable, the source accepts no connections, or the storage no writes.
 
     The reaper wakes a worker later.
     """
@@ -146,9 +147,9 @@ def stop_without_servers() -> Iterator[None]:
 
 
 def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
-    """Process one claimed chunk, and record its outcome under the fencing token, or leave that to the batch.
+    """Process a claimed chunk. Record a failure under the fencing token, and add a success to the batch.
 
-    This yields when another chunk may call the source, while the file of this one is uploaded.
+    Yields when the call has ended, so that another chunk can call the source while this chunk's file is uploaded.
     """
     ids = ids_of(claim)
     started_at = time.monotonic()
@@ -160,30 +161,30 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
             yield from produce(claim, session, batch, since)
         except LeaseLost:
             record_loss(claim)
-            batch.leave(claim)  # another worker has the chunk, or it was cancelled
+            batch.discard(claim)  # another worker owns the chunk, or it was cancelled
         except SourceConnectionsExhausted:
-            # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
-            # connection take the chunk, and the reaper wakes the others.
-            batch.leave(claim)
+            # No attempt is counted, because the chunk did not cause this. No wake-up message is sent: workers that have
+            # a connection claim the chunk, and the reaper wakes the others.
+            batch.discard(claim)
             transitions.release([claim])
             raise
         except OperationalError:
             raise
         except Exception as error:
-            DURATIONS.note(claim.dataset, time.monotonic() - started_at)
-            batch.leave(claim)
+            DURATIONS.add(claim.dataset, time.monotonic() - started_at)
+            batch.discard(claim)
             record_failure(claim, as_export_error(error))
             if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
                 raise
         except BaseException:
-            # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
-            batch.leave(claim)
+            # Shutdown: release the chunk now, so that it need not wait until the lease expires, and count no attempt.
+            batch.discard(claim)
             transitions.release([claim])
             raise
 
 
 def as_export_error(error: Exception) -> ExportError:
-    """Translate an unexpected exception. Its text is specific if the host is out of disk or memory."""
+    """Translate an unexpected exception. If the host has no disk space or memory left, the text contains the error."""
     if isinstance(error, ExportError):
         return error
     if isinstance(error, SoftTimeLimitExceeded):
@@ -204,13 +205,13 @@ def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:
 
 
 def produce(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
-    """Give the chunk's file to the batch: the existing one if it may be reused, or a new one from the source."""
+    """Add the chunk's file to the batch: the existing file if it may be reused, otherwise a new one from the source."""
     started_at = time.monotonic()
     beat = heartbeat(partial(leases.renew, claim), since=since, on_loss=partial(session.cancel, claim.chunk_id))
 
     def end(result: ChunkResult) -> None:
         seconds = time.monotonic() - started_at
-        DURATIONS.note(claim.dataset, seconds)
+        DURATIONS.add(claim.dataset, seconds)
         tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
         batch.end(claim, result, seconds)
 
@@ -227,7 +228,7 @@ def produce(claim: Claim, session: database.SourceSession, batch: Batch, since: 
 def reuse(claim: Claim, *, for_pack: bool = False) -> ChunkResult | None:
     """Return the file at the chunk's path if it may be reused and its ETag is the recorded one.
 
-    `for_pack`: also read its bytes, which takes no further request.
+    With `for_pack`, the result also contains the file's bytes. This needs no additional request.
     """
     known, content = claim.known_file, None
     if not claim.may_reuse or known is None:
@@ -251,7 +252,7 @@ def export(
 ) -> Iterator[None]:
     """Read the rows once and stream them into the object. An upload that is not committed leaves no object.
 
-    The last request, the only one of a small object, is sent by another thread if the batch has more chunks.
+    If the batch has more chunks, another thread sends the last request, which is the only one for a small object.
     """
     with storage.Upload(
         claim.path,
@@ -260,27 +261,27 @@ def export(
         if_match=claim.known_file.etag if claim.known_file else None,
         checkpoint=checkpoint,
     ) as upload:
-        checkpoint()  # a worker that was stopped until now must not connect
+        checkpoint()  # a worker that was suspended and has lost its lease must not connect
         with session.calling(claim.chunk_id), content_of(claim, session) as content:
-            checkpoint()  # nor start a call
+            checkpoint()  # nor must it start a call
             for block in content:
                 upload.write(block)
 
         def commit() -> None:
-            end(committed(claim, upload, content))
+            end(commit_upload(claim, upload, content))
 
         if sending := batch.upload(commit):
             try:
                 yield
             finally:
-                wait([sending])  # also on a shutdown: it uses the upload
+                wait([sending])  # even during a shutdown, because the thread uses the upload
             sending.result()
         else:
             commit()
 
 
-def committed(claim: Claim, upload: storage.Upload, content: encoding.Content) -> ChunkResult:
-    """Commit the upload, or adopt the file that another job has put at its path."""
+def commit_upload(claim: Claim, upload: storage.Upload, content: encoding.Content) -> ChunkResult:
+    """Commit the upload, or adopt the file that another job has stored at the same path."""
     stored = commit_or_adopt(claim, upload)
     if isinstance(stored, KnownFile):
         return ChunkResult(source=Source.REUSED, **asdict(stored))
@@ -298,9 +299,9 @@ def committed(claim: Claim, upload: storage.Upload, content: encoding.Content) -
 
 @contextmanager
 def content_of(claim: Claim, session: database.SourceSession) -> Iterator[encoding.Content]:
-    """Prepare the file of a chunk: a call of the function, or a built-in dataset's own file."""
+    """Prepare the content of a chunk's file, from the source or from a built-in dataset."""
     if claim.kind == Kind.FUNCTION:
-        yield called(claim, session)
+        yield prepare_call(claim, session)
         return
     job = Job.objects.values("user_id", "filters").get(pk=claim.job_id)
     with built_in.opened(
@@ -314,8 +315,8 @@ def content_of(claim: Claim, session: database.SourceSession) -> Iterator[encodi
         yield content
 
 
-def called(claim: Claim, session: database.SourceSession) -> encoding.Content:
-    """Prepare the call of the function, which starts with the first block."""
+def prepare_call(claim: Claim, session: database.SourceSession) -> encoding.Content:
+    """Prepare the call of the function. It starts when the first block is read."""
     session.begin(timeout=claim.statement_timeout, allow_writes=claim.allow_writes)
     columns = (
         encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
@@ -326,7 +327,7 @@ def called(claim: Claim, session: database.SourceSession) -> encoding.Content:
 
 
 def record_successes(ended: list[Ended]) -> None:
-    progress = transitions.finish(packed([(each.claim, each.result) for each in ended]))
+    progress = transitions.finish(store_in_pack([(each.claim, each.result) for each in ended]))
     finished = progress.chunk_ids if progress else ()
     for claim, result, seconds in ended:
         with bound_contextvars(request_id=claim.request_id, **ids_of(claim)):
@@ -339,8 +340,8 @@ def record_successes(ended: list[Ended]) -> None:
         follow_up(progress)
 
 
-def packed(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim, ChunkResult]]:
-    """Store the small files of a job's chunks in a pack, if the job's delivery needs their bytes."""
+def store_in_pack(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim, ChunkResult]]:
+    """Store small files of a job's chunks in a pack. Return the results with the positions of the files in the pack."""
     if len(results) == 1:
         return results
     first = results[0][0]
@@ -352,7 +353,7 @@ def packed(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim, ChunkR
 
 
 def record_failure(claim: Claim, error: ExportError) -> None:
-    """Record that an attempt failed. After the last one, an older file may be used instead."""
+    """Record that an attempt failed. After the last attempt, an older file may replace the chunk."""
     delay, result = transitions.delay_after(claim, error), None
     if delay is None:
         try:
@@ -384,7 +385,7 @@ def record_failure(claim: Claim, error: ExportError) -> None:
 
 
 def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
-    """Return the older file at the chunk's path, if the source failed and the job accepts such a file.
+    """Return the older file at the chunk's path if the source failed and the job accepts older files.
 
     Raises ChunkUploadFailed if the storage fails.
     """
@@ -415,7 +416,7 @@ def record_loss(claim: Claim) -> None:
 
 
 def follow_up(progress: JobProgress) -> None:
-    """Count a change of the job's status. Start the completion after its last chunk, or webhooks after its failure."""
+    """Count a change of the job's status. Start the completion of a job that is done, or webhooks if it failed."""
     if progress.status != progress.was:
         metrics.job_moved(progress.status)
     if progress.all_done:
@@ -428,10 +429,10 @@ def follow_up(progress: JobProgress) -> None:
 # ---- Reuse of existing files ----------------------------------------------------------------------------------------
 
 
-def reuse_some(pool: ThreadPoolExecutor, slot: WorkerSlot) -> bool:
-    """Check a batch of chunks for reusable files: one request each, without a slot or a call.
+def reuse_batch(pool: ThreadPoolExecutor, slot: WorkerSlot) -> bool:
+    """Check a batch of chunks for reusable files. Each needs one request to the storage, but no slot.
 
-    Return whether there were any.
+    Return whether there were chunks to check.
     """
     claims = leases.claim_reusable(batch=REUSE_BATCH)
     if not claims:
@@ -444,9 +445,9 @@ def reuse_some(pool: ThreadPoolExecutor, slot: WorkerSlot) -> bool:
 
 
 def check_files(claims: list[Claim], pool: ThreadPoolExecutor, slot: WorkerSlot) -> None:
-    """Finish the chunks that have a reusable file, and queue the others for a call."""
+    """Finish the chunks that have a reusable file, and queue the others for export."""
     try:
-        slot.free()  # for other workers meanwhile
+        slot.free()  # so that other workers can use it in the meantime
         found = list(zip(claims, pool.map(tracing.in_context(try_reuse), claims, for_packs(claims)), strict=True))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -457,7 +458,7 @@ def check_files(claims: list[Claim], pool: ThreadPoolExecutor, slot: WorkerSlot)
 
 
 def for_packs(claims: list[Claim]) -> Iterator[bool]:
-    """Yield for each chunk whether its file fits into the batch's pack, whose size bounds the memory."""
+    """Yield for each chunk whether its file fits into the batch's pack, whose size is limited to save memory."""
     size = 0
     for claim in claims:
         more = claim.known_file.bytes if claim.known_file else 0
@@ -466,8 +467,8 @@ def for_packs(claims: list[Claim]) -> Iterator[bool]:
         yield fits
 
 
-def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT001 - by `map`
-    """Return the reusable file, or None. If the storage fails, also return None: the chunk is then exported."""
+def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT001 - `map` passes it by position
+    """Return the reusable file, or None to export the chunk. Errors of the storage also return None."""
     try:
         return reuse(claim, for_pack=for_pack)
     except storage.StorageError:
@@ -475,14 +476,14 @@ def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT0
 
 
 def finish_reused(results: list[tuple[Claim, ChunkResult]]) -> None:
-    if results and (progress := transitions.finish(packed(results))):
+    if results and (progress := transitions.finish(store_in_pack(results))):
         log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
         metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
         follow_up(progress)
 
 
 def queue_missing(claims: list[Claim]) -> None:
-    """Queue chunks whose file is gone or has changed, so that they are exported."""
+    """Queue chunks for export whose file is missing or has changed."""
     if claims:
         transitions.release(claims, attempt=0)
         wakeups.chunks(waiting=len(claims))

@@ -12,13 +12,13 @@ from config.platform.heartbeat import Heartbeat
 def heartbeat(
     renew: Callable[[], None], *, since: float | None = None, on_loss: Callable[[], None] = lambda: None
 ) -> Heartbeat:
-    """Return a heartbeat for a lease of EXPORT_LEASE_SECONDS that `renew` renews. `since` as in Heartbeat."""
+    """Return a heartbeat that calls `renew` for a lease of EXPORT_LEASE_SECONDS. For `since`, see Heartbeat."""
 
     def renew_and_close() -> None:
         try:
             renew()
         finally:
-            # Each thread has its own connection. An open one never returns to the pool, which would run dry.
+            # Each thread has its own connection. If it stayed open, it would never return to the pool.
             if threading.current_thread() is not threading.main_thread():
                 connection.close()
 

@@ -1,13 +1,14 @@
 """Claims of chunks under a lease and a fencing token.
 
 A worker owns a chunk while the chunk's row has the worker's token. Every statement here and in
-`exports.worker.transitions` that writes for a worker has the condition `token = …`; when it changes no row, another
-worker owns the chunk. Leases use the database's clock, `clock_timestamp()`: the clocks of hosts differ, and `now()` is
+`exports.worker.transitions` that writes for a worker has the condition `token = …`. If it changes no row, the worker no
+longer owns the chunk. Leases use the database's clock, `clock_timestamp()`: the clocks of hosts differ, and `now()` is
 fixed within a transaction. Conditions that use an index have `statement_timestamp()`, because an index cannot be
 searched for a volatile value.
 
-Lock order, everywhere: chunks by their ids, slots, then the job's row. A claim locks a slot before a chunk, but with
-SKIP LOCKED, so it waits for neither. Each function is one statement: atomic without a transaction, and one round trip.
+All statements lock rows in this order: chunks by their IDs, slots, then the job's row. A claim locks a slot before a
+chunk, but with SKIP LOCKED, so it waits for neither. Each function runs one statement, which is atomic without a
+transaction and needs one round trip.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +27,7 @@ from exports.core.planning import Dialect, Pair, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFile:
-    """The reuse cache's record of the object at a chunk's path."""
+    """The reuse cache's entry for the object at a chunk's path."""
 
     etag: str
     sha256: str
@@ -41,7 +42,7 @@ FILE_FIELDS = tuple(field.name for field in fields(KnownFile))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to work on one chunk, with all data that the work needs."""
+    """A worker's right to process a chunk, with all data that it needs."""
 
     chunk_id: int
     token: int
@@ -62,24 +63,24 @@ class Claim:
     shape: Shape
     claimed_at: datetime
     known_file: KnownFile | None
-    may_adopt: bool  # the job requests reuse
-    may_reuse: bool  # and the known file has the right dataset and version and is not too old
-    may_degrade: bool  # the job accepts the known file, of the right dataset and version, when the source fails
-    refused_for: float  # seconds since the storage first refused the chunk's file; 0 if it did not
-    started_job: bool  # this claim moved the job from pending or retrying to running
+    may_adopt: bool  # the job allows reuse
+    may_reuse: bool  # the job allows reuse, and the known file has the right dataset and version and is not too old
+    may_degrade: bool  # the job accepts the known file, which has the right dataset and version, if the source fails
+    refused_for: float  # seconds since the storage first refused the chunk's file, or 0 if it has not refused it
+    started_job: bool  # this claim changed the job's status to running
 
 
-# One statement takes a slot and a chunk, or neither.
-# - A worker that holds a slot takes it again, under the new token. A slot that it holds for another dataset keeps the
-#   old token.
-# - Every CTE is MATERIALIZED: if it were inlined, the planner might run a SKIP LOCKED sub-select more than once, and
-#   lock or update more rows than its LIMIT.
-# - The next chunk is searched for in each dataset separately, by index. So the waiting chunks of a dataset whose own
-#   slots are taken are never scanned, and a claim costs the same with 10 and with 1,000,000 waiting chunks.
-# - Due retries and new chunks alternate: retries keep their old, smaller ranks, and after an outage of the source
-#   thousands of them would delay every other job.
-# - The job's counters are changed only by its first claim and when a retrying chunk runs again. Otherwise, every claim
-#   would wait for the lock of the job's row.
+# One statement claims a slot and a chunk, or neither.
+# - A worker that holds a slot keeps it, under the new token. If the worker also holds a slot of another dataset, that
+#   slot keeps the old token.
+# - All CTEs are MATERIALIZED. If one were inlined, the planner could run a SKIP LOCKED subquery more than once, and
+#   lock or update more rows than its LIMIT allows.
+# - The next chunk of each dataset is found separately, by an index. So chunks of a dataset without free slots are not
+#   scanned, and a claim costs the same with 10 as with 1,000,000 waiting chunks.
+# - Due retries and new chunks alternate. Retries keep their old, smaller ranks, so after an outage of the source,
+#   thousands of retries would delay all other jobs.
+# - A claim changes the job's row only if it is the job's first claim or the claim of a retrying chunk. Otherwise, every
+#   claim would wait for the lock of the job's row.
 PICK = """
 WITH alternation AS MATERIALIZED (
     SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries_first
@@ -117,9 +118,9 @@ WITH alternation AS MATERIALIZED (
 )
 """
 
-# More chunks of the same job, if the dataset's chunks take milliseconds. They run one after the other, so they share a
-# slot. A batch takes at most its share of the waiting chunks, so that other workers have work too. A chunk whose
-# attempt was lost may have killed its worker, and runs alone.
+# More chunks of the same job, if the dataset's chunks take only milliseconds. They share a slot, because they run one
+# after another. A batch takes at most its share of the waiting chunks, so that other workers also have work. A chunk
+# whose last attempt was lost runs alone, because it may have killed its worker.
 MORE = """
 , wanted AS MATERIALIZED (
     SELECT job_id, chunk_id, coalesce((%(sizes)s::jsonb ->> dataset)::int, 1) AS size,
@@ -146,7 +147,10 @@ MORE = """
 
 
 def take(chunks: str) -> str:
-    """Return the CTEs that give the slot and some chunks the same token. `chunks`: a condition on `c` and `fence`."""
+    """Return the CTEs that write one new token to the slot and the chunks.
+
+    `chunks` is the condition that selects chunks `c`. It can use `fence`.
+    """
     return f"""
 , fence AS MATERIALIZED (
     SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
@@ -178,7 +182,7 @@ def take(chunks: str) -> str:
 CLAIM = PICK + take("c.id = fence.chunk_id")
 CLAIM_BATCH = PICK + MORE + take("c.id = ANY(ARRAY(SELECT id FROM more) || fence.chunk_id)")
 
-# Insert an event if the claim moved the job to running, and return the data of the claimed chunks.
+# Insert an event if the claim changed the job's status to running, and return the data of the claimed chunks.
 DESCRIBE = (
     """
 , moved AS (
@@ -209,19 +213,21 @@ PREPARED_CLAIM = sql.PreparedStatement(CLAIM + DESCRIBE)
 PREPARED_CLAIM_BATCH = sql.PreparedStatement(CLAIM_BATCH + DESCRIBE)
 
 
-MAX_BATCH = 32  # chunks of a batch
-MAX_COUNTED = 1024  # waiting chunks that a claim counts to find its share
+MAX_BATCH = 32  # chunks in a batch
+MAX_COUNTED = 1024  # waiting chunks that a claim counts to calculate the size of its batch
 
 
 def claim_batch(
     *, backend: str, sizes: Mapping[str, int], paused: Collection[str] = (), held: int | None = None
 ) -> list[Claim]:
-    """Claim the next chunk and a slot, and more chunks of the same job under the same token.
+    """Claim the next chunk and a slot, and possibly more chunks of the same job under the same token.
 
-    Return no claims if no chunk is ready or no slot is free. `backend` is the application_name of the source connection
-    that will run the calls. `sizes`: the number of chunks to claim at once by dataset, at most MAX_BATCH; 1 for other
-    datasets. `paused`: datasets without claims. `held`: the token of a slot that the worker has, which it keeps if
-    nothing is claimed.
+    Return an empty list if no chunk is ready or no slot is free.
+
+    - `backend`: the application_name of the source connection that will run the calls
+    - `sizes`: the batch size by dataset, at most MAX_BATCH. It is 1 for datasets that are not listed.
+    - `paused`: datasets whose chunks are not claimed
+    - `held`: the token of a slot that the worker holds. The worker keeps the slot if nothing is claimed.
     """
     more = {"sizes": orjson.dumps(sizes).decode(), "max_chunks": MAX_BATCH, "max_counted": MAX_COUNTED} if sizes else {}
     rows = sql.rows(
@@ -236,15 +242,16 @@ def claim_batch(
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 
 
-SLOTS_LEFT = "SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL"
+FREE_SLOTS = "SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL"
 
 
-def slots_left() -> int:
-    """Return the number of free slots. Datasets may have lower limits."""
-    return int(sql.scalar(SLOTS_LEFT, slots=settings.SLUICE.export_db_slots))
+def count_free_slots() -> int:
+    """Return the number of free slots, without regard to the limits of single datasets."""
+    return int(sql.scalar(FREE_SLOTS, slots=settings.SLUICE.export_db_slots))
 
 
-# Chunks that may be reused need no slot. A batch has chunks of one job, so that finishing it locks one job's row.
+# Checking for a reusable file needs no slot. All chunks of a batch belong to one job, so only one job's row is locked
+# when they are finished.
 CLAIM_REUSABLE = """
 WITH head AS MATERIALIZED (
     SELECT job_id FROM exports_chunk WHERE status = 'pending' AND reusable
@@ -269,12 +276,12 @@ WITH head AS MATERIALIZED (
 
 
 def claim_reusable(*, batch: int) -> list[Claim]:
-    """Claim up to `batch` chunks of one job that may have a reusable file. This takes no slot and counts no attempt."""
+    """Claim up to `batch` chunks of one job that may have a reusable file. Takes no slot and counts no attempt."""
     rows = sql.rows(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
     return [as_claim(row) for row in rows]
 
 
-# Columns that are fields of a Claim by the same name.
+# Columns with the same name as a field of Claim.
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
     *("kind", "max_concurrency", "allow_writes", "delivery"),
@@ -315,6 +322,6 @@ SELECT id FROM ours
 
 
 def renew(claim: Claim) -> None:
-    """Extend the lease to its full length. Raises LeaseLost if the chunk was taken over or cancelled."""
+    """Extend the lease to its full duration. Raises LeaseLost if the chunk was cancelled or has another holder."""
     if not sql.one(RENEW, chunk=claim.chunk_id, token=claim.token, lease=settings.SLUICE.export_lease_seconds):
         raise LeaseLost

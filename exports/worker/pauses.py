@@ -1,7 +1,7 @@
-"""Pauses of datasets whose files the object storage refuses, while it accepts others.
+"""Pauses for datasets whose files the object storage refuses, while it accepts files of other datasets.
 
-A bucket policy, a quota or a rate limit may apply to some paths only. Without a pause, workers would call the source
-for every chunk of the dataset in vain.
+A bucket policy, a quota, or a rate limit may apply only to some paths. Without a pause, workers would call the source
+for every chunk of the dataset, although the file cannot be stored.
 """
 
 import time
@@ -15,11 +15,11 @@ from config.platform import backoff
 @dataclass
 class Pause:
     refusals: int = 0
-    until: float = 0  # in the time of `time.monotonic`
+    until: float = 0  # a value of `time.monotonic()`
 
 
 class DatasetPauses:
-    """The pauses of this process. Each is twice as long as the one before, until a file is written."""
+    """The pauses in this process. The pauses of a dataset grow exponentially until a file is stored."""
 
     def __init__(self) -> None:
         self._pauses: dict[str, Pause] = {}
@@ -34,6 +34,6 @@ class DatasetPauses:
         self._pauses.pop(dataset, None)
 
     def datasets(self) -> list[str]:
-        """Return the names of the datasets whose pause is not over."""
+        """Return the names of the paused datasets."""
         now = time.monotonic()
         return [name for name, pause in self._pauses.items() if pause.until > now]

@@ -1,4 +1,4 @@
-"""The slot of a worker, which it keeps from one batch to the next together with its connection to the source."""
+"""Slot of a worker. The worker keeps it, and its connection to the source, from one batch to the next."""
 
 from collections.abc import Collection, Mapping
 from types import TracebackType
@@ -13,15 +13,15 @@ from exports.worker.leases import Claim
 class WorkerSlot:
     """The slot under which a worker calls the source, as a context manager.
 
-    A worker that freed its slot after each batch would often lose it to another worker, and both would be connected
-    until the first one found out. `token`: that of a slot which the worker already has.
+    If workers freed their slots after each batch, another worker would often claim the slot and connect to the source
+    before the first worker had closed its connection. `token` is the token of a slot that the worker already holds.
     """
 
     def __init__(self, session: SourceSession, *, token: int | None = None) -> None:
         self.session = session
         self._token = token
-        self._limited: tuple[str, int | None] = ("", None)  # the dataset of the last claims, and its limit
-        self._left: int | None = None  # token of a slot of another dataset
+        self._limited: tuple[str, int | None] = ("", None)  # the dataset of the last claims, and its concurrency limit
+        self._previous: int | None = None  # the token of a slot of the previous dataset
 
     def __enter__(self) -> Self:
         return self
@@ -31,12 +31,12 @@ class WorkerSlot:
     ) -> None:
         self.free()
         if kind is not None and not issubclass(kind, Exception):
-            wakeups.chunks(waiting=1)  # a shutdown: a worker that was woken before found no free slot
+            wakeups.chunks(waiting=1)  # shutdown: workers that were woken earlier may have found no free slot
 
     def claim(self, *, sizes: Mapping[str, int], paused: Collection[str]) -> list[Claim]:
-        """Claim the next chunks under this slot, or under another one. Arguments as in `leases.claim_batch`.
+        """Claim the next chunks, under this slot if possible. For the arguments, see `leases.claim_batch`.
 
-        Then `leave` frees what the chunks do not need.
+        Call `free_previous` afterwards, to free a slot that these chunks do not need.
         """
         if self.session.may_still_run:
             self._token = None  # the reaper ends the call and frees the slot when its lease expires
@@ -45,23 +45,24 @@ class WorkerSlot:
             last, self._token = self._token, claims[0].token
             limited = (claims[0].dataset, claims[0].max_concurrency)
             if limited != self._limited:
-                self._left = last
+                self._previous = last
             self._limited = limited
         return claims
 
-    def leave(self) -> None:
-        """Free the slot of the dataset before, if its concurrency is limited, or was."""
-        if self._left is not None:
-            transitions.free_slots([self._left])
-            self._left = None
+    def free_previous(self) -> None:
+        """Free the slot of the previous dataset, if the worker still holds one."""
+        if self._previous is not None:
+            transitions.free_slots([self._previous])
+            self._previous = None
 
     def free(self) -> bool:
         """Close the connection, and then free the slot, unless the source may still run its call.
 
-        Return whether there was one: workers that were woken meanwhile may have found no free slot.
+        Return whether the worker held a slot. In that case, workers that were woken in the meantime may have found no
+        free slot.
         """
         self.session.close()
-        self.leave()
+        self.free_previous()
         if self._token is None:
             return False
         if not self.session.may_still_run:

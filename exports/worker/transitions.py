@@ -1,7 +1,7 @@
-"""Transitions of claimed chunks: finish, fail, release. The job's counters change in the same statement.
+"""Transitions of claimed chunks: finish, fail, and release. The same statement updates the job's counters.
 
-Each function is one statement under the fencing token of a claim (`exports.worker.leases`). It changes nothing for a
-chunk that the claim has lost.
+Each function runs one statement with the fencing token of a claim (see `exports.worker.leases`). The statement does not
+change a chunk whose lease was lost.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from exports.worker.leases import Claim, KnownFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkResult(KnownFile):
-    """The file of a finished chunk and its origin. A snapshot also has the error of the source."""
+    """The file of a finished chunk, and its origin. A snapshot also has the source's error."""
 
     source: Source
     error_code: str = ""
@@ -30,7 +30,7 @@ class ChunkResult(KnownFile):
     source_message: str = ""
     pack: int | None = None
     pack_offset: int | None = None
-    content: bytes | None = None  # of a small file, for the pack of its batch
+    content: bytes | None = None  # the bytes of a small file, for the pack of its batch
 
 
 RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult) if field.name != "content")
@@ -38,30 +38,30 @@ RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult) if field.name 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """The job right after a transition."""
+    """The state of a job after a transition of its chunks."""
 
     job_id: UUID
     status: str
-    was: str  # the status before
+    was: str  # the previous status
     total: int
     done: int
     failed: int
-    chunks: int  # that this transition ended or queued for a retry; below, the sums of their files
-    new_rows: int
-    new_bytes: int
-    chunk_ids: Collection[int] = ()  # that `finish` finished; the others were lost
+    chunks: int  # number of chunks that this transition ended or queued for a retry
+    new_rows: int  # sum of the rows in their files
+    new_bytes: int  # sum of the sizes of their files
+    chunk_ids: Collection[int] = ()  # the chunks that `finish` finished: the leases of the others were lost
 
     @property
     def all_done(self) -> bool:
-        """Whether this transition made the job ready to complete. True for exactly one, as the job's row is locked."""
+        """Whether all chunks are done. True for exactly one transition, because the job's row is locked."""
         return self.done == self.total
 
 
-# The rest of every transition: update the job's counters and status, refund, insert events.
-# - `done = j.done + …` re-reads the row under its lock. Counting the remaining chunks without that lock would leave a
-#   job running forever when two transactions finish its last two chunks at once. `old` takes that lock after those of
-#   the chunks, because the previous status is known only then.
-# - A chunk that returns to the queue has no event, as its claim had none.
+# The second part of all transitions: update the job's counters and status, refund quota, and insert events.
+# - `done = j.done + …` reads the job's row again under its lock. Without the lock, a job whose last two chunks are
+#   finished at the same time could stay running forever. `old` locks the row after the chunks, because the previous
+#   status is certain only then.
+# - No event is inserted for a chunk that returns to the queue, because none was inserted for its claim.
 SETTLE = (
     """
 , numbered AS (
@@ -111,8 +111,8 @@ SETTLE = (
 PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
 PROGRESS_OF_MANY = PROGRESS.replace(" FROM", ", ARRAY(SELECT id FROM ended) AS chunk_ids FROM")
 
-# One chunk, or a batch of reused ones. A single chunk is looked up by id: a plan for lists, made while the table was
-# small, would later scan the whole table.
+# One chunk, or a batch of chunks. The statement for one chunk selects it by ID: with a list, a plan that was prepared
+# while the table was small would later scan the whole table.
 FINISH_ONE = """
 WITH ended AS (
     UPDATE exports_chunk
@@ -144,7 +144,7 @@ WITH locked AS MATERIALIZED (
     RETURNING c.*
 )
 """
-# Paths of built-in datasets begin with an underscore, as no other does: no later job reuses their files.
+# Only paths of built-in datasets begin with an underscore. Later jobs do not reuse their files.
 RECORD_FILE = """
 , file AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
@@ -164,9 +164,9 @@ PREPARED_FINISH_MANY = sql.PreparedStatement(FINISH_MANY + RECORD_FILE + SETTLE 
 
 
 def finish(results: list[tuple[Claim, ChunkResult]]) -> JobProgress | None:
-    """Finish chunks of one job: rows, files, and the job's counters in one statement.
+    """Finish chunks of one job, and record their files and the job's counters, in one statement.
 
-    Lost claims are skipped. Return None when all were lost.
+    Chunks whose lease was lost are skipped. Return None if all leases were lost.
     """
     values: dict[str, list[Any]] = {name: [getattr(file, name) for _, file in results] for name in RESULT_FIELDS}
     values |= {
@@ -197,9 +197,9 @@ WITH ended AS (
 
 
 def fail(claim: Claim, error: ExportError, *, delay: float | None) -> JobProgress | None:
-    """Record a failed attempt: retrying, with `delay` seconds to the next one, or failed for good.
+    """Record a failed attempt. The chunk is retried after `delay` seconds, or fails if `delay` is None.
 
-    Returns None when the claim was lost.
+    Return None if the lease was lost.
     """
     row = sql.one(
         FAIL + SETTLE + PROGRESS,
@@ -223,26 +223,26 @@ WHERE token = ANY(%(tokens)s) RETURNING id
 
 
 def free_slots(tokens: list[int]) -> None:
-    """Free slots by their tokens. Only call this when no call runs under them."""
+    """Free slots by their tokens. Use this only if no source call runs under these slots."""
     sql.rows(FREE_SLOTS, tokens=tokens)
 
 
 def delay_after(claim: Claim, error: ExportError) -> float | None:
-    """Return the seconds before the next attempt, or None if it cannot help or the attempts are used up."""
+    """Return the seconds until the next attempt, or None if a retry cannot help or no attempts are left."""
     env = settings.SLUICE
     if waits_for_storage(claim, error):
         return max(env.export_backoff_base_seconds, min(claim.refused_for / 4, env.export_backoff_max_seconds))
-    again = error.retryable and claim.attempts < env.export_max_attempts
-    return retry_delay(claim.attempts, factor=error.backoff_factor) if again else None
+    has_retry = error.retryable and claim.attempts < env.export_max_attempts
+    return retry_delay(claim.attempts, factor=error.backoff_factor) if has_retry else None
 
 
 def waits_for_storage(claim: Claim, error: ExportError) -> bool:
-    """Return whether the attempt does not count, because the storage accepts no writes at present."""
+    """Return whether the attempt does not count, because the storage currently accepts no writes."""
     return isinstance(error, StorageRefused) and claim.refused_for < settings.SLUICE.export_storage_patience_seconds
 
 
 def truncated(detail: str) -> str:
-    """Cut a text to the length of `error_detail`."""
+    """Truncate a text to the length of the column `error_detail`."""
     return detail[:200]
 
 
@@ -266,7 +266,7 @@ WITH locked AS MATERIALIZED (
 
 
 def release(claims: list[Claim], *, attempt: int = 1) -> None:
-    """Return chunks to the queue, and take back the `attempt` that the claim counted."""
+    """Return chunks to the queue. `attempt` is the number of attempts to subtract: 1 if the claim counted one, or 0."""
     sql.rows(
         RELEASE + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],

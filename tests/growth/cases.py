@@ -112,8 +112,8 @@ def of_maintenance() -> dict[str, Case]:
         "sweep: orphans": batch(lambda: storage_cleanup.undelivered(delivered())),
         "sweep: unreferenced files": batch(storage_cleanup.delete_unreferenced),
         "sweep: references": batch(lambda: storage_cleanup.unreferenced(dict.fromkeys(paths(), "x"))),
-        "sweep: old events": batch(retention.delete_some_events),
-        "purge: exports": batch(retention.purge_some),
+        "sweep: old events": batch(retention.delete_batch_of_events),
+        "purge: exports": batch(retention.purge_batch),
         "purge: deliveries": batch(outbox.prune_batch),
         "purge: usage": batch(retention.delete_old_usage),
     }

@@ -537,7 +537,7 @@ def test_a_worker_frees_the_slot_of_another_dataset(alone: Dataset, alice: User)
         make_job(Dataset.objects.create(name="other", function="data.rows_for", base_path="other"), alice, 1)
         (second,) = slot.claim(sizes={}, paused=())
         assert (first.dataset, second.dataset) == (alone.name, "other")
-        slot.leave()
+        slot.free_previous()
         assert Slot.objects.held().get().token == second.token
         assert slot.claim(sizes={}, paused=()) == []
         assert Slot.objects.held().exists()
@@ -558,7 +558,7 @@ def test_a_worker_frees_the_slot_above_a_limit_that_was_lowered(dataset: Dataset
         assert Slot.objects.get(dataset=dataset, token=first.token).number == 2
         Dataset.objects.update(max_concurrency=1)
         (second,) = slot.claim(sizes={}, paused=())
-        slot.leave()
+        slot.free_previous()
         assert set(Slot.objects.held().values_list("token", flat=True)) == {second.token}
     assert not Slot.objects.held().exists()
 
@@ -569,8 +569,8 @@ def test_a_worker_looks_again_after_it_has_freed_its_slot(dataset: Dataset, alic
     with database.SourceSession() as session, WorkerSlot(session) as slot:
         (claim,) = slot.claim(sizes={}, paused=())
         transitions.finish([(claim, result_of(claim))])
-        assert execution.export_some(slot)
-        assert not execution.export_some(slot)
+        assert execution.export_chunks(slot)
+        assert not execution.export_chunks(slot)
 
 
 def test_a_shutdown_wakes_a_worker_after_it_has_freed_the_slot(
@@ -599,7 +599,7 @@ def test_a_shutdown_before_files_are_checked_leaves_no_chunk_running(
     with database.SourceSession() as session, ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
         patch.setattr(*where, stop)
         with pytest.raises(SystemExit):
-            execution.reuse_some(pool, WorkerSlot(session))
+            execution.reuse_batch(pool, WorkerSlot(session))
     assert statuses(job) == ["pending", "pending"]
 
 
@@ -631,7 +631,7 @@ def test_a_worker_checks_files_without_its_slot(dataset: Dataset, alice: User, m
     with database.SourceSession() as session, WorkerSlot(session) as slot, ThreadPoolExecutor(1) as pool:
         assert slot.claim(sizes={}, paused=())
         monkeypatch.setattr(execution, "reuse", observed)
-        assert execution.reuse_some(pool, slot)
+        assert execution.reuse_batch(pool, slot)
     assert held == [0, 0]
 
 
@@ -651,14 +651,14 @@ def test_the_batch_size_follows_the_durations_of_recent_chunks(
 ) -> None:
     monkeypatch.setattr(batches, "TARGET_SECONDS", 0.125)
     for _ in range(10):
-        durations.note("things", seconds)
+        durations.add("things", seconds)
     assert durations.sizes().get("things") == size
 
 
 def test_one_slow_chunk_makes_batches_small_at_once(durations: batches.ChunkDurations) -> None:
     for _ in range(10):
-        durations.note("things", 0.005)
-    durations.note("things", 300)
+        durations.add("things", 0.005)
+    durations.add("things", 300)
     assert durations.sizes() == {}
 
 
@@ -668,7 +668,7 @@ def test_a_worker_that_gets_no_chunk_keeps_no_connection(
     """A13: another worker may have taken the slot, and connect."""
     make_job(dataset, alice, 1)
     with database.SourceSession() as session, WorkerSlot(session) as slot:
-        while execution.export_some(slot):
+        while execution.export_chunks(slot):
             name = session.backend
         wait_until(
             lambda: not source_db.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [name]).rowcount,

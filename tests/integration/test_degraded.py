@@ -17,7 +17,7 @@ from exports.models import Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution
 from tests.integration import faulty_s3
 from tests.integration.factories import make_job
-from tests.integration.test_execution import PATH, empty_bucket, failing  # noqa: F401 - one is a fixture
+from tests.integration.test_execution import PATH, empty_bucket, replace_function  # noqa: F401 - one is a fixture
 
 RAISES = "RAISE EXCEPTION 'secret row';"
 
@@ -36,7 +36,7 @@ def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
     """A job of a day whose file exists; after it, the source fails."""
     job = make_job(dataset, alice, 1)
     run(1)
-    failing(source_db, RAISES)
+    replace_function(source_db, RAISES)
     return job
 
 

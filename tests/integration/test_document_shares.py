@@ -24,7 +24,7 @@ from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run, seen
 from tests.integration.test_etl_submission import TEXT, change, documents, plain, send  # noqa: F401 - plain is a fixture
-from tests.integration.test_etl_uploads import UPLOADS, ask, submit, uploaded
+from tests.integration.test_etl_uploads import UPLOADS, request_upload, submit, uploaded
 from tests.integration.test_leases import in_threads
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
@@ -329,7 +329,7 @@ def test_a_new_day_starts_with_the_whole_quota(alice: User, quota: Callable[...,
 def test_a_user_reads_the_limits_and_their_usage(alice: User, api: APIClient, quota: Callable[..., None]) -> None:
     quota(etl_daily_documents=5, etl_daily_bytes=10_000, etl_max_open_per_user=3)
     assert send(api).status_code == 202
-    ask(api)
+    request_upload(api)
     body = api.get("/api/v1/etl/limits").json()
     used = 2 * len(TEXT)
     assert body["documents_per_day"].pop("resets_at").endswith("00:00:00Z")

@@ -1,4 +1,4 @@
-"""E-invoices in the sandbox, as tasks, in the API, on pages, and in the admin (B41)."""
+"""E-invoices: recognition in the sandbox, tasks, the API, pages, and the admin. B41."""
 
 import re
 import sys
@@ -49,7 +49,7 @@ Maker = Callable[[bytes, DocumentFormat], Document]
 
 
 def pdf_of(**attached: bytes) -> bytes:
-    """Return the invoice with these attachments. `_` in a name stands for a dot."""
+    """Return the invoice as a PDF with these attachments. In names, `_` stands for a dot."""
     return printed(INVOICE, attached={name.replace("_", "."): content for name, content in attached.items()})
 
 
@@ -59,13 +59,13 @@ def utf_16(xml: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[LocalProvider]:
-    made = LocalProvider()
-    yield made
-    made.close()
+    local = LocalProvider()
+    yield local
+    local.close()
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Maker:
+def make_document(tmp_path: Path) -> Maker:
     def make(content: bytes, kind: DocumentFormat) -> Document:
         path = tmp_path / f"17.{kind}"
         path.write_bytes(content)
@@ -74,7 +74,7 @@ def made(tmp_path: Path) -> Maker:
     return make
 
 
-def found_in(provider: LocalProvider, document: Document) -> tuple[EInvoice | None, list[tuple[str, str]]]:
+def find_einvoice(provider: LocalProvider, document: Document) -> tuple[EInvoice | None, list[tuple[str, str]]]:
     context = StageContext(seconds=60)
     found = provider.find_einvoice(document, context=context)
     return found, [(warning.code, warning.detail) for warning in context.warnings]
@@ -82,11 +82,11 @@ def found_in(provider: LocalProvider, document: Document) -> tuple[EInvoice | No
 
 # ---- Recognition, in the sandbox ------------------------------------------------------------------------------------
 def test_a_pdf_and_its_xml_give_the_same_invoice_with_the_digits_of_the_xml(
-    provider: LocalProvider, made: Maker
+    provider: LocalProvider, make_document: Maker
 ) -> None:
     """B41"""
-    by_pdf, warnings = found_in(provider, made(PDF, DocumentFormat.PDF))
-    by_xml, _ = found_in(provider, made(XML, DocumentFormat.XML))
+    by_pdf, warnings = find_einvoice(provider, make_document(PDF, DocumentFormat.PDF))
+    by_xml, _ = find_einvoice(provider, make_document(XML, DocumentFormat.XML))
     assert warnings == []
     assert by_pdf == by_xml
     assert by_pdf is not None
@@ -103,26 +103,29 @@ def test_a_pdf_and_its_xml_give_the_same_invoice_with_the_digits_of_the_xml(
         "postcode": "EX1 2AB",
         "country": "IE",
     }
-    assert data["payment"] == {"due_date": "2024-03-30", "terms": "30 days net"}  # an absent term is absent
+    assert data["payment"] == {
+        "due_date": "2024-03-30",
+        "terms": "30 days net",
+    }  # fields that the XML does not have are left out
 
 
 @pytest.mark.parametrize(
     "name", ["factur-x.xml", "ZUGFeRD-invoice.xml", "zugferd-invoice.xml", "xrechnung.xml", "any.xml"]
 )
-def test_attachments_are_recognized_by_their_content(provider: LocalProvider, made: Maker, name: str) -> None:
-    """B41: an attachment with another name counts if it is an invoice."""
-    document = made(printed(INVOICE, attached={"note.xml": b"<note/>", name: XML}), DocumentFormat.PDF)
-    found, warnings = found_in(provider, document)
+def test_attachments_are_recognized_by_their_content(provider: LocalProvider, make_document: Maker, name: str) -> None:
+    """B41: an attachment with any name is used if it is an invoice."""
+    document = make_document(printed(INVOICE, attached={"note.xml": b"<note/>", name: XML}), DocumentFormat.PDF)
+    found, warnings = find_einvoice(provider, document)
     assert found is not None
     assert found.data["number"] == "EX-2024-0117"
     assert warnings == []
 
 
 @pytest.mark.parametrize("content", [utf_16(XML), utf_16(UBL), b"\xef\xbb\xbf" + XML], ids=["cii", "ubl", "mark"])
-def test_encodings_are_those_of_the_xml(provider: LocalProvider, made: Maker, content: bytes) -> None:
+def test_xml_is_read_in_any_encoding(provider: LocalProvider, make_document: Maker, content: bytes) -> None:
     """B41"""
     assert sniff(content[:65_536], "a.bin") == DocumentFormat.XML
-    found, warnings = found_in(provider, made(content, DocumentFormat.XML))
+    found, warnings = find_einvoice(provider, make_document(content, DocumentFormat.XML))
     assert found is not None
     assert warnings == []
 
@@ -142,10 +145,10 @@ def test_encodings_are_those_of_the_xml(provider: LocalProvider, made: Maker, co
     ids=["deep", "entities", "outside", "copies", "cut", "no XML", "no invoice", "two invoices"],
 )
 def test_broken_and_hostile_invoices_are_warnings(
-    provider: LocalProvider, made: Maker, content: bytes, reason: str | None
+    provider: LocalProvider, make_document: Maker, content: bytes, reason: str | None
 ) -> None:
-    """B41: a warning, never an error."""
-    found, warnings = found_in(provider, made(content, DocumentFormat.PDF))
+    """B41: they cause a warning and never an error."""
+    found, warnings = find_einvoice(provider, make_document(content, DocumentFormat.PDF))
     if reason is None:
         assert found is not None
         assert warnings == []
@@ -156,27 +159,28 @@ def test_broken_and_hostile_invoices_are_warnings(
 
 
 @pytest.mark.parametrize("content", [DEEP, ENTITIES, OUTSIDE, XML[:-20]], ids=["deep", "entities", "outside", "cut"])
-def test_an_unreadable_xml_file_is_read_as_text(provider: LocalProvider, made: Maker, content: bytes) -> None:
+def test_an_unreadable_xml_file_is_read_as_text(provider: LocalProvider, make_document: Maker, content: bytes) -> None:
     """B41"""
-    document = made(content, DocumentFormat.XML)
-    found, warnings = found_in(provider, document)
+    document = make_document(content, DocumentFormat.XML)
+    found, warnings = find_einvoice(provider, document)
     assert found is None
     assert [code for code, _ in warnings] == ["einvoice_unreadable"]
     assert "EX-2024-0117" in provider.convert(document, context=StageContext(seconds=60)).markdown
 
 
 def test_a_decompression_bomb_and_a_crashed_process_are_warnings(
-    provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch
+    provider: LocalProvider, make_document: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B41: 200 MB when unpacked; also with a memory limit that it exceeds. The next document is read."""
-    bomb = made(pdf_of(xrechnung_xml=b"<!-- " + b" " * 200 * 1024**2 + b" -->"), DocumentFormat.PDF)
+    """B41: the attachment expands to 200 MB. The second time, that exceeds the memory limit, and the process crashes.
+    The next document is read."""
+    bomb = make_document(pdf_of(xrechnung_xml=b"<!-- " + b" " * 200 * 1024**2 + b" -->"), DocumentFormat.PDF)
     for reason in ("too_large", "crashed"):
-        found, warnings = found_in(provider, bomb)
+        found, warnings = find_einvoice(provider, bomb)
         assert found is None
         assert warnings == [("einvoice_unreadable", f"The e-invoice was not read. {unreadable.REASONS[reason]}")]
         monkeypatch.setattr("etl.providers.local.process.MAX_MEMORY", 64 * 1024**2)
     monkeypatch.undo()
-    assert found_in(provider, made(PDF, DocumentFormat.PDF))[0] is not None
+    assert find_einvoice(provider, make_document(PDF, DocumentFormat.PDF))[0] is not None
 
 
 @pytest.mark.parametrize(
@@ -184,17 +188,19 @@ def test_a_decompression_bomb_and_a_crashed_process_are_warnings(
     [printed(INVOICE), pdf_of(note_txt=XML), b"%PDF-1.7 damaged"],
     ids=["none", "no XML by its name", "damaged"],
 )
-def test_other_pdfs_have_no_invoice_and_no_warning(provider: LocalProvider, made: Maker, content: bytes) -> None:
-    """B41: a damaged PDF is an error of reading the document."""
-    assert found_in(provider, made(content, DocumentFormat.PDF)) == (None, [])
+def test_other_pdfs_have_no_invoice_and_no_warning(
+    provider: LocalProvider, make_document: Maker, content: bytes
+) -> None:
+    """B41: a damaged PDF fails later, when the document is read."""
+    assert find_einvoice(provider, make_document(content, DocumentFormat.PDF)) == (None, [])
 
 
 def test_an_unknown_profile_is_an_error_of_the_invoice_and_its_data_is_read(
-    provider: LocalProvider, made: Maker
+    provider: LocalProvider, make_document: Maker
 ) -> None:
     """B41"""
     content = XML.replace(b"urn:cen.eu:en16931:2017", b"urn:factur-x.eu:1p0:gold")
-    found, warnings = found_in(provider, made(content, DocumentFormat.XML))
+    found, warnings = find_einvoice(provider, make_document(content, DocumentFormat.XML))
     assert found is not None
     assert found.profile == "urn:factur-x.eu:1p0:gold"
     assert [error["code"] for error in found.errors] == ["profile"]
@@ -229,7 +235,7 @@ def codes(task: Task) -> list[str]:
 def test_a_task_has_the_invoice_without_a_model(
     api: APIClient, alice: User, local: Change, rule: Rule, *, content: bytes, kind: str
 ) -> None:
-    """B41, B43: the API has the digits of the XML, also after the run-state has expired."""
+    """B41, B43: the API returns the numbers exactly as the XML has them."""
     task = task_of(alice, content, kind, rule)
     assert run(task) == [True, True]
     response = api.get(f"/api/v1/etl/tasks/{task.pk}")
@@ -249,7 +255,7 @@ def test_a_task_has_the_invoice_without_a_model(
 def test_an_invoice_is_found_with_any_provider(
     monkeypatch: pytest.MonkeyPatch, alice: User, rehearsed: Change, rule: Rule
 ) -> None:
-    """B41: unless the worker does not have the packages of the local provider."""
+    """B41: only a worker without the packages of the local provider finds no invoice."""
     task = task_of(alice, XML, "xml", rule)
     assert run(task, Stage.OCR) == [True]
     assert seen(task).metadata["ocr"]["einvoice"]["profile"] == "EN 16931"
@@ -261,11 +267,11 @@ def test_an_invoice_is_found_with_any_provider(
     assert "einvoice" not in seen(without).metadata["ocr"]
 
 
-def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, made: Maker) -> None:
-    """B41: nothing in it is HTML."""
+def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, make_document: Maker) -> None:
+    """B41: HTML in the invoice is escaped."""
     content = XML.replace(b"Copper cable", b"&lt;b>| Copper cable")
-    document = made(content, DocumentFormat.XML)
-    found, _ = found_in(provider, document)
+    document = make_document(content, DocumentFormat.XML)
+    found, _ = find_einvoice(provider, document)
     markdown = provider.convert(replace(document, einvoice=found), context=StageContext(seconds=60)).markdown
     assert "# Invoice EX-2024-0117" in markdown
     assert "| 2 | &lt;b&gt;\\| Copper cable, per metre | 250 | MTR | 1.84 | 19.00 | 460.00 |" in markdown
@@ -273,7 +279,7 @@ def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, made
 
 
 def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: Change, rule: Rule) -> None:
-    """B41: with the number of the broken rule and both amounts, for any rule of the task."""
+    """B41: warnings have the number of the broken rule of EN 16931 and both amounts, whichever rule the task uses."""
     content = pdf_of(xrechnung_xml=XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58"))
     for used in (rule, make_rule(alice)):
         task = task_of(alice, content, "pdf", used)
@@ -314,7 +320,7 @@ def test_without_an_invoice_and_a_model_the_task_fails(alice: User, local: Chang
 def test_without_an_invoice_the_model_fills_the_same_schema(
     settings: LazySettings, alice: User, local: Change, rule: Rule
 ) -> None:
-    """B41: terms that the model does not find are absent."""
+    """B41: fields that the model does not find are left out."""
     answer: dict[str, Any] = {
         "number": "EX-2024-0117",
         "issue_date": "2024-02-29",
@@ -367,8 +373,8 @@ def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, loc
 def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     api: APIClient, settings: LazySettings, alice: User, local: Change, rule: Rule
 ) -> None:
-    """B41, B36, A36: a PDF with XML, XML alone, and an invoice that the model reads, in one row each, or one row for
-    each invoice line.
+    """B41, B36, A36: a PDF with XML, an XML file, and an invoice that the model reads. The file has one row for each
+    invoice, or one row for each invoice line.
     """
     parquet = pytest.importorskip("pyarrow.parquet")
     answer = {

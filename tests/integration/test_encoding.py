@@ -1,4 +1,4 @@
-"""Bytes of a chunk, compared with psycopg's COPY of the same function, and as parsed by readers."""
+"""The encoded bytes of a chunk, compared with the output of COPY, and parsed with standard libraries."""
 
 import base64
 import csv
@@ -60,7 +60,7 @@ def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, 
 
 
 def oracle(connection: psycopg.Connection, call: str, options: str = "FORMAT csv, HEADER") -> bytes:
-    """Return the output of COPY itself, read row by row with psycopg."""
+    """Return the output of COPY, read row by row with psycopg."""
     connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'")
     with connection.cursor().copy(f"COPY (SELECT * FROM {call}) TO STDOUT ({options})") as copy:
         return b"".join(copy)
@@ -129,8 +129,8 @@ def test_gzip_output_is_deterministic(hostile: psycopg.Connection) -> None:
 def test_a_bom_and_another_delimiter_are_supported(hostile: psycopg.Connection) -> None:
     data, content = encoded(Shape(dialect=Dialect(bom=True, delimiter=";")))
 
-    wanted = oracle(hostile, "data.hostile('JFK', '2024-02-29')", "FORMAT csv, HEADER, DELIMITER ';'")
-    assert data == b"\xef\xbb\xbf" + wanted
+    expected = oracle(hostile, "data.hostile('JFK', '2024-02-29')", "FORMAT csv, HEADER, DELIMITER ';'")
+    assert data == b"\xef\xbb\xbf" + expected
     assert data[content.header_bytes :].startswith(b"1;plain;")
 
 
@@ -202,7 +202,7 @@ def test_nested_json_stays_on_one_line(source_db: psycopg.Connection) -> None:
 
 
 def test_bytes_in_arrays_are_base64(source_db: psycopg.Connection) -> None:
-    """A20: of any number of dimensions, and nothing else about the array changes."""
+    """A20: in arrays with any number of dimensions. Nothing else in the array changes."""
     source_db.execute(r"""
         CREATE FUNCTION data.blobs(key text, effective_date date) RETURNS TABLE (part bytea[], "a ""b" bytea[])
         LANGUAGE sql AS $$ VALUES

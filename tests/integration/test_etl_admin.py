@@ -1,4 +1,4 @@
-"""C2: the admin pages of tasks: contents, hidden data, actions, and queries."""
+"""C2: the admin pages of tasks: shown and hidden data, actions, and queries."""
 
 import html
 from typing import Any
@@ -33,7 +33,7 @@ def _empty(transactional_db: None) -> None:
 
 @pytest.fixture
 def pages() -> Client:
-    """A browser of a user who may view tasks only."""
+    """A browser of a user who can view tasks, but not change them."""
     staff = User.objects.create_user("sam", is_staff=True)
     staff.user_permissions.add(Permission.objects.get(codename="view_task"))
     client = Client()
@@ -96,7 +96,7 @@ def test_lists_are_filtered_and_searched(pages: Client, alice: User, query: str,
 
 
 def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
-    """C2: neither the text nor the results; times and usage are shown."""
+    """C2: neither the text nor the results are shown, but durations are."""
     secret = "IBAN DE89 3704"
     task = make_task(alice)
     complete(task)
@@ -115,8 +115,8 @@ def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
     assert secret not in text(pages, LIST)
 
 
-def test_an_open_task_shows_its_run_state(pages: Client, alice: User) -> None:
-    """C2: from Redis; without Redis, from its row."""
+def test_an_unfinished_task_shows_its_run_state(pages: Client, alice: User) -> None:
+    """C2: its status comes from Redis, or from the row if Redis has lost the run-state."""
     task = make_task(alice)
     begin(task)
     assert "mineru_parsing" in text(pages, LIST)
@@ -141,12 +141,12 @@ def test_a_task_links_to_its_related_objects(pages: Client, alice: User) -> None
 # ---- Permissions ---------
 @pytest.fixture
 def editor(pages: Client) -> Client:
-    """A browser of the same user, who may change tasks, too."""
+    """A browser of the same user, who can also change tasks."""
     User.objects.get(username="sam").user_permissions.add(Permission.objects.get(codename="change_task"))
     return pages
 
 
-def record() -> list[str]:
+def logged_messages() -> list[str]:
     return list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
 
 
@@ -164,12 +164,16 @@ def test_staff_cancel_tasks_that_have_not_started(editor: Client, alice: User) -
     waiting, begun = make_task(alice), make_task(alice)
     begin(begun)
 
-    asked = select(editor, "cancel", waiting, begun)
+    confirmation = select(editor, "cancel", waiting, begun)
 
-    assert "A task can be cancelled while it waits for OCR or post-processing." in html.unescape(asked.content.decode())
-    assert messages_of(confirm(editor, asked)) == ["Cancelled 1 document. The document will not be processed further."]
+    assert "A task can be cancelled while it waits for OCR or post-processing." in html.unescape(
+        confirmation.content.decode()
+    )
+    assert messages_of(confirm(editor, confirmation)) == [
+        "Cancelled 1 document. The document will not be processed further."
+    ]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
-    assert record() == ["Cancelled: The document will not be processed further."]
+    assert logged_messages() == ["Cancelled: The document will not be processed further."]
 
 
 def test_staff_stop_a_running_task(editor: Client, alice: User) -> None:
@@ -183,7 +187,7 @@ def test_staff_stop_a_running_task(editor: Client, alice: User) -> None:
 
 
 def test_the_history_of_a_review_has_no_values(pages: Client, alice: User) -> None:
-    """B37: it has the user, the pointers, and the time."""
+    """B37: it has only the user, the pointers, and the time."""
     task = make_invoice(alice)
     row = review.correct(task, lambda data: data | {"number": "secret-71"}, user=alice, if_match="*")
     review.approve(row, user=alice)
@@ -197,7 +201,7 @@ def test_the_history_of_a_review_has_no_values(pages: Client, alice: User) -> No
 
 
 def test_staff_retry_a_task_once(editor: Client, alice: User) -> None:
-    """C2, B7: a second click finds another task."""
+    """C2, B7: a second click on the same form is refused, because the task has changed since."""
     task = make_task(alice)
     complete(task)
     action, fields = form_in(editor.get(f"{LIST}{task.pk}/retry_ocr/"))
@@ -207,22 +211,22 @@ def test_staff_retry_a_task_once(editor: Client, alice: User) -> None:
     complete(again)
 
     assert messages_of(editor.post(action, fields))[-1] == "Unchanged: 1 document. Changed since you selected it."
-    assert record() == ["Retried: Queued from OCR."]
+    assert logged_messages() == ["Retried: Queued from OCR."]
 
 
 def test_a_refused_retry_shows_the_reason(editor: Client, alice: User) -> None:
-    """B7: post-processing without a stored result of OCR."""
+    """B7: post-processing cannot be retried without a stored OCR result."""
     task = make_task(alice)
     fail(task)
     page = confirm(editor, editor.get(f"{LIST}{task.pk}/retry_postprocess/"))
     assert messages_of(page) == [
         "Unchanged: 1 document. This task has no stored OCR result. Retry from OCR.",
     ]
-    assert record() == []
+    assert logged_messages() == []
 
 
 def test_staff_send_a_lost_wake_up_message_again(editor: Client, alice: User) -> None:
-    """C2, B10: the message, or the whole run-state."""
+    """C2, B10: a lost run-state is recreated as well."""
     task = make_task(alice)
     valkey().delete(settings.ETL_QUEUES[Stage.OCR])
     wake = f"{LIST}{task.pk}/wake/"
@@ -249,7 +253,7 @@ def test_tasks_are_read_only(pages: Client, alice: User) -> None:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_rows(pages: Client, alice: User) -> None:
-    """C2: and reads no results."""
+    """C2: the queries do not read results, either."""
     rule = make_rule(alice)
     costs = []
     for count in (1, 60):

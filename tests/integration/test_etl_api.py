@@ -1,4 +1,4 @@
-"""B5, B6, B7: reading and changing tasks over HTTP."""
+"""B5, B6, B7: reading, cancelling, and retrying tasks over HTTP."""
 
 import socket
 import threading
@@ -29,7 +29,7 @@ from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_completed, fail, read
-from tests.integration.test_etl_submission import change, silent  # noqa: F401
+from tests.integration.test_etl_submission import change, silent_server  # noqa: F401
 from tests.waiting import expect_within, wait_until
 
 TASKS = "/api/v1/etl/tasks"
@@ -107,7 +107,7 @@ def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) 
 
 @pytest.mark.parametrize("end", [complete, fail])
 def test_a_task_looks_the_same_without_its_run_state(api: APIClient, alice: User, end: Any) -> None:
-    """B5: one shape, from the run-state or from the row."""
+    """B5: the representation is the same, whether it is read from the run-state or from the row."""
     task = make_task(alice)
     end(task)
     before = api.get(path(task))
@@ -166,11 +166,11 @@ def test_staff_see_all_tasks(alice: User) -> None:
     assert get(staff, task)["task_id"] == task.pk
     forget(task)
     assert get(staff, task)["task_id"] == task.pk
-    assert ids(staff.get(TASKS)) == []  # the list is of one's own
+    assert ids(staff.get(TASKS)) == []  # the list has only the user's own tasks
 
 
 def test_a_result_too_large_for_redis_is_read_from_the_row(api: APIClient, alice: User) -> None:
-    """B5: until it is there, the task is not shown as ended without a result."""
+    """B5: until the row has the result, the task is not shown as completed."""
     task = make_task(alice)
     read(task)
     large = RESULT | {"data": "x" * runstate.RESULT_BYTES}
@@ -208,7 +208,7 @@ def test_unsupported_methods_are_refused(api: APIClient, alice: User) -> None:
 # ---- Long polling ---------------------------------------------------------------------------------------------------
 
 
-def end_token(alice: User) -> None:
+def delete_token(alice: User) -> None:
     AuthToken.objects.filter(user=alice).delete()
 
 
@@ -217,21 +217,21 @@ def deactivate(alice: User) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("revoke", [end_token, deactivate])
+@pytest.mark.parametrize("revoke", [delete_token, deactivate])
 def test_a_long_poll_ends_soon_after_its_access_is_revoked(
     api: APIClient, alice: User, revoke: Callable[[User], None]
 ) -> None:
-    """B5: before, it continued for up to 60 s."""
+    """B5: it must not continue for up to 60 s."""
     task = make_task(alice)
     with ThreadPoolExecutor(1) as pool:
 
-        def waiting() -> Any:
+        def long_poll() -> Any:
             try:
                 return api.get(f"{path(task)}?wait=60")
             finally:
                 connections.close_all()
 
-        future = pool.submit(waiting)
+        future = pool.submit(long_poll)
         wait_until(lambda: lookup.waiting_requests.by_user)
         revoke(alice)
         assert future.result(timeout=20).status_code == 401
@@ -243,16 +243,17 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
 
-        def waiting() -> Any:
+        def long_poll() -> Any:
             try:
                 return api.get(f"{path(task)}?wait=60")
             finally:
                 connections.close_all()
 
-        future = pool.submit(waiting)
+        future = pool.submit(long_poll)
         wait_until(lambda: lookup.waiting_requests.by_user)
         state = begin(task)
-        # A request that got a place reads the task next, and may see this change already. More changes follow.
+        # The request is registered before it reads the task, so its first read may already return this change. Make
+        # more changes until it returns.
         for percent in range(1, 50):
             runstate.record_progress(state, percent)
             if wait([future], timeout=0.2).done:
@@ -268,53 +269,53 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
 def test_a_long_poll_without_a_change_times_out(api: APIClient, alice: User) -> None:
     task = make_task(alice)
 
-    def look() -> None:
+    def poll() -> None:
         began = time.monotonic()
         assert api.get(f"{path(task)}?wait=1").json()["status"] == "pending"
         assert time.monotonic() - began >= 1
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 def test_a_long_poll_of_an_ended_task_returns_immediately(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     complete(task)
 
-    def look() -> None:
+    def poll() -> None:
         assert api.get(f"{path(task)}?wait=60").json()["status"] == "completed"
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 def test_long_polls_beyond_the_limit_return_immediately(
     api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would hold a thread."""
+    """Each long poll occupies a thread."""
     task = make_task(alice)
 
-    def look() -> None:
+    def poll() -> None:
         assert api.get(f"{path(task)}?wait=60").status_code == 200
 
     for bound in ("MAX_WAITING", "MAX_WAITING_PER_USER"):
         with monkeypatch.context() as patch:
             patch.setattr(lookup, bound, 0)
-            expect_within(3, look)
+            expect_within(3, poll)
 
 
 def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -> None:
-    """More may wait than the pool has connections."""
+    """There can be more long polls than connections in the pool."""
     task = make_task(alice)
-    held = []
-    looks = lookup.poll_for_change
+    used_connections = []
+    original = lookup.poll_for_change
 
-    def look(*arguments: Any, **named: Any) -> Any:
-        held.append(connection.connection)
-        return looks(*arguments, **named)
+    def record_connection(*arguments: Any, **named: Any) -> Any:
+        used_connections.append(connection.connection)
+        return original(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "poll_for_change", look)
+        patch.setattr(lookup, "poll_for_change", record_connection)
         assert api.get(f"{path(task)}?wait=1").status_code == 200
-    assert held == [None]
+    assert used_connections == [None]
 
 
 def test_shutdown_ends_long_polls(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,10 +323,10 @@ def test_shutdown_ends_long_polls(api: APIClient, alice: User, monkeypatch: pyte
     monkeypatch.setattr(graceful_shutdown, "has_begun", threading.Event())
     graceful_shutdown.has_begun.set()
 
-    def look() -> None:
+    def poll() -> None:
         assert api.get(f"{path(task)}?wait=60").status_code == 200
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "x", "1.5", "", "²", "9" * 400])
@@ -340,7 +341,7 @@ def test_invalid_wait_times_are_refused(api: APIClient, alice: User, seconds: st
 
 def of_every_status(alice: User) -> dict[str, list[int]]:
     """Create two tasks of each status, and return their IDs by status."""
-    made: dict[str, list[int]] = {}
+    ids_by_status: dict[str, list[int]] = {}
     for _ in range(2):
         tasks = {status: make_task(alice) for status in Status.values}
         begin(tasks["mineru_parsing"])
@@ -349,19 +350,20 @@ def of_every_status(alice: User) -> dict[str, list[int]]:
         fail(tasks["failed"])
         state = runstate.read(tasks["cancelled"].pk)
         assert state
-        assert runstate.cancel(state.task_id, generation=state.generation).moved  # and the row does not have it yet
+        assert runstate.cancel(state.task_id, generation=state.generation).moved  # the row is not updated yet
         for status, task in tasks.items():
-            made.setdefault(status, []).insert(0, task.pk)
-    return made
+            ids_by_status.setdefault(status, []).insert(0, task.pk)
+    return ids_by_status
 
 
 def test_the_list_matches_the_single_tasks_newest_first(api: APIClient, alice: User, bob: User) -> None:
     """B5."""
-    made = of_every_status(alice)
+    ids_by_status = of_every_status(alice)
     make_task(bob)
     listed = api.get(TASKS).json()["results"]
 
-    assert [item["task_id"] for item in listed] == sorted((pk for of in made.values() for pk in of), reverse=True)
+    all_ids = [task_id for ids in ids_by_status.values() for task_id in ids]
+    assert [item["task_id"] for item in listed] == sorted(all_ids, reverse=True)
     for item in listed:
         whole = api.get(f"{TASKS}/{item['task_id']}").json()
         del whole["result"], whole["previous_result"]
@@ -370,13 +372,13 @@ def test_the_list_matches_the_single_tasks_newest_first(api: APIClient, alice: U
 
 @pytest.mark.parametrize("status", Status.values)
 def test_the_status_filter_matches_the_displayed_status(api: APIClient, alice: User, status: str) -> None:
-    """B5: also for a status that only Redis has."""
-    made = of_every_status(alice)
+    """B5: this includes a status that only Redis has."""
+    ids_by_status = of_every_status(alice)
     response = api.get(f"{TASKS}?status={status}")
 
-    assert ids(response) == made[status]
+    assert ids(response) == ids_by_status[status]
     assert {item["status"] for item in response.json()["results"]} == {status}
-    assert ids(api.get(f"{TASKS}?status={status}&limit=1")) == made[status][:1]
+    assert ids(api.get(f"{TASKS}?status={status}&limit=1")) == ids_by_status[status][:1]
 
 
 def test_pages_contain_every_task_once(api: APIClient, alice: User) -> None:
@@ -396,7 +398,7 @@ def test_pages_contain_every_task_once(api: APIClient, alice: User) -> None:
 
 
 def test_two_hundred_tasks_cost_as_much_as_two(api: APIClient, alice: User) -> None:
-    """B5: one round trip to Redis, and the same queries."""
+    """B5: the number of queries does not depend on the number of tasks."""
     rule = make_rule(alice)
     make_task(alice, rule=rule)
     costs = []
@@ -404,9 +406,9 @@ def test_two_hundred_tasks_cost_as_much_as_two(api: APIClient, alice: User) -> N
         before = int(valkey().info("commandstats").get("cmdstat_hgetall", {}).get("calls", 0))
         with CaptureQueriesContext(connection) as captured:
             assert len(ids(api.get(f"{TASKS}?limit={limit}"))) == limit
-        asked = int(valkey().info("commandstats")["cmdstat_hgetall"]["calls"]) - before
+        reads = int(valkey().info("commandstats")["cmdstat_hgetall"]["calls"]) - before
         costs.append(len(captured))
-        assert asked == limit
+        assert reads == limit
         Task.objects.bulk_create(
             Task(user=alice, rule=rule, rule_version=1, kind="txt", size=1, document_key=str(n)) for n in range(199)
         )
@@ -441,15 +443,15 @@ def test_without_redis_rows_are_returned_in_bounded_time(
     api: APIClient,
     alice: User,
     settings: LazySettings,
-    silent: str,  # noqa: F811
+    silent_server: str,  # noqa: F811
 ) -> None:
-    """B5, B10: only the first request waits for the timeout."""
+    """B5, B10: only the first request waits until the timeout."""
     running, ended = make_task(alice), make_task(alice)
     read(running)
     complete(ended)
-    change(settings, etl_redis_url=SecretStr(silent))
+    change(settings, etl_redis_url=SecretStr(silent_server))
 
-    def look() -> None:
+    def poll() -> None:
         lookup.breaker_of.cache_clear()
         assert get(api, running)["status"] == "pending"
         assert get(api, ended)["result"] == RESULT
@@ -457,7 +459,7 @@ def test_without_redis_rows_are_returned_in_bounded_time(
         assert ids(api.get(f"{TASKS}?status=pending")) == [running.pk]
         assert api.get(f"{path(running)}?wait=20").json()["status"] == "pending"
 
-    expect_within(3, look)
+    expect_within(3, poll)
 
 
 def test_redis_is_used_again_after_an_outage(
@@ -466,12 +468,12 @@ def test_redis_is_used_again_after_an_outage(
     monkeypatch.setattr("config.platform.http.circuit_breaker.PAUSE_SECONDS", 0.0)
     task = make_task(alice)
     begin(task)
-    there = settings.SLUICE.etl_redis_url
+    url = settings.SLUICE.etl_redis_url
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     change(settings, etl_redis_url=SecretStr(f"redis://127.0.0.1:{port}/0"))
     assert get(api, task)["status"] == "pending"
-    change(settings, etl_redis_url=there)
+    change(settings, etl_redis_url=url)
     assert get(api, task)["status"] == "mineru_parsing"
 
 
@@ -479,7 +481,7 @@ def test_redis_is_used_again_after_an_outage(
 
 
 def test_markdown_is_served_as_plain_text(api: APIClient, alice: User) -> None:
-    """B8, B21: no browser renders any content of a document."""
+    """B8, B21: browsers must not render the content of a document."""
     task = make_task(alice)
     assert api.get(path(task, "markdown")).json()["code"] == "not_ready"
     assert api.get(path(task, "markdown")).status_code == 409

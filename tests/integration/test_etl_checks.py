@@ -10,7 +10,7 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 
 
-def checked(**variables: str) -> tuple[int, str]:
+def run_check(**variables: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "manage.py", "check"],
         cwd=PROJECT, env={**os.environ, **variables}, check=False, capture_output=True, text=True,
@@ -30,7 +30,7 @@ def checked(**variables: str) -> tuple[int, str]:
 )  # fmt: skip
 def test_it_refuses_an_unknown_dotted_path(name: str, value: str, message: str) -> None:
     """B22."""
-    code, errors = checked(**{name: value})
+    code, errors = run_check(**{name: value})
 
     assert code == 1
     assert message in errors
@@ -38,7 +38,7 @@ def test_it_refuses_an_unknown_dotted_path(name: str, value: str, message: str) 
 
 @pytest.mark.slow
 def test_it_warns_of_a_server_without_a_model() -> None:
-    code, errors = checked(ETL_LLM_BASE_URL="http://127.0.0.1:1/v1")
+    code, errors = run_check(ETL_LLM_BASE_URL="http://127.0.0.1:1/v1")
 
     assert code == 0
     assert "(etl.W001) ETL_LLM_BASE_URL is set, but ETL_LLM_MODEL is not." in errors
@@ -55,7 +55,7 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     ids=["web", "worker", "make up"],
 )
 def test_a_misconfigured_process_does_not_start(command: list[str]) -> None:
-    """B22: otherwise every submission would get 500, or every task would fail. The error names the setting."""
+    """B22: otherwise, every submission would be answered with 500, or every task would fail."""
     wrong = {"ETL_OCR_PROVIDER": "missing.Provider", "ETL_POSTPROCESS_LONG_STRATEGY": "chunked"}
     done = subprocess.run(
         [sys.executable, *command],

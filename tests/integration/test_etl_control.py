@@ -1,4 +1,4 @@
-"""Cancelling a task before it starts, and retrying it after its end. B6, B7, B8, B25."""
+"""Cancellation and retry of tasks. B6, B7, B8, B25, B33."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 def test_a_pending_task_is_cancelled(alice: User) -> None:
-    """B6: in Redis and in the database, and no worker runs it."""
+    """B6: it is cancelled in Redis and in the database, and no worker runs it."""
     task = make_task(alice)
     actions.cancel(task=row_of(task))
 
@@ -50,7 +50,7 @@ def test_a_pending_task_is_cancelled(alice: User) -> None:
 
 @pytest.mark.parametrize("text", ["raise ProviderUnavailable", "leave"])
 def test_a_running_task_is_not_cancelled(alice: User, text: str) -> None:
-    """B6: also while it waits for its next attempt at OCR; it runs to its end."""
+    """B6: nor is it cancelled while it waits for its next attempt at OCR."""
     task = make_task(alice, text)
     with suppress(SystemExit):
         run(task, Stage.OCR)
@@ -60,7 +60,8 @@ def test_a_running_task_is_not_cancelled(alice: User, text: str) -> None:
 
 
 def test_a_task_that_waits_for_post_processing_is_cancelled_at_once(alice: User) -> None:
-    """B6: in Redis and in the database; its Markdown stays, no worker runs the second stage, and it can be retried."""
+    """B6: it is cancelled in Redis and in the database. Its Markdown is kept, no worker runs the second stage, and it
+    can be retried."""
     task = make_task(alice)
     run(task, Stage.OCR)
     actions.cancel(task=row_of(task))
@@ -83,7 +84,7 @@ def test_a_task_is_cancelled_while_it_waits_for_its_next_attempt_at_post_process
 
 
 def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
-    """B6: a worker has its lease."""
+    """B6: a worker holds its lease."""
     task = make_task(alice, "post:until go", rule=make_rule(alice, mode="llm", name=f"held-{uuid4()}"))
     run(task, Stage.OCR)
     done: list[bool] = []
@@ -99,7 +100,7 @@ def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", list(Stage))
 def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage) -> None:
-    """B33: its worker stops within seconds, and writes no result."""
+    """B33: its worker stops within seconds and writes no result."""
     text = "until go" if stage == Stage.OCR else "post:until go"
     task = make_task(alice, text, rule=make_rule(alice, mode="llm", name=f"held-{uuid4()}"))
     if stage == Stage.POSTPROCESS:
@@ -120,15 +121,15 @@ def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage) -> 
 
 
 def test_a_forced_cancellation_and_an_end_have_one_winner(alice: User) -> None:
-    """B33: in any order, the task has one end, and the row and Redis agree."""
+    """B33: in any order, the task ends once, and the row and Redis have the same status."""
     rule = make_rule(alice)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
             task = make_task(alice, rule=rule)
             run(task, Stage.OCR)
-            together = threading.Barrier(2)
-            cancel = pool.submit(race, together, partial(actions.cancel, task=row_of(task), is_forced=True))
-            end = pool.submit(race, together, partial(execution.run, Stage.POSTPROCESS, task_id=task.pk))
+            barrier = threading.Barrier(2)
+            cancel = pool.submit(race, barrier, partial(actions.cancel, task=row_of(task), is_forced=True))
+            end = pool.submit(race, barrier, partial(execution.run, Stage.POSTPROCESS, task_id=task.pk))
             outcome = cancel.result(), end.result()
             assert outcome in ((None, False), ("refused", True))
             assert row_of(task).status == seen(task).status == ("completed" if outcome[1] else "cancelled")
@@ -143,36 +144,36 @@ def test_an_ended_task_is_not_cancelled(alice: User) -> None:
 
 
 def test_a_task_without_a_run_state_is_not_cancelled(alice: User) -> None:
-    """B6: a worker may have read the document already."""
+    """B6: a worker may already have read the document."""
     task = make_task(alice)
     valkey().flushall()
     with pytest.raises(actions.NotCancellable, match="being recovered"):
         actions.cancel(task=row_of(task))
-    recovery_recreates_it(task)
+    recreate_by_recovery(task)
     with pytest.raises(actions.NotCancellable):
         actions.cancel(task=row_of(task))
     assert run(task) == [True, True]
 
 
-def recovery_recreates_it(task: Task) -> None:
+def recreate_by_recovery(task: Task) -> None:
     age(task)
     recovery.recover_all()
 
 
 def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, settings: LazySettings) -> None:
     task = make_task(alice)
-    own = settings.SLUICE.etl_redis_url
+    url = settings.SLUICE.etl_redis_url
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(actions.RunStateUnavailable):
         actions.cancel(task=row_of(task))
-    rehearsed(etl_redis_url=own)
+    rehearsed(etl_redis_url=url)
     assert run(task) == [True, True]
 
 
-def race(together: threading.Barrier, move: Callable[[], Any]) -> Any:
-    together.wait()
+def race(barrier: threading.Barrier, action: Callable[[], Any]) -> Any:
+    barrier.wait()
     try:
-        return move()
+        return action()
     except actions.NotCancellable:
         return "refused"
     finally:
@@ -180,15 +181,15 @@ def race(together: threading.Barrier, move: Callable[[], Any]) -> Any:
 
 
 def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
-    """B6: after a cancellation, no provider reads the document; after a refusal, the task runs to its end."""
+    """B6: if the task is cancelled, no provider reads the document. If the cancellation is refused, the task runs."""
     rule = make_rule(alice)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(40):
-            go = f"go-{uuid4()}"  # holds the first stage: after it, the task could be cancelled again
+            go = f"go-{uuid4()}"  # keeps the first stage running: after it, the task could be cancelled again
             task = make_task(alice, f"until {go}", rule=rule)
-            together = threading.Barrier(2)
-            cancel = pool.submit(race, together, partial(actions.cancel, task=task))
-            start = pool.submit(race, together, partial(execution.run, Stage.OCR, task_id=task.pk))
+            barrier = threading.Barrier(2)
+            cancel = pool.submit(race, barrier, partial(actions.cancel, task=task))
+            start = pool.submit(race, barrier, partial(execution.run, Stage.OCR, task_id=task.pk))
             cancelled = cancel.result()
             rehearsal.allow(go)
             outcome = cancelled, start.result()
@@ -199,7 +200,7 @@ def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
 
 # ---- Retry from post-processing -------------------------------------------------------------------------------------
 def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
-    """B7, B8: the provider is not called; the previous result is cleared before the response."""
+    """B7, B8: the provider is not called. The previous result is cleared before the response is sent."""
     task = make_task(alice, "post:once:raise LlmRefused", rule=make_rule(alice, mode="llm", name="again"))
     run(task)
     failed = row_of(task)
@@ -229,7 +230,7 @@ def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
 
 
 def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
-    """B8: from the database and object storage alone; with another rule, in its current version."""
+    """B8: it needs only the database and object storage. It can use another rule, in its current version."""
     task = make_task(alice, "Hello.")
     run(task)
     valkey().flushall()
@@ -246,7 +247,7 @@ def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
 
 
 def test_a_retry_without_a_rule_keeps_the_rule_version(alice: User) -> None:
-    """B25: also of a rule that was deleted in the meantime."""
+    """B25: it keeps the version even if the rule has a newer one."""
     rule = make_rule(alice, mode="llm", name="v1")
     task = make_task(alice, rule=rule)
     run(task)
@@ -258,7 +259,7 @@ def test_a_retry_without_a_rule_keeps_the_rule_version(alice: User) -> None:
 
 
 def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
-    """B7: 409 artifact_missing, and nothing is changed."""
+    """B7: without it, the retry is refused and nothing is changed."""
     failed = make_task(alice, "raise FileCorrupt")
     run(failed)
     half = make_task(alice)
@@ -273,7 +274,7 @@ def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
 
 # ---- Retry from OCR -------------------------------------------------------------------------------------------------
 def test_a_retry_can_repeat_all_stages(alice: User) -> None:
-    """B7: with new artifacts, and attempts counted from 0."""
+    """B7: the artifacts are new, and attempts are counted from 0."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     run(task, Stage.OCR)
     run_when_due(task, Stage.OCR)
@@ -308,7 +309,7 @@ def test_a_retried_task_can_be_cancelled(alice: User) -> None:
 
 # ---- Ended tasks only -----------------------------------------------------------------------------------------------
 def test_an_unfinished_task_is_not_retried(alice: User) -> None:
-    """B7: 409 while running."""
+    """B7: a retry of a running task is refused."""
     task = make_task(alice)
     for stage in (None, Stage.OCR):
         if stage:
@@ -323,10 +324,10 @@ def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
     task = make_task(alice)
     run(task)
     row = row_of(task)
-    together = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def retry(_: int) -> bool:
-        together.wait()
+        barrier.wait()
         try:
             actions.retry(task=row_of(task), from_stage=Stage.OCR)
         except actions.NotEnded:
@@ -341,7 +342,7 @@ def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
 
 
 def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
-    """B7: both saw that the task has ended, and this one has waited for the row."""
+    """B7: both retries read that the task has ended, and the second one waited for the lock of the row."""
     task = make_task(alice)
     run(task)
 
@@ -362,7 +363,7 @@ def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
     assert row_of(task).generation == 2
 
 
-def test_an_end_that_is_only_in_redis_counts(alice: User) -> None:
+def test_an_outcome_that_is_only_in_redis_counts(alice: User) -> None:
     task = make_task(alice, "raise FileCorrupt")
     run(task)
     Task.objects.filter(pk=task.pk).update(status="pending", error=None)
@@ -371,7 +372,7 @@ def test_an_end_that_is_only_in_redis_counts(alice: User) -> None:
 
 
 def test_a_retry_requires_room_in_the_queue(alice: User, rehearsed: Change) -> None:
-    """B1: a retry counts like a submission; nothing is changed."""
+    """B1: a retry counts like a submission. If it is refused, nothing is changed."""
     task = make_task(alice)
     run(task)
     make_row(alice)
@@ -383,7 +384,7 @@ def test_a_retry_requires_room_in_the_queue(alice: User, rehearsed: Change) -> N
 
 # ---- A late worker --------------------------------------------------------------------------------------------------
 def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
-    """B2, B3: its generation is too small, in Redis and in the row."""
+    """B2, B3: its generation is too small for Redis and for the row."""
     task = make_task(alice, "once:until go")
     thread = run_beside(task, Stage.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
@@ -400,7 +401,8 @@ def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
 
 # ---- Paid responses -------------------------------------------------------------------------------------------------
 def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
-    """B2: with the same rule. A retry of a completed task, or with another rule, calls the model again."""
+    """B2: a retry of a failed task with the same rule does. A retry of a completed task, or one with another rule,
+    calls the model again."""
     rule = make_rule(alice, mode="llm")
     task = make_task(alice, "post:raise LlmRefused", rule=rule)
     run(task)
@@ -408,7 +410,7 @@ def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
     StoredResponseCache(row_of(task)).put("question", {"answer": 2}, run=False)
     StoredResponseCache(row_of(task)).put("bad", {"answer": 3}, run=True)
     again = actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
-    assert StoredResponseCache(again).get("question") == {"answer": 1, "is_earlier": True}  # the former run paid
+    assert StoredResponseCache(again).get("question") == {"answer": 1, "is_earlier": True}  # paid by the previous run
     assert StoredResponseCache(again).get("bad") is None
     assert StoredResponseCache(again).get("never asked") is None
     run(task, Stage.POSTPROCESS)
@@ -434,11 +436,11 @@ def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Cha
     assert (row_of(task).status, row_of(task).generation) == ("completed", 1)
 
 
-def doing_before(words: str, act: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call a function right before this process executes a statement with these words."""
+def before_statement(text: str, act: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call a function right before this process executes a statement that contains a text."""
 
     def execute_after(execute: Any, sql: str, *args: Any) -> Any:
-        if words in sql:
+        if text in sql:
             act()
         return execute(sql, *args)
 
@@ -453,16 +455,16 @@ def shown(task: Task) -> tuple[str, int, bool]:
 def test_a_redis_failure_at_the_commit_hides_the_previous_run(
     alice: User, rehearsed: Change, settings: LazySettings
 ) -> None:
-    """B3, B7: after the 202, every reader sees a pending task; recovery creates its run-state."""
-    task, own = make_task(alice), settings.SLUICE.etl_redis_url
+    """B3, B7: after the 202 response, all readers get a pending task. Recovery creates its run-state."""
+    task, url = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
-    with doing_before("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
+    with before_statement("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
-    rehearsed(etl_redis_url=own)
+    rehearsed(etl_redis_url=url)
 
     assert shown(task) == ("pending", 2, False)
     assert run(task) == [False, False]
-    recovery_recreates_it(task)
+    recreate_by_recovery(task)
     assert run(task) == [True, True]
     assert shown(task) == ("completed", 3, True)
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
@@ -471,26 +473,26 @@ def test_a_redis_failure_at_the_commit_hides_the_previous_run(
 def test_a_redis_failure_before_the_commit_changes_nothing(
     alice: User, rehearsed: Change, settings: LazySettings
 ) -> None:
-    """B7: 503 run_state_unavailable."""
-    task, own = make_task(alice), settings.SLUICE.etl_redis_url
+    """B7: the retry is refused with 503 run_state_unavailable."""
+    task, url = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
-    away = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    with doing_before("FOR UPDATE", away), pytest.raises(actions.RunStateUnavailable):
+    fail_redis = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    with before_statement("FOR UPDATE", fail_redis), pytest.raises(actions.RunStateUnavailable):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
-    rehearsed(etl_redis_url=own)
+    rehearsed(etl_redis_url=url)
     assert shown(task) == ("completed", 1, True)
     assert seen(task).status == "completed"
 
 
 def test_a_crash_before_the_commit_of_a_retry_changes_nothing(alice: User) -> None:
-    """B7: readers use the row, which is the same."""
+    """B7: readers use the row, which has not changed."""
     task = make_task(alice)
     run(task)
 
     def die() -> None:
         raise SystemExit
 
-    with doing_before("pg_advisory", die), pytest.raises(SystemExit):
+    with before_statement("pg_advisory", die), pytest.raises(SystemExit):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
     assert runstate.read(task.pk) is None
     assert shown(task) == ("completed", 1, True)

@@ -1,4 +1,4 @@
-"""The messages that wake workers for documents."""
+"""Wake-up messages for documents."""
 
 import json
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.mark.parametrize(("stage", "queue"), [(Stage.OCR, "etl-ocr"), (Stage.POSTPROCESS, "etl-postprocess")])
 def test_messages_do_not_carry_time_limits(alice: User, stage: Stage, queue: str) -> None:
-    """B9: the worker's limits apply, not those of the sender, which may have other settings."""
+    """B9: the limits of the worker apply. The sender may have other settings."""
     assert current_app.tasks[dispatch.OCR].time_limit == tasks.ocr.time_limit
     assert tasks.ocr.time_limit
     lose_messages()

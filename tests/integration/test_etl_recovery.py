@@ -1,4 +1,4 @@
-"""Recovery of lost run-states, messages, workers, and ends. B8, B9, B10."""
+"""Recovery of lost run-states, messages, workers, and outcomes. B8, B9, B10."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +42,8 @@ def copy_of(task: Task) -> bytes:
     return copy
 
 
-def connections_so_far() -> int:
-    """Return the number of connections to the broker so far, including the one for this question."""
+def connection_count() -> int:
+    """Return the number of connections to the broker so far, including the one for this call."""
     return int(valkey().info("stats")["total_connections_received"])
 
 
@@ -52,27 +52,27 @@ def expect_in_queues(ocr: int, postprocess: int) -> None:
 
 
 def test_a_stage_of_a_dead_worker_is_distinguished_from_a_lost_message(alice: User) -> None:
-    """B10, C6: both are sent again; the log and the metrics distinguish them."""
+    """B10, C6: messages for both are sent again. The log and the metrics distinguish them."""
 
     def counted() -> dict[str, float]:
         return {what: metrics.RECOVERED.labels(what)._value.get() for what in ("hint", "lease")}
 
-    died, unsent = make_task(alice), make_task(alice)
-    runstate.start(died.pk, stage=Stage.OCR)
-    valkey().hset(runstate.key_of(died.pk), "lease_until", 1)
-    for task in (died, unsent):
+    running, waiting = make_task(alice), make_task(alice)
+    runstate.start(running.pk, stage=Stage.OCR)
+    valkey().hset(runstate.key_of(running.pk), "lease_until", 1)
+    for task in (running, waiting):
         valkey().hset(runstate.key_of(task.pk), "hinted_at", 0)
     before = counted()
     with structlog.testing.capture_logs() as lines:
         recovery.recover_all()
     assert counted() == {what: count + 1 for what, count in before.items()}
     lost = {line["etl_task_id"]: line["lost"] for line in lines if line["event"] == "wakeup_sent_again"}
-    assert lost == {died.pk: "lease", unsent.pk: "hint"}
+    assert lost == {running.pk: "lease", waiting.pk: "hint"}
 
 
 # ---- Lost run-states ------------------------------------------------------------------------------------------------
 def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
-    """B10: under a greater generation, so that revisions grow; and a wake-up message is sent."""
+    """B10: it gets a greater generation, so that its revision grows, and a wake-up message is sent."""
     task = make_task(alice)
     before = seen(task)
     flush()
@@ -100,7 +100,7 @@ def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
 
     state = seen(task)
     assert (state.status, state.phase, state.progress) == ("llm_processing", "postprocess", 50)
-    # Only the run-state had the reasons of failed attempts.
+    # The reasons of failed attempts were only in the run-state.
     assert state.metadata == before.metadata | {"failed_attempts": []}
     assert len(before.metadata["failed_attempts"]) == 1
     expect_in_queues(0, 1)
@@ -109,7 +109,7 @@ def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
 
 
 def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
-    """B10: no model is called again."""
+    """B10: the model is not called again."""
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="almost"))
     run(task)
     result = row_of(task).result
@@ -123,7 +123,7 @@ def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
 
 
 def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
-    """B10: its lease is lost, also after the state was recreated."""
+    """B10: it has lost its lease, even after the run-state was recreated."""
     task = make_task(alice)
     state = runstate.start(task.pk, stage=Stage.OCR).state
     assert state
@@ -135,7 +135,7 @@ def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
 
 
 def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> None:
-    """B7, B10: also if the result of OCR was deleted: the task fails instead of paying for OCR again."""
+    """B7, B10: if the OCR result was deleted, the task fails, so that the user does not pay for OCR again."""
     task = make_task(alice)
     run(task)
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
@@ -152,7 +152,7 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
 
 
 def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User) -> None:
-    """B1, B10: the run-state is created after the row. The task continues within two intervals."""
+    """B1, B10: a submission creates the run-state after the row. Recovery waits 30 seconds before it does."""
     task = make_row(alice)
     recovery.recover_all()
     assert runstate.read(task.pk) is None
@@ -163,7 +163,7 @@ def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User)
 
 
 def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
-    """B7, B10: the process died right after its commit; Redis still has its previous end."""
+    """B7, B10: the process crashed right after its commit, and Redis still has the end of the previous run."""
     task = make_task(alice)
     run(task)
     Task.objects.filter(pk=task.pk).update(
@@ -180,7 +180,7 @@ def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
 
 
 def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
-    """Redis was restored from an old copy, whose generation is older than the row's."""
+    """Redis was restored from an old copy, with a smaller generation than the row."""
     task = make_task(alice)
     old = copy_of(task)
     flush()
@@ -193,7 +193,8 @@ def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
 
 
 def test_ended_tasks_are_left_alone(alice: User) -> None:
-    """B10: also if the run-state has expired, or if Redis has the task as running, which is corrected."""
+    """B10: they are not processed again if the run-state has expired, or if Redis has an older status, which is
+    corrected."""
     ended = make_task(alice)
     run(ended)
     old = make_task(alice)
@@ -214,12 +215,12 @@ def test_ended_tasks_are_left_alone(alice: User) -> None:
 
 
 def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: User) -> None:
-    """B10: until then, readers treat it as lost."""
+    """B10: until it is recreated, readers treat it as lost."""
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(3)]
     valkey().delete("etl-ocr")
     for task in tasks:
-        due_for_a_hint(task)
+        make_wake_up_due(task)
         age(task)
     valkey().delete(runstate.key_of(tasks[1].pk))
     valkey().set(runstate.key_of(tasks[1].pk), "odd")
@@ -232,19 +233,19 @@ def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: Us
 
 
 def test_wake_ups_of_an_interrupted_recovery_do_not_count_as_sent(alice: User) -> None:
-    """B10: the database fails at the first of them."""
+    """B10: the database becomes unavailable at the first update."""
     rule = make_rule(alice)
     lost, waiting = make_row(alice, rule=rule), make_task(alice, rule=rule)
     valkey().delete("etl-ocr")
     age(lost)
-    due_for_a_hint(waiting)
+    make_wake_up_due(waiting)
 
-    def away(execute: Any, sql: str, *args: Any) -> Any:
+    def unavailable(execute: Any, sql: str, *args: Any) -> Any:
         if sql.startswith("UPDATE"):
             raise OperationalError
         return execute(sql, *args)
 
-    with connection.execute_wrapper(away):
+    with connection.execute_wrapper(unavailable):
         recovery.recover()
     expect_in_queues(0, 0)
     recovery.recover_all()
@@ -253,7 +254,7 @@ def test_wake_ups_of_an_interrupted_recovery_do_not_count_as_sent(alice: User) -
 
 # ---- Redis restored from an older copy ------------------------------------------------------------------------------
 def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
-    """B2, B10: the row's generation is greater; recovery creates the matching run-state."""
+    """B2, B10: the row's generation is greater. Recovery creates a run-state with that generation."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(generation=2)
     assert run(task) == [False, False]
@@ -264,39 +265,39 @@ def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
 
 
 def test_without_the_database_no_stage_starts(alice: User) -> None:
-    """B9: no attempt is counted; recovery sends the message again."""
+    """B9: no attempt is counted, and recovery sends the message again."""
     task = make_task(alice)
 
-    def away(*_args: Any) -> Any:
+    def unavailable(*_args: Any) -> Any:
         raise OperationalError
 
-    with connection.execute_wrapper(away):
+    with connection.execute_wrapper(unavailable):
         assert run(task) == [False, False]
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("pending", 0)
     assert run(task) == [True, True]
 
 
 def test_a_run_state_that_continues_after_its_row_ended_is_repaired(alice: User) -> None:
-    """B3, B10: no message wakes a worker for it, and it would be shown for a day."""
+    """B3, B10: otherwise, users would see a running task for a day, although no worker processes it."""
     rule = make_rule(alice)
-    ended, cancelled, going_on = (make_task(alice, rule=rule) for _ in range(3))
+    ended, cancelled, running = (make_task(alice, rule=rule) for _ in range(3))
     copies = {task.pk: copy_of(task) for task in (ended, cancelled)}
     run(ended)
     actions.cancel(task=row_of(cancelled))
-    runstate.start(going_on.pk, stage=Stage.OCR)
-    before = seen(going_on)
+    runstate.start(running.pk, stage=Stage.OCR)
+    before = seen(running)
     for task_id, copy in copies.items():
         valkey().restore(runstate.key_of(task_id), 0, copy, replace=True)
     for _ in range(2):
         recovery.recover()
     assert [seen(task).status for task in (ended, cancelled)] == ["completed", "cancelled"]
     assert seen(ended).result == row_of(ended).result
-    assert seen(going_on) == before
-    assert 200_000 < valkey().pttl("etl:review") <= 300_000, "not more often than that"
+    assert seen(running) == before
+    assert 200_000 < valkey().pttl("etl:review") <= 300_000, "reviews are at least 5 minutes apart"
 
 
 def test_a_run_state_whose_row_was_lost_is_reported(alice: User) -> None:
-    """By a failover that lost the last commits, too few for the watermark to show."""
+    """A failover lost the last commits, but too few to change the watermark."""
     lose_messages()  # and run-states of other tests
     rule = make_rule(alice)
     lost, _kept, ended = (make_task(alice, rule=rule) for _ in range(3))
@@ -315,7 +316,7 @@ def test_a_run_state_whose_row_was_lost_is_reported(alice: User) -> None:
 
 
 # ---- Lost messages and workers --------------------------------------------------------------------------------------
-def due_for_a_hint(task: Task) -> None:
+def make_wake_up_due(task: Task) -> None:
     valkey().hset(runstate.key_of(task.pk), "hinted_at", 1)
 
 
@@ -325,7 +326,7 @@ def test_a_lost_message_is_sent_again_at_most_once_per_interval(alice: User) -> 
     valkey().delete("etl-ocr")
     recovery.recover_all()
     expect_in_queues(0, 0)
-    due_for_a_hint(task)
+    make_wake_up_due(task)
     for _ in range(3):
         recovery.recover_all()
     expect_in_queues(1, 0)
@@ -333,19 +334,19 @@ def test_a_lost_message_is_sent_again_at_most_once_per_interval(alice: User) -> 
 
 
 def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:
-    """B2: the worker died, or the broker was unavailable, between OCR and the message of the next stage."""
+    """B2: the worker crashed, or the broker was unavailable, before the message was sent."""
     task = make_task(alice)
     run(task, Stage.OCR)
-    due_for_a_hint(task)
+    make_wake_up_due(task)
     recovery.recover_all()
     expect_in_queues(1, 1)
 
 
 def test_the_stage_of_a_lost_worker_is_sent_again(alice: User) -> None:
-    """B2, B9: when its lease has expired."""
+    """B2, B9: the message is sent again when the lease has expired."""
     task = make_task(alice)
     runstate.start(task.pk, stage=Stage.OCR)
-    due_for_a_hint(task)
+    make_wake_up_due(task)
     valkey().delete("etl-ocr")
     recovery.recover_all()
     expect_in_queues(0, 0)
@@ -365,7 +366,7 @@ def test_a_task_in_backoff_gets_no_wake_up(alice: User, rehearsed: Change) -> No
     expect_in_queues(0, 0)
     valkey().hset(runstate.key_of(task.pk), "available_at", 1)
     recovery.recover_all()
-    expect_in_queues(1, 0)  # no message was sent for such a long pause, so it is due at once
+    expect_in_queues(1, 0)  # no delayed message is sent for such a long backoff, so recovery sends one immediately
 
 
 def test_recovery_sends_all_messages_over_one_connection(alice: User) -> None:
@@ -373,11 +374,11 @@ def test_recovery_sends_all_messages_over_one_connection(alice: User) -> None:
     tasks = [make_task(alice, rule=rule) for _ in range(20)]
     valkey().delete("etl-ocr")
     for task in tasks:
-        due_for_a_hint(task)
-    before = connections_so_far()
+        make_wake_up_due(task)
+    before = connection_count()
     recovery.recover_all()
     expect_in_queues(len(tasks), 0)
-    assert connections_so_far() - before < len(tasks) / 2  # some of them are of this test
+    assert connection_count() - before < len(tasks) / 2  # this test opens some of them
 
 
 def test_an_unavailable_broker_is_tried_once(alice: User) -> None:
@@ -385,17 +386,17 @@ def test_an_unavailable_broker_is_tried_once(alice: User) -> None:
     tasks = [make_task(alice, rule=rule) for _ in range(5)]
     valkey().delete("etl-ocr")
     for task in tasks:
-        due_for_a_hint(task)
+        make_wake_up_due(task)
     with socket.create_server(("127.0.0.1", 0)) as silent, broker_at(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"):
         expect_within(5, recovery.recover_all)
     recovery.recover_all()
     expect_in_queues(5, 0)
 
 
-# ---- Ends missing from the row --------------------------------------------------------------------------------------
+# ---- Outcomes missing from the row ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_an_end_is_recorded_in_the_row(alice: User, status: str) -> None:
-    """B4: the worker died, or the database was unavailable, right after the change in Redis."""
+def test_a_missing_outcome_is_recorded_in_the_row(alice: User, status: str) -> None:
+    """B4: the worker crashed, or the database was unavailable, right after the change in Redis."""
     task = make_task(alice, "raise FileCorrupt" if status == "failed" else "Hello.")
     if status == "cancelled":
         actions.cancel(task=row_of(task))
@@ -424,35 +425,35 @@ def test_a_large_result_is_recorded_from_object_storage(alice: User, monkeypatch
 
 # ---- Concurrency ----------------------------------------------------------------------------------------------------
 def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
-    """B10: several beats, repeated messages."""
+    """B10: several schedulers may run, and messages may be delivered more than once."""
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(10)]
     flush()
     for task in tasks:
         age(task)
 
-    def look(_: int) -> None:
+    def recover(_: int) -> None:
         try:
             recovery.recover_all()
         finally:
             connection.close()
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(look, range(4)))
+        list(pool.map(recover, range(4)))
     for task in tasks:
         assert row_of(task).generation == seen(task).generation
         assert run(task) == [True, True]
 
 
 def test_one_of_several_concurrent_ticks_runs() -> None:
-    looked: list[int] = []
+    runs: list[int] = []
     for _ in range(3):
-        runstate.once("recovery", every=30, run=lambda: looked.append(1))
-    assert looked == [1]
+        runstate.once("recovery", every=30, run=lambda: runs.append(1))
+    assert runs == [1]
     assert 0 < valkey().pttl("etl:recovery") <= 15_000
 
 
-def test_recovery_covers_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_covers_every_unfinished_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "BATCH", 3)
     rule = make_rule(alice)
     for _ in range(8):
@@ -499,7 +500,7 @@ def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.Mon
 
 
 def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) -> None:
-    """B19: before, each retry from OCR left the Markdown of the previous run forever."""
+    """B19: each retry from OCR creates new Markdown, and the old file must not be kept forever."""
     task = make_task(alice)
     run(task)
     kept = [stored(task)]
@@ -507,10 +508,10 @@ def test_artifacts_that_a_completed_retry_supersedes_are_deleted(alice: User) ->
         actions.retry(task=row_of(task), from_stage=stage)
         age(task, seconds=7_200)
         cleanup.sweep()
-        assert stored(task) == kept[-1]  # the previous result is shown until this one is available
+        assert stored(task) == kept[-1]  # the previous result is shown until the new one is available
         run(task)
         cleanup.sweep()
-        assert stored(task) > kept[-1]  # until now, the row may have been read by others
+        assert stored(task) > kept[-1]  # clients that have just read the row may still request the old files
         age(task, seconds=7_200)
         cleanup.sweep()
         kept.append(stored(task))
@@ -529,7 +530,7 @@ def stored(task: Task) -> set[str]:
 def test_files_of_a_dataset_below_the_folder_of_documents_are_kept(
     monkeypatch: pytest.MonkeyPatch, settings: LazySettings, folder: str
 ) -> None:
-    """Datasets that were registered before the folder was reserved."""
+    """The datasets were registered before the folder was reserved."""
     key = f"{folder}/schema-2/uploads/2024/02/28/JFK_20240228.csv"
     storage.put(key, b"x", content_type="text/csv")
     uploading = f"{folder}/2024/02/28/LAX_20240228.csv"
@@ -550,18 +551,18 @@ def test_a_failing_cleanup_step_does_not_stop_the_others(
     monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
     monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
 
-    def away(*_args: Any) -> Any:
+    def unavailable(*_args: Any) -> Any:
         raise OperationalError
 
     storage.put(orphan, b"x", content_type="text/plain")
-    with connection.execute_wrapper(away):
+    with connection.execute_wrapper(unavailable):
         cleanup.sweep()
     assert storage.head(upload) is None
     assert storage.head(orphan)
 
 
 def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> None:
-    """B6: in a Redis restored from an old copy, a cancelled task waits. It is not processed."""
+    """B6: in a Redis that was restored from an old copy, a cancelled task is pending. It is not processed."""
     task = make_task(alice)
     copy = copy_of(task)
     actions.cancel(task=row_of(task))
@@ -572,8 +573,8 @@ def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> N
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
-    """B2, B7: the row was retried; its generation is greater."""
+def test_an_outcome_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
+    """B2, B7: the task was retried, and its row has a greater generation."""
     task = make_task(alice)
     run(task)
     state = seen(task)
@@ -583,8 +584,8 @@ def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
     assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
 
 
-def test_a_recorded_end_is_not_written_again(alice: User) -> None:
-    """B3: in a Redis restored from an older copy, the task ended differently under the same generation."""
+def test_a_recorded_outcome_is_not_overwritten(alice: User) -> None:
+    """B3: in a Redis that was restored from an older copy, the task ended differently, with the same generation."""
     task = make_task(alice)
     copy = copy_of(task)
     actions.cancel(task=row_of(task))
@@ -601,7 +602,7 @@ def test_a_recorded_end_is_not_written_again(alice: User) -> None:
 
 
 def test_a_task_with_a_lost_run_state_cannot_be_cancelled(alice: User) -> None:
-    """B6, B10: a worker may have read the document."""
+    """B6, B10: a worker may already have read the document."""
     task = make_task(alice)
     flush()
     age(task)

@@ -146,7 +146,7 @@ def test_the_schema_accepts_what_the_service_accepts(
     *,
     good: bool,
 ) -> None:
-    """For the format of a request, not its references: `/file_key` and `/rule_id` may still be unknown."""
+    """The schema describes the format of a request. A valid `file_key` or `rule_id` may not exist."""
     if "17" in url:
         task = make_task(alice)
         fail(task)

@@ -1,5 +1,6 @@
-"""Stages run in this process, on real servers: done once, retried, fenced, and recorded. B2, B4, B8, B9, B13, B15, B18,
-B19.
+"""Execution of stages in this process, with real servers: success, retries, fencing, and failures.
+
+B2, B4, B8, B9, B13, B15, B18, B19.
 """
 
 import json
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 def writer_of(task: Task) -> str:
-    """Return the transaction that wrote the row last."""
+    """Return the ID of the last transaction that wrote the row."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT xmin FROM etl_task WHERE task_id = %s", [task.pk])
         return str(cursor.fetchone()[0])
@@ -51,20 +52,20 @@ def writer_of(task: Task) -> str:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """Collect the first words of the statements that this thread executes."""
+    """Collect the first word of each statement that this thread executes."""
     words: list[str] = []
 
-    def note(execute: Any, sql: str, *args: Any) -> Any:
+    def record(execute: Any, sql: str, *args: Any) -> Any:
         words.append(sql.split(maxsplit=1)[0])
         return execute(sql, *args)
 
-    with connection.execute_wrapper(note):
+    with connection.execute_wrapper(record):
         yield words
 
 
 # ---- Both stages ----------------------------------------------------------------------------------------------------
 def test_a_document_becomes_a_result(alice: User) -> None:
-    """B2, B19: both stages, both commits, the row."""
+    """B2, B19: both stages store their artifacts, and the row has the outcome."""
     task = make_task(alice, "Hello, Grüße.\nwarn odd")
     assert run(task) == [True, True]
 
@@ -105,7 +106,7 @@ def test_a_document_becomes_a_result(alice: User) -> None:
 
 @pytest.mark.slow
 def test_the_boxes_of_the_pages_are_stored_beside_the_markdown(alice: User, rehearsed: Change) -> None:
-    """B30: through both stages, by the real provider."""
+    """B30: the task runs both stages with the `local` provider."""
     rehearsed(etl_ocr_provider="local")
     content = hostile.page(hostile.stream(b"BT /F 12 Tf 72 700 Td (Net total 12.50) Tj ET"))
     try:
@@ -160,7 +161,7 @@ def test_the_row_is_not_written_before_the_end(alice: User) -> None:
 
 
 def test_ocr_reads_one_row_and_writes_none(alice: User) -> None:
-    """B4: for a document whose digest was known at its submission."""
+    """B4: this is the case if the document's digest was already known when it was submitted."""
     task = make_task(alice, sha256="0" * 64)
     with statements() as words:
         assert run(task, Stage.OCR) == [True]
@@ -179,7 +180,7 @@ def test_progress_is_shown_while_it_runs(alice: User) -> None:
 
 
 def test_transitions_are_counted_once(alice: User) -> None:
-    """C6: also where a stage takes several attempts."""
+    """C6: several attempts of a stage count once."""
 
     def counted() -> dict[str, float]:
         return {status: metrics.TASKS.labels(status)._value.get() for status in Status.values}
@@ -253,7 +254,7 @@ def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
 
 
 def test_the_first_of_two_finishes_counts(alice: User) -> None:
-    """B2: the artifact is written once; the second worker uses it."""
+    """B2: the artifact is written once, and the second worker uses it."""
     task = make_task(alice)
     ours = {"markdown_key": "a", "facts": {"metadata": {}}, "warnings": [], "attempts": 1}
     theirs = {**ours, "markdown_key": "b"}
@@ -264,7 +265,7 @@ def test_the_first_of_two_finishes_counts(alice: User) -> None:
 
 
 def test_a_fenced_worker_writes_nothing(alice: User) -> None:
-    """B2, B3: another worker took over while this one worked."""
+    """B2, B3: another worker took over while this worker was still running."""
     task = make_task(alice, "once:until go")
     thread = run_beside(task, Stage.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
@@ -279,7 +280,7 @@ def test_a_fenced_worker_writes_nothing(alice: User) -> None:
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
 def test_a_transient_failure_is_retried(alice: User) -> None:
-    """B2, B9: it is counted, with a pause; the status stays; a message is sent for the next attempt."""
+    """B2, B9: the attempt is counted, the status does not change, and a delayed message is sent for the next one."""
     lose_messages()
     task = make_task(alice, "once:raise ProviderUnavailable")
     lose = valkey()
@@ -294,7 +295,7 @@ def test_a_transient_failure_is_retried(alice: User) -> None:
 
 
 def test_the_last_attempt_ends_the_task(alice: User) -> None:
-    """B9: failed, with the stage and the error."""
+    """B9: the row has the stage and the error."""
     task = make_task(alice, "page 1 2\nraise ProviderUnavailable")
     for _ in range(4):
         run_when_due(task, Stage.OCR)
@@ -322,7 +323,7 @@ def test_a_bad_document_fails_at_once(alice: User) -> None:
 
 
 def test_a_failed_post_processing_keeps_the_ocr_result(alice: User) -> None:
-    """B8: the key of the Markdown, the usage and the attempts are in the row."""
+    """B8: the row has the key of the Markdown, the usage, and the attempts."""
     text = "post:spend 5\npost:warn odd\npost:raise LlmInvalidResponse"
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
     run(task, Stage.OCR)
@@ -338,8 +339,8 @@ def test_a_failed_post_processing_keeps_the_ocr_result(alice: User) -> None:
     assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
 
 
-def test_an_incomplete_document_fails_where_the_rule_requires_complete_ones(alice: User) -> None:
-    """B32: before a model is paid; its Markdown stays, and another rule can use it."""
+def test_an_incomplete_document_fails_if_the_rule_requires_complete_ones(alice: User) -> None:
+    """B32: it fails before a model is called. Its Markdown is kept, and can be used with another rule."""
     rule = make_rule(alice, mode="llm", name="strict")
     for model in (Rule, RuleVersion):
         model.objects.filter(name="strict").update(require_complete=True)
@@ -374,7 +375,7 @@ def test_empty_text_is_a_failure(alice: User) -> None:
 def test_a_stage_that_takes_too_long_is_stopped(
     alice: User, rehearsed: Change, text: str, stage: Stage, code: str
 ) -> None:
-    """B9: ETL_TASK_TIMEOUT; it counts as a transient failure."""
+    """B9: exceeding ETL_TASK_TIMEOUT counts as a transient failure."""
     rehearsed(etl_ocr_max_attempts=2, etl_postprocess_max_attempts=2)
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
     if stage == Stage.POSTPROCESS:
@@ -389,7 +390,7 @@ def test_a_stage_that_takes_too_long_is_stopped(
 
 
 def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
-    """B9: no content of a document is exposed."""
+    """B9: the error's text may contain content of the document, so it is not shown."""
     task = make_task(alice, "raise Unexpected")
     for _ in range(3):
         run_when_due(task, Stage.OCR)
@@ -400,7 +401,7 @@ def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.Captur
 
 
 def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
-    """B9, B12: a poison document ends."""
+    """B9, B12: such a document is not retried forever."""
     task = make_task(alice)
     for _ in range(3):
         runstate.start(task.pk, stage=Stage.OCR)
@@ -415,8 +416,9 @@ def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def die_after_storing(task: Task, stage: Stage) -> None:
-    """Run the last attempt, which stores its result, and dies before it records the end."""
+def crash_after_storing(task: Task, stage: Stage) -> None:
+    """Simulate that a worker crashes in the last attempt, after it stores the artifact and before it records the
+    outcome."""
     valkey().hset(runstate.key_of(task.pk), f"attempts_{stage}", 2)
     state = runstate.start(task.pk, stage=stage).state
     assert state
@@ -428,7 +430,7 @@ def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
     """B2, B9: finished work is not discarded, and no paid call is repeated."""
     task = make_task(alice, "warn odd\npost:spend 5", rule=make_rule(alice, mode="llm", name="last"))
     for stage in Stage:
-        die_after_storing(task, stage)
+        crash_after_storing(task, stage)
         assert run_when_due(task, stage)
     row = row_of(task)
     assert row.status == "completed"
@@ -447,7 +449,7 @@ def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
     task = make_task(alice, rule=make_rule(alice, mode="llm"))
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
-    die_after_storing(task, stage)
+    crash_after_storing(task, stage)
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     assert not run_when_due(task, stage)
     state = seen(task)
@@ -457,7 +459,7 @@ def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
 
 
 def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> None:
-    """B17: if a model is called, for both outcomes; a retry starts without the warning."""
+    """B17: tasks that call a model have the warning, with either outcome. A retry starts without it."""
     good, bad, broken = (
         make_task(alice, text, rule=make_rule(alice, mode="llm", name=name))
         for name, text in (("good", "Hello."), ("bad", "post:once:raise LlmRefused"), ("broken", "Hello."))
@@ -491,7 +493,7 @@ def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> 
 
 
 def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User) -> None:
-    """B2: at once, and no attempt is counted."""
+    """B2: this happens immediately, and no attempt is counted."""
     task = make_task(alice, "once:leave")
     valkey().delete("etl-ocr")
     before = metrics.STAGES.labels("ocr", "released")._value.get()
@@ -519,14 +521,14 @@ def test_a_stage_taken_by_another_worker_is_not_logged_as_released(
 
 
 @pytest.mark.parametrize(
-    ("asked", "delays"),
+    ("retry_after", "delays"),
     [(None, [(0.1, 0.2), (0.1, 0.2)]), ("0.15", [(0.15, 0.15)] * 2), ("9999", [(0.2, 0.2)] * 2)],
 )
 def test_backoff_grows_and_respects_retry_after(
-    alice: User, asked: str | None, delays: list[tuple[float, float]]
+    alice: User, retry_after: str | None, delays: list[tuple[float, float]]
 ) -> None:
-    """B2: jitter; Retry-After up to the longest pause."""
-    task = make_task(alice, f"raise ProviderUnavailable {asked or ''}")
+    """B2: the delay has jitter. `Retry-After` is followed up to the maximum delay."""
+    task = make_task(alice, f"raise ProviderUnavailable {retry_after or ''}")
     for least, most in delays:
         valkey().hset(runstate.key_of(task.pk), "available_at", 0)
         run(task, Stage.OCR)
@@ -544,7 +546,7 @@ def test_backoff_doubles_up_to_its_maximum(rehearsed: Change) -> None:
 
 # ---- Provider jobs --------------------------------------------------------------------------------------------------
 def test_the_provider_s_job_is_resumed(alice: User) -> None:
-    """B2, B14: it is not submitted twice."""
+    """B2, B14: the document is not submitted to the provider twice."""
     task = make_task(alice, "once:remember job-7\nonce:raise ProviderUnavailable")
     run(task, Stage.OCR)
     assert seen(task).provider_task_id == "job-7"
@@ -554,7 +556,7 @@ def test_the_provider_s_job_is_resumed(alice: User) -> None:
 
 
 def test_no_copy_of_the_document_remains(alice: User, tmp_path: Path) -> None:
-    """B12: leftovers of killed workers are deleted, too, in time."""
+    """B12: old folders of killed workers are also deleted."""
     lost, young = tmp_path / "sluice-document-lost", tmp_path / "sluice-document-young"
     for folder in (lost, young):
         folder.mkdir()
@@ -608,7 +610,7 @@ def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("stage", Stage)
 def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, stage: Stage) -> None:
-    """A40: it answers every other request. The engine is called once in vain, and the attempts do not count."""
+    """A40: only writes are refused. The engine is called once more than needed, and the attempts do not count."""
     task = make_task(alice)
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
@@ -638,7 +640,7 @@ def test_a_refused_stage_fails_after_the_storage_patience(alice: User, proxy: Pr
 
 
 def refused_for(task: Task, seconds: float) -> None:
-    """Backdate the first refusal of a stage by the storage, by Redis' clock."""
+    """Set the time of the storage's first refusal to so many seconds ago, by the clock of Redis."""
     now, micros = valkey().time()
     valkey().hset(runstate.key_of(task.pk), "refused_at", now + micros / 1e6 - seconds)
 
@@ -663,7 +665,8 @@ def test_patience_with_the_storage_follows_the_clock_of_redis(
 
 
 def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed: Change) -> None:
-    """A40: a storage that refuses only a stage's output would cost a whole OCR every two seconds, for an hour."""
+    """A40: otherwise, a storage that refuses only the output of OCR would cause an OCR run every two seconds for an
+    hour."""
     rehearsed(etl_retry_backoff_base_seconds=2, etl_retry_backoff_max_seconds=60)
     task = make_task(alice)
     proxy.inject("PUT", "etl/tasks", answer_500, times=1000)
@@ -676,7 +679,7 @@ def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed
 
 
 def test_another_error_resets_the_time_of_the_first_refusal(alice: User, proxy: Proxy) -> None:
-    """A40: otherwise, the next refusal would count at once."""
+    """A40: otherwise, attempts would count too early after the next refusal."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     proxy.inject("PUT", "", answer_500, times=1)
     proxy.inject("PUT", "", answer_500, times=1)
@@ -689,7 +692,7 @@ def test_another_error_resets_the_time_of_the_first_refusal(alice: User, proxy: 
 
 
 def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alice: User, proxy: Proxy) -> None:
-    """B9: a document that kills its workers is not read once more for each outage of the storage."""
+    """B9: otherwise, a document that kills its workers would be read again after each outage."""
     task = make_task(alice)
     for _ in range(3):
         runstate.start(task.pk, stage=Stage.OCR, generation=task.generation)
@@ -704,58 +707,58 @@ def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alic
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B4: the database is unavailable at that moment; recovery records it (see test_etl_recovery)."""
+def test_an_outcome_that_was_not_recorded_in_the_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B4: the database is unavailable when the task ends. Recovery records the end (see test_etl_recovery)."""
     task = make_task(alice)
     run(task, Stage.OCR)
 
-    def away(execute: Any, sql: str, *args: Any) -> Any:
+    def unavailable(execute: Any, sql: str, *args: Any) -> Any:
         if sql.startswith("UPDATE"):
             from django.db import OperationalError
 
             raise OperationalError
         return execute(sql, *args)
 
-    with connection.execute_wrapper(away):
+    with connection.execute_wrapper(unavailable):
         run(task, Stage.POSTPROCESS)
     assert seen(task).status == "completed"
     assert row_of(task).status == "pending"
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
+def silent_redis() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
-def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent: str) -> None:
+def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent_redis: str) -> None:
     task = make_task(alice)
-    rehearsed(etl_redis_url=SecretStr(silent))
+    rehearsed(etl_redis_url=SecretStr(silent_redis))
     assert run(task, Stage.OCR) == [False]
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
 @pytest.mark.slow
 def test_work_stops_after_a_redis_outage_longer_than_the_lease(
-    alice: User, rehearsed: Change, settings: LazySettings, silent: str
+    alice: User, rehearsed: Change, settings: LazySettings, silent_redis: str
 ) -> None:
-    """B2: self-fencing: from then on, another worker may hold it."""
-    own = settings.SLUICE.etl_redis_url
+    """B2: after its lease has expired, another worker may hold the stage."""
+    url = settings.SLUICE.etl_redis_url
     rehearsed(etl_lease_seconds=3)
     task = make_task(alice, "until never")
     done: list[bool] = []
     thread = run_beside(task, Stage.OCR, done)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
-    rehearsed(etl_redis_url=SecretStr(silent))
+    rehearsed(etl_redis_url=SecretStr(silent_redis))
     thread.join(timeout=60)
-    rehearsed(etl_redis_url=own)
+    rehearsed(etl_redis_url=url)
 
     assert done == [False]
-    assert seen(task).token  # nothing was written: recovery finds the expired lease
+    assert seen(task).token  # the worker did not release it: recovery finds the expired lease
 
 
 def test_an_expired_lease_is_lost_before_any_check() -> None:
-    """B2: a process that was suspended for longer, at the moment when it continues: no heartbeat has run yet."""
+    """B2: a suspended process may continue after its lease has expired, and before its heartbeat runs."""
     since = time.monotonic()
     context = StageContext(seconds=60, lease_lost=LeaseLostEvent(3, since=since))
     context.check()
@@ -767,16 +770,16 @@ def test_an_expired_lease_is_lost_before_any_check() -> None:
 
 
 def test_an_outcome_is_written_after_a_short_redis_outage(
-    alice: User, rehearsed: Change, settings: LazySettings, silent: str
+    alice: User, rehearsed: Change, settings: LazySettings, silent_redis: str
 ) -> None:
-    own = settings.SLUICE.etl_redis_url
+    url = settings.SLUICE.etl_redis_url
     task = make_task(alice, "until go")
     thread = run_beside(task, Stage.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
-    rehearsed(etl_redis_url=SecretStr(silent))
+    rehearsed(etl_redis_url=SecretStr(silent_redis))
     rehearsal.allow("go")
     wait_until(lambda: artifacts.find(artifacts.ocr_key(task)))
-    rehearsed(etl_redis_url=own)
+    rehearsed(etl_redis_url=url)
     thread.join()
     assert seen(task).phase == "postprocess"
 
@@ -794,7 +797,7 @@ def lost_runs() -> float:
 
 @pytest.mark.slow
 def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, relay: Relay) -> None:
-    """B2, B9: Redis had applied the transition; the same one is sent again."""
+    """B2, B9: Redis has applied the transition, and the worker sends the same transition again."""
     task = make_task(alice)
     for stage in Stage:
         relay.drop_replies('"take"')
@@ -816,8 +819,8 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
 def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fixtures by name
     alice: User, relay: Relay, rehearsed: Change, text: str, stage: Stage, status: str
 ) -> None:
-    """B2: also if the heartbeat finds the lease lost in the meantime. No attempt is counted, and the run is not logged
-    as lost.
+    """B2: this includes a heartbeat that fails in the meantime, because the outcome has ended the lease. The run is not
+    counted as lost.
     """
     rehearsed(etl_lease_seconds=3)  # so that the heartbeat runs while the reply is pending
     task = make_task(alice, text)
@@ -832,8 +835,8 @@ def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fi
 
 
 # ---- Unstorable text ------------------------------------------------------------------------------------------------
-def test_text_that_postgres_cannot_store_does_not_prevent_the_end(db: None) -> None:
-    """B19: NUL, halves of surrogate pairs and NaN come from documents and models."""
+def test_text_that_postgres_cannot_store_does_not_prevent_completion(db: None) -> None:
+    """B19: documents and models can produce NUL, unpaired surrogates, and NaN."""
     odd = {"a\x00": ["\ud800x", float("nan"), 1.5, None, True, {"b": ("\udfff",)}], "n": 10**30}
     clean = artifacts.clean(odd)
     assert clean == {"a�": ["�x", None, 1.5, None, True, {"b": ["�"]}], "n": 10**30}
@@ -842,8 +845,8 @@ def test_text_that_postgres_cannot_store_does_not_prevent_the_end(db: None) -> N
 
 
 def test_an_early_message_is_delivered_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks of machines differ, and recovery would take an interval."""
-    monkeypatch.setattr(execution, "CLOCK_SKEW_SECONDS", 300)  # it may be read seconds later
+    """The clocks of hosts differ, and recovery would take a whole interval."""
+    monkeypatch.setattr(execution, "CLOCK_SKEW_SECONDS", 300)  # large, because this test may take seconds
     task = make_task(alice)
     valkey().delete("etl-ocr")
     for early, again in ((200, 1), (600, 0)):

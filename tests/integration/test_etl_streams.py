@@ -22,7 +22,7 @@ from tests.broker import valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.test_etl_api import forget, get, path
-from tests.integration.test_etl_submission import change, silent  # noqa: F401
+from tests.integration.test_etl_submission import change, silent_server  # noqa: F401
 from tests.integration.test_streams import events_in
 
 
@@ -41,9 +41,9 @@ def state_of(task: Task) -> runstate.RunState:
     return lookup.states_of([task.pk])[task.pk]
 
 
-def news_of(task: Task, after: int = 0) -> TaskUpdate:
-    news, _ = TaskEventHub().read({task.pk: after})
-    return news[task.pk]
+def update_of(task: Task, after: int = 0) -> TaskUpdate:
+    updates, _ = TaskEventHub().read({task.pk: after})
+    return updates[task.pk]
 
 
 def opening(task: Task, after: object = "") -> list[tuple[int, str, Any]]:
@@ -53,18 +53,19 @@ def opening(task: Task, after: object = "") -> list[tuple[int, str, Any]]:
 
 
 class Client:
-    """One listener, and the events that it receives between two reads."""
+    """A listener and the events that it has received."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        news = TaskUpdate(state_of(task))
-        self.listener = TaskListener(task.pk, Credential(1), news.number)
-        self.listener.status = news.state.status
-        self.events: list[tuple[int, str, Any]] = events_in(news.snapshot)
+        update = TaskUpdate(state_of(task))
+        self.listener = TaskListener(task.pk, Credential(1), update.number)
+        self.listener.status = update.state.status
+        self.events: list[tuple[int, str, Any]] = events_in(update.snapshot)
 
-    def look(self) -> list[tuple[int, str, Any]]:
-        news, _ = TaskEventHub().read({self.task.pk: self.listener.after})
-        for each in news.values():
+    def poll(self) -> list[tuple[int, str, Any]]:
+        """Read the changes since the last poll, and return their events."""
+        updates, _ = TaskEventHub().read({self.task.pk: self.listener.after})
+        for each in updates.values():
             self.listener.send(each)
         new = events_in(b"".join(self.waiting()))
         self.events += new
@@ -76,20 +77,20 @@ class Client:
 
 
 def test_a_stream_sends_each_status_and_progress(alice: User) -> None:
-    """A25: first the snapshot, last the status."""
+    """A25: the first event is a snapshot, and the last one the final status."""
     task = make_task(alice)
     client = Client(task)
-    assert client.look() == []
+    assert client.poll() == []
     state = begin(task)
-    client.look()
+    client.poll()
     runstate.record_progress(state, 20)
-    client.look()
+    client.poll()
     runstate.record_progress(state, 30)
     runstate.record_progress(state, 40)
-    client.look()
-    assert client.look() == []
+    client.poll()
+    assert client.poll() == []
     fail_now(state)
-    client.look()
+    client.poll()
 
     kinds = [(event, data["status"], data["progress"]) for _, event, data in client.events]
     assert kinds == [
@@ -110,7 +111,7 @@ def fail_now(state: runstate.RunState) -> None:
 
 
 def test_the_snapshot_equals_the_task_of_the_api(api: APIClient, alice: User) -> None:
-    """B5: one representation."""
+    """B5: both use the same representation."""
     task = make_task(alice)
     read(task)
     assert [(event, data) for _, event, data in opening(task)] == [("snapshot", get(api, task))]
@@ -124,7 +125,7 @@ def test_the_stream_of_an_ended_task_sends_its_end_immediately(
     end: Any,
     is_forgotten: bool,  # noqa: FBT001
 ) -> None:
-    """A25: with the same numbers, from Redis and from the row."""
+    """A25: the event numbers are the same with a run-state in Redis and without one."""
     task = make_task(alice)
     end(task)
     if is_forgotten:
@@ -144,7 +145,7 @@ def test_the_stream_of_an_ended_task_sends_its_end_immediately(
 
 
 def test_a_reconnecting_client_gets_the_changes(alice: User) -> None:
-    """A25: and nothing if there were none."""
+    """A25: it gets nothing if there were no changes."""
     task = make_task(alice)
     ((number, _, _),) = opening(task)
     assert opening(task, number) == []
@@ -161,25 +162,25 @@ def test_an_unknown_last_event_id_gets_a_snapshot(alice: User, last: str) -> Non
 
 
 def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None:
-    """A25, B10: every generation has its own numbers."""
+    """A25, B10: each generation has a separate range of numbers."""
     task = make_task(alice)
     client = Client(task)
     fail(task)
-    client.look()
+    client.poll()
     task.refresh_from_db()
     actions.retry(task=task, from_stage=Stage.OCR)
-    client.look()
+    client.poll()
     forget(task)
-    client.look()
+    client.poll()
     task.refresh_from_db()
     task.generation += 1  # as recovery does
     task.save()
     runstate.create(task, stage=Stage.OCR)
-    client.look()
+    client.poll()
     read(task)
     end_completed(begin(task, Stage.POSTPROCESS))
     forget(task)
-    client.look()
+    client.poll()
 
     numbers = [number for number, _, _ in client.events]
     assert numbers == sorted(set(numbers))
@@ -191,25 +192,25 @@ def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None
 def test_tasks_are_read_in_one_round_trip_and_rows_only_without_a_run_state(
     alice: User, django_assert_num_queries: Any
 ) -> None:
-    """A25: for any number of listeners."""
+    """A25: this holds for any number of listeners."""
     tasks = [make_task(alice) for _ in range(5)]
     with django_assert_num_queries(0):
-        news, more = TaskEventHub().read({task.pk: 0 for task in tasks})
-    assert (len(news), more) == (5, False)
+        updates, more = TaskEventHub().read({task.pk: 0 for task in tasks})
+    assert (len(updates), more) == (5, False)
     forget(*tasks[:2])
     with django_assert_num_queries(1):
-        news, _ = TaskEventHub().read({task.pk: 0 for task in tasks})
-    assert len(news) == 5
-    assert TaskEventHub().read({task.pk: news[task.pk].number for task in tasks}) == ({}, False)
+        updates, _ = TaskEventHub().read({task.pk: 0 for task in tasks})
+    assert len(updates) == 5
+    assert TaskEventHub().read({task.pk: updates[task.pk].number for task in tasks}) == ({}, False)
 
 
 def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:
     task = make_task(alice)
     clients = [Client(task) for _ in range(2)]
     begin(task)
-    news = news_of(task)
+    update = update_of(task)
     for client in clients:
-        client.listener.send(news)
+        client.listener.send(update)
     first, second = (client.listener.waiting.get_nowait() for client in clients)
     assert first is second
 
@@ -217,18 +218,18 @@ def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:
 def test_without_redis_streams_are_built_from_rows(
     alice: User,
     settings: LazySettings,
-    silent: str,  # noqa: F811
+    silent_server: str,  # noqa: F811
 ) -> None:
     task = make_task(alice)
     client = Client(task)
     complete(task)
-    change(settings, etl_redis_url=SecretStr(silent))
-    ((_, event, data),) = client.look()
+    change(settings, etl_redis_url=SecretStr(silent_server))
+    ((_, event, data),) = client.poll()
     assert (event, data["status"]) == ("status", "completed")
 
 
 def test_all_kinds_of_streams_share_a_limit(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A25: one token cannot hold all streams of a process."""
+    """A25: one user cannot open all streams of a process."""
     task = make_task(alice)
     for name, status in (("MAX_STREAMS", 503), ("MAX_STREAMS_OF_A_USER", 429)):
         with monkeypatch.context() as patch:
@@ -241,7 +242,7 @@ def test_all_kinds_of_streams_share_a_limit(api: APIClient, alice: User, monkeyp
 def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25."""
     monkeypatch.setattr(TaskEventHub, "poll_seconds", 0.01)
-    looks: list[Mapping[int, int]] = []
+    completed: list[Mapping[int, int]] = []
     task = make_task(alice)
     number = state_of(task).number
 
@@ -251,9 +252,9 @@ def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatc
         parts = []
         async for part in streams.EventStream(TaskEventHub, listener, opening=b""):
             parts.append(part)
-            if not looks:
+            if not completed:
                 await streams.in_thread(complete, task)
-                looks.append({})
+                completed.append({})
         return b"".join(parts)
 
     events = events_in(asyncio.run(listen()))

@@ -1,4 +1,4 @@
-"""B1, B12: submissions of documents: accepted, refused, and repeated ones."""
+"""B1, B12: accepted, refused, and repeated submissions of documents."""
 
 import json
 import os
@@ -43,7 +43,7 @@ RTF = rb"{\rtf1\ansi A letter.}"
 
 @pytest.fixture(autouse=True)
 def plain(transactional_db: None) -> Rule:
-    """The default rule, and an empty Redis and bucket."""
+    """Empty Redis and the bucket, and return the default rule."""
     valkey().flushdb()
     storage.delete_many(item.key for item in storage.list_objects("etl/"))
     return Rule.objects.get(slug="default")
@@ -64,7 +64,7 @@ def documents() -> list[str]:
 
 
 def assert_refused(response: Any, status: int, code: str) -> Any:
-    """Assert that no task was created, and nothing was stored."""
+    """Assert that the submission was refused, and that no task and no object were created."""
     body = response.json()
     assert (response.status_code, body["code"]) == (status, code)
     assert response["Content-Type"] == "application/problem+json"
@@ -169,7 +169,7 @@ def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> 
 
 
 def test_a_too_large_file_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
-    """B12: also where the CSRF check of a session reads the body first."""
+    """B12: the CSRF check of a browser session also reads the body."""
     change(settings, etl_max_file_bytes=1000)
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(User.objects.create_user("carol"))
@@ -231,7 +231,7 @@ def test_an_unsupported_kind_is_refused_with_the_supported_kinds(api: APIClient,
 
 
 def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) -> None:
-    """B12: PDFs for the web state their pages at the beginning. Other documents are refused by the worker."""
+    """B12: linearized PDFs have their number of pages at the beginning. Workers refuse other documents."""
     pdf = b"%%PDF-1.7\n1 0 obj\n<< /Linearized 1 /L 99999 /O 3 /E 999 /N %d /T 999 >>\nendobj\n"
     body = assert_refused(send(api, pdf % 600, "a.pdf"), 413, "too_many_pages")
     assert body["detail"] == "The document has 600 pages; the limit is 500."
@@ -239,7 +239,7 @@ def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) 
 
 
 def test_supported_kinds_follow_the_provider(api: APIClient, settings: LazySettings) -> None:
-    """B12: this MinerU accepts neither RTF nor plain text, which the local provider accepts."""
+    """B12: this version of MinerU accepts neither RTF nor plain text. The local provider accepts plain text."""
     change(settings, etl_mineru_protocol="v3")
     assert "such files" not in assert_refused(send(api, RTF), 415, "unsupported_format")["detail"]
     change(settings, etl_ocr_provider="mineru")
@@ -338,10 +338,10 @@ def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySe
 
 
 def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, bob: User, settings: LazySettings) -> None:
-    """Of two users: those of one user wait for each other at the quota."""
+    """The submissions are from two users: those of one user are serialized by the quota's lock."""
     change(settings, etl_queue_size=1)
 
-    def come_late() -> Any:
+    def submit_late() -> Any:
         try:
             return send(client_of(bob))
         finally:
@@ -351,7 +351,7 @@ def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, bob
         with transaction.atomic():
             queue_limit.enter(user_id=alice.pk)
             first = make_row(alice)
-            late = pool.submit(come_late)
+            late = pool.submit(submit_late)
             wait_until(lambda: late.done() or waits_for_a_lock())
         assert late.result().status_code == 503
     assert [task.pk for task in Task.objects.all()] == [first.pk]
@@ -426,17 +426,17 @@ def test_concurrent_repeats_create_one_task(alice: User) -> None:
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """The URL of a server that accepts connections and never responds."""
+def silent_server() -> Iterator[str]:
+    """The Redis URL of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
 
 
 def test_without_redis_the_task_is_accepted_and_left_to_recovery(
-    api: APIClient, settings: LazySettings, silent: str
+    api: APIClient, settings: LazySettings, silent_server: str
 ) -> None:
     """B1, B10."""
-    change(settings, etl_redis_url=SecretStr(silent))
+    change(settings, etl_redis_url=SecretStr(silent_server))
 
     def submit() -> None:
         assert send(api).status_code == 202
@@ -447,7 +447,7 @@ def test_without_redis_the_task_is_accepted_and_left_to_recovery(
 
 
 def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
-    api: APIClient, settings: LazySettings, silent: str
+    api: APIClient, settings: LazySettings, silent_server: str
 ) -> None:
     """B1."""
 
@@ -458,7 +458,7 @@ def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
         assert state
         assert (state.status, state.job_id) == ("pending", "")
 
-    with broker_at(silent):
+    with broker_at(silent_server):
         expect_within(3, submit)
 
 
@@ -473,7 +473,7 @@ def test_without_object_storage_nothing_is_created(api: APIClient, settings: Laz
 
 
 def test_the_row_contains_everything_that_a_task_needs(api: APIClient) -> None:
-    """B10: recovery uses nothing else."""
+    """B10: recovery uses only the row."""
     send(api)
     task = Task.objects.get()
     valkey().flushdb()

@@ -1,4 +1,4 @@
-"""B1, B12: documents that are uploaded by a presigned PUT first, with a real object storage."""
+"""B1, B12: documents that are uploaded with a presigned PUT before they are submitted, with a real object storage."""
 
 import urllib.error
 import urllib.request
@@ -22,16 +22,18 @@ from tests.integration.test_etl_submission import PDF, RTF, SUBMIT, TEXT, change
 UPLOADS = "/api/v1/etl/uploads"
 
 
-def ask(api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", content_type: str = "text/plain") -> Any:
+def request_upload(
+    api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", content_type: str = "text/plain"
+) -> Any:
     response = api.post(UPLOADS, {"filename": name, "content_type": content_type, "size": len(content)})
     assert response.status_code == 201, response.content
     return response.json()
 
 
-def put(place: Any, content: bytes, **changes: str) -> int:
+def put(upload: Any, content: bytes, **changes: str) -> int:
     """PUT the bytes as a client would, and return the status."""
     request = urllib.request.Request(  # noqa: S310
-        place["upload_url"], data=content, method=place["method"], headers=place["headers"] | changes
+        upload["upload_url"], data=content, method=upload["method"], headers=upload["headers"] | changes
     )
     try:
         with urllib.request.urlopen(request) as reply:  # noqa: S310
@@ -42,9 +44,9 @@ def put(place: Any, content: bytes, **changes: str) -> int:
 
 
 def uploaded(api: APIClient, content: bytes = TEXT, **changes: str) -> str:
-    place = ask(api, content, **changes)
-    assert put(place, content) == 200
-    return str(place["file_key"])
+    upload = request_upload(api, content, **changes)
+    assert put(upload, content) == 200
+    return str(upload["file_key"])
 
 
 def submit(api: APIClient, file_key: str, **fields: Any) -> Any:
@@ -64,13 +66,13 @@ def assert_refused(response: Any, status: int, code: str) -> Any:
 
 def test_a_presigned_upload_can_be_submitted(api: APIClient, alice: User) -> None:
     """B1."""
-    place = ask(api, PDF, "Übersicht 2025.pdf", "application/pdf")
-    assert place["file_key"].startswith(f"etl/uploads/{alice.pk}/")
-    left = datetime.fromisoformat(place["expires_at"]) - timezone.now()
+    upload = request_upload(api, PDF, "Übersicht 2025.pdf", "application/pdf")
+    assert upload["file_key"].startswith(f"etl/uploads/{alice.pk}/")
+    left = datetime.fromisoformat(upload["expires_at"]) - timezone.now()
     assert timedelta(minutes=14) < left <= timedelta(minutes=15)
-    assert put(place, PDF) == 200
+    assert put(upload, PDF) == 200
 
-    response = submit(api, place["file_key"])
+    response = submit(api, upload["file_key"])
     assert response.status_code == 202
     task = Task.objects.get()
     assert (task.filename, task.kind, task.size) == ("Übersicht 2025.pdf", "pdf", len(PDF))
@@ -88,22 +90,22 @@ def test_a_presigned_upload_can_be_submitted(api: APIClient, alice: User) -> Non
     ],
 )
 def test_the_url_accepts_only_the_declared_upload(api: APIClient, content: bytes, changes: dict[str, str]) -> None:
-    """B12: the signature covers its length, type, and name."""
-    place = ask(api)
-    assert put(place, content, **changes) == 403
-    assert storage.head(place["file_key"]) is None
-    assert put({**place, "upload_url": place["upload_url"].replace("/uploads/", "/documents/")}, TEXT) == 403
+    """B12: the signature covers the length, type, and name."""
+    upload = request_upload(api)
+    assert put(upload, content, **changes) == 403
+    assert storage.head(upload["file_key"]) is None
+    assert put({**upload, "upload_url": upload["upload_url"].replace("/uploads/", "/documents/")}, TEXT) == 403
 
 
 def test_the_url_has_the_public_address(api: APIClient, settings: LazySettings) -> None:
     change(settings, s3_public_endpoint_url=AnyHttpUrl("https://files.example"))
-    url = urlsplit(ask(api)["upload_url"])
+    url = urlsplit(request_upload(api)["upload_url"])
     assert (url.scheme, url.netloc) == ("https", "files.example")
     assert "content-length" in parse_qs(url.query)["X-Amz-SignedHeaders"][0].split(";")
 
 
 def test_a_name_may_have_any_alphabet_and_length(api: APIClient) -> None:
-    """A header may hold 2 KiB."""
+    """The name is sent in a header, which can have 2 KiB."""
     file_key = uploaded(api, name="../" + "報" * 600 + ".txt")
     assert submit(api, file_key).status_code == 202
     assert Task.objects.get().filename == "報" * 251 + ".txt"
@@ -159,11 +161,11 @@ def test_an_upload_url_requires_authentication() -> None:
 
 
 def test_a_later_upload_does_not_change_the_task(api: APIClient) -> None:
-    """B12: the URL is still valid while the task runs."""
-    place = ask(api, b"the first bytes")
-    assert put(place, b"the first bytes") == 200
-    assert submit(api, place["file_key"]).status_code == 202
-    assert put(place, b"the other bytes") == 200
+    """B12: the upload URL is still valid after the submission."""
+    upload = request_upload(api, b"the first bytes")
+    assert put(upload, b"the first bytes") == 200
+    assert submit(api, upload["file_key"]).status_code == 202
+    assert put(upload, b"the other bytes") == 200
 
     assert b"".join(storage.read(Task.objects.get().document_key)) == b"the first bytes"
 
@@ -196,7 +198,7 @@ def test_staff_submit_only_their_own(api: APIClient) -> None:
 
 
 def test_an_unused_upload_url_is_refused(api: APIClient) -> None:
-    assert_refused(submit(api, ask(api)["file_key"]), 400, "invalid")
+    assert_refused(submit(api, request_upload(api)["file_key"]), 400, "invalid")
 
 
 def test_the_content_is_checked_despite_the_declared_type(api: APIClient, settings: LazySettings) -> None:

@@ -1,4 +1,4 @@
-"""The pages of samples and evaluations, without a browser. B38."""
+"""Pages of samples and evaluations, without a browser. B38."""
 
 import html
 from typing import Any
@@ -111,7 +111,7 @@ def test_a_completed_document_becomes_a_sample_with_one_click(
     me: Client,
     rule: Rule,
 ) -> None:
-    """B38: with its own result."""
+    """B38: its result becomes the expected data."""
     task = read_document(alice, rule=rule)
     result = {"markdown_s3_key": "k", "provider_task_id": "", "metadata": {}, "data": EXPECTED, "citations": []}
     Task.objects.filter(pk=task.pk).update(status=Status.COMPLETED, result=result, phase="postprocess")
@@ -130,7 +130,7 @@ def test_the_page_of_versions_shows_a_drop_in_accuracy(
     rule: Rule,
     model_server: ModelServer,
 ) -> None:
-    """B38: after the evaluation of the new version."""
+    """B38: the drop is shown after the new version was evaluated."""
     sample = Sample.objects.create(rule=rule, task=read_document(alice, rule=rule), expected=EXPECTED)
     evaluate(alice, rule)
     fragment = url(rule, "accuracies")

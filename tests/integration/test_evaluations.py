@@ -1,4 +1,4 @@
-"""Samples and evaluations of rules: the API, and workers that die, stall, are duplicated, or are cancelled. B38."""
+"""Samples and evaluations of rules: the API, crashed and slow workers, duplicate messages, and cancellation. B38."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +72,7 @@ def get(api: APIClient, rule: Rule, number: int) -> Any:
 
 
 def work(user: User, times: int = 20) -> None:
-    """Process a number of messages like workers."""
+    """Process this number of messages, as workers do."""
     SampleRun.objects.filter(status=SampleStatus.WAITING).update(available_at=Now())
     for _ in range(times):
         execution.run_next(user.pk)
@@ -99,7 +99,7 @@ def test_a_document_becomes_a_sample_once(alice: User, api: APIClient, rule: Rul
 
 
 def test_a_file_is_submitted_and_becomes_a_sample(api: APIClient, rule: Rule) -> None:
-    """B38: a repetition with the same key creates neither a second document nor a second sample."""
+    """B38: a second request with the same idempotency key creates neither a document nor a sample."""
 
     def send() -> Any:
         file = SimpleUploadedFile("invoice.txt", b"Invoice INV-17")
@@ -109,7 +109,7 @@ def test_a_file_is_submitted_and_becomes_a_sample(api: APIClient, rule: Rule) ->
     first, second = send(), send()
     assert (first.status_code, second.status_code) == (201, 200), first.json()
     assert first.json() == second.json()
-    assert b"12.50" in first.content  # as it was written
+    assert b"12.50" in first.content  # all digits are kept
     task = Task.objects.get()
     assert (task.pk, task.filename, task.rule_id) == (first.json()["task_id"], "invoice.txt", rule.pk)
 
@@ -127,7 +127,7 @@ def test_a_file_is_submitted_and_becomes_a_sample(api: APIClient, rule: Rule) ->
 def test_expected_data_must_fit_the_schema(
     alice: User, api: APIClient, rule: Rule, expected: Any, pointer: str
 ) -> None:
-    """B38: with a pointer, and nothing is changed."""
+    """B38: the error has a pointer, and nothing is stored."""
     response = add(api, rule, read_document(alice, rule=rule), expected)
     assert response.status_code == 400
     assert response.json()["errors"][0]["pointer"] == pointer
@@ -173,7 +173,7 @@ def test_a_rule_has_a_limited_number_of_samples(
 
 
 def test_a_sample_is_deleted_alone_or_with_its_document(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: the accuracy of an evaluation stays."""
+    """B38: the accuracy of earlier evaluations does not change."""
     tasks = [read_document(alice, rule=rule) for _ in range(2)]
     ids = [add(api, rule, task).json()["sample_id"] for task in tasks]
     number = start(api, rule)
@@ -190,7 +190,7 @@ def test_a_sample_is_deleted_alone_or_with_its_document(alice: User, api: APICli
 
 # ---- Evaluations ----------------------------------------------------------------------------------------------------
 def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
-    """B38: from the stored Markdown, with the accuracy of each field, and the cost."""
+    """B38: it uses the stored Markdown, and returns the accuracy of each field and the model usage."""
     for text in ("Invoice INV-17", "Invoice INV-18"):
         add(api, rule, read_document(alice, text, rule=rule), {**EXPECTED, "number": text[8:]})
     response = api.post(path(rule, "evaluations"), {})
@@ -206,14 +206,14 @@ def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rul
     assert answer["accuracy"] == 0.75
     assert answer["usage"] == {"prompt_tokens": 22, "completion_tokens": 14, "calls": 2}
     assert answer["ended_at"]
-    asked = [request.message("user") for request in model_server.requests]
-    assert [text in each for text, each in zip(("INV-17", "INV-18"), asked, strict=True)] == [True, True]
+    prompts = [request.message("user") for request in model_server.requests]
+    assert [text in each for text, each in zip(("INV-17", "INV-18"), prompts, strict=True)] == [True, True]
     assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
     assert Usage.objects.get(user=alice).tests == 2
 
 
 def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
-    """B38: side by side, by field and by sample."""
+    """B38: they are compared by field and by sample."""
     task = read_document(alice, rule=rule)
     sample = add(api, rule, task).json()["sample_id"]
     start(api, rule)
@@ -239,7 +239,7 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
 
 
 def test_evaluations_with_deleted_samples_do_not_have_the_same_samples(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: the accuracies include the deleted sample, and the pairs do not."""
+    """B38: accuracies include the deleted sample, and the compared samples do not."""
     ids = [add(api, rule, read_document(alice, rule=rule)).json()["sample_id"] for _ in range(2)]
     for _ in range(2):
         start(api, rule)
@@ -268,7 +268,7 @@ def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule
 
 
 def test_an_impossible_evaluation_is_refused(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: with its code, and nothing is stored."""
+    """B38: each reason has a code, and nothing is stored."""
     assert api.post(path(rule, "evaluations"), {}).json()["code"] == "no_samples"
     add(api, rule, read_document(alice, rule=rule))
     api.patch(f"{URL}/{rule.pk}", {"postprocess_mode": "skip"})
@@ -279,7 +279,7 @@ def test_an_impossible_evaluation_is_refused(alice: User, api: APIClient, rule: 
 
 
 def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: Rule, settings: LazySettings) -> None:
-    """B38: all samples or none are charged."""
+    """B38: each sample is charged. If the quota is too low for all samples, the evaluation is refused."""
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 1})
@@ -290,7 +290,7 @@ def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: 
 
 
 def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
-    """B38: the rule has failed, as a task would."""
+    """B38: the sample fails, as a task would."""
     add(api, rule, read_document(alice, rule=rule))
     model_server.always(gives({"number": 1}))
     number = start(api, rule)
@@ -304,7 +304,7 @@ def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Ru
 def test_a_model_outage_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: after the same attempts as for documents, the evaluation fails, without an accuracy."""
+    """B38: after as many attempts as for a document, the evaluation fails without an accuracy."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
     model_server.always(problem(503))
@@ -320,7 +320,7 @@ def test_a_model_outage_does_not_count_against_the_rule(
 def test_an_exhausted_budget_does_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings
 ) -> None:
-    """B38: the budget ends between two samples. The evaluation fails, without an accuracy."""
+    """B38: the budget is exceeded after the first of two samples. The evaluation fails without an accuracy."""
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_tokens": 1})
@@ -344,7 +344,7 @@ def test_an_exhausted_budget_does_not_count_against_the_rule(
 def test_errors_of_the_installation_do_not_count_against_the_rule(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings, case: Any
 ) -> None:
-    """B38: none of them is retried."""
+    """B38: none of these errors is retried."""
     error, *outcome = case
     rehearse(settings)
     add(api, rule, read_document(alice, f"post:raise {error}", rule=rule))
@@ -355,7 +355,7 @@ def test_errors_of_the_installation_do_not_count_against_the_rule(
 
 
 def test_it_waits_for_a_document_that_is_being_read(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: no attempt counts while it waits."""
+    """B38: no attempts are counted while it waits."""
     task = make_row(alice, "Invoice INV-17", rule=rule)
     add(api, rule, task)
     number = start(api, rule)
@@ -405,7 +405,7 @@ def test_another_worker_takes_over_from_a_killed_worker(
 def test_a_sample_that_kills_its_workers_fails(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: after as many attempts as for a document."""
+    """B38: it fails after as many attempts as a document."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
     for _ in range(3):
@@ -420,16 +420,16 @@ def test_a_sample_that_kills_its_workers_fails(
 def test_duplicate_messages_evaluate_each_sample_once(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:
-    """B38: also at the same time, and at most two samples of a user run at once."""
+    """B38: this includes concurrent messages. At most two samples of a user run at the same time."""
     for _ in range(6):
         add(api, rule, read_document(alice, rule=rule))
-    running, most, lock = 0, 0, threading.Lock()
+    running, maximum, lock = 0, 0, threading.Lock()
 
     def slow(_request: Request) -> Any:
-        nonlocal running, most
+        nonlocal running, maximum
         with lock:
             running += 1
-            most = max(most, running)
+            maximum = max(maximum, running)
         model_server.stopped.wait(0.1)
         with lock:
             running -= 1
@@ -451,14 +451,14 @@ def test_duplicate_messages_evaluate_each_sample_once(
     answer = get(api, rule, number)
     assert (answer["status"], answer["ended"]) == ("completed", 6)
     assert len(model_server.requests) == 6
-    assert 1 <= most <= queue.AT_ONCE
+    assert 1 <= maximum <= queue.AT_ONCE
     assert ModelUsage.objects.count() == 6
 
 
 def test_a_cancelled_evaluation_writes_nothing(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B38: the worker stops, and its paid tokens are counted."""
+    """B38: the worker stops, and the tokens that it has used are counted."""
     monkeypatch.setattr(execution, "RENEW_SECONDS", 0.1)
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
@@ -469,7 +469,7 @@ def test_a_cancelled_evaluation_writes_nothing(
         try:
             assert client_of(alice).post(url, {}).status_code == 200
         finally:
-            connection.close()  # of the server's thread
+            connection.close()  # the connection of the server's thread
         return gives(EXPECTED)
 
     model_server.always(cancel)
@@ -482,7 +482,7 @@ def test_a_cancelled_evaluation_writes_nothing(
 
 
 def test_an_evaluation_whose_samples_were_deleted_ends(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: recovery ends it; one with other samples has their accuracy."""
+    """B38: recovery ends it. If other samples remain, the evaluation has their accuracy."""
     tasks = [read_document(alice, rule=rule) for _ in range(2)]
     ids = [add(api, rule, task).json()["sample_id"] for task in tasks]
     first = start(api, rule)
@@ -499,14 +499,14 @@ def test_an_evaluation_whose_samples_were_deleted_ends(alice: User, api: APIClie
 
 
 def rehearse(settings: LazySettings) -> None:
-    """Use the processor that the documents script."""
+    """Use a processor that follows the instructions in a document's text."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
 
 
 def test_a_worker_that_stops_returns_its_sample(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings
 ) -> None:
-    """B38: at once, and the attempt does not count."""
+    """B38: it returns the sample immediately, and the attempt does not count."""
     rehearse(settings)
     add(api, rule, read_document(alice, "post:once:leave", rule=rule))
     number = start(api, rule)
@@ -539,7 +539,7 @@ def test_concurrent_starts_create_one_evaluation(alice: User, api: APIClient, ru
     """B38."""
     add(api, rule, read_document(alice, rule=rule))
 
-    def go(_: int) -> int:
+    def start_one(_: int) -> int:
         try:
             rules = access.changeable(alice, rule.pk)
             evaluations.start(rules, rule.pk, version=None, user=alice)
@@ -550,7 +550,7 @@ def test_concurrent_starts_create_one_evaluation(alice: User, api: APIClient, ru
         return 1
 
     with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(go, range(4))) == 1
+        assert sum(pool.map(start_one, range(4))) == 1
     assert list(Evaluation.objects.values_list("number", flat=True)) == [1]
 
 

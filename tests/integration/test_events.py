@@ -39,7 +39,7 @@ def check(job: Job) -> None:
 
 
 def test_events_cover_a_run_from_start_to_end(dataset: Dataset, alice: User) -> None:
-    """A25: each chunk once, the job's transitions, and its end last."""
+    """A25: there is an event for each chunk and for each change of the job's status."""
     job = make_job(dataset, alice, 3)
     assert recorded(job) == []
     execution.drain()
@@ -116,7 +116,7 @@ def test_a_lost_worker_has_an_event_when_its_chunk_fails(dataset: Dataset, alice
     claim()
     expire_leases()
     lost_leases.reclaim_batch(batch=10)
-    assert recorded(job) == [("status", "running")]  # back in the queue: no event reported that it had left it
+    assert recorded(job) == [("status", "running")]  # no event: the claim had none, either
 
     Chunk.objects.update(attempts=4, status="running", token=1, lease_until="2000-01-01T00:00:00Z")
     lost_leases.reclaim_chunks()
@@ -154,7 +154,7 @@ def test_stale_writes_have_no_event(dataset: Dataset, alice: User) -> None:
 
 @pytest.mark.parametrize("_", range(3))
 def test_event_numbers_are_unique_and_grow_in_commit_order(dataset: Dataset, alice: User, _: int) -> None:
-    """A25: after a number, a reader never sees a new smaller one. Six workers write while two readers read."""
+    """A25: readers never find a new event with a smaller number. Six workers write while two clients read."""
     job = make_job(dataset, alice, 60)
     seen: dict[int, list[list[int]]] = defaultdict(list)
 

@@ -1,4 +1,4 @@
-"""Numbers stay as the model wrote them, digit for digit and in order, in every representation (B43)."""
+"""Exact numbers: every representation of a result has the model's digits and the order of its fields. B43."""
 
 import json
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ SCHEMA = {
     "properties": {"zebra": {"type": "array", "items": {"type": "number"}}, "apple": {"type": "string"}},
     "required": ["zebra", "apple"],
 }
-# Members in an order that jsonb would change.
+# jsonb would change the order of these fields.
 DATA = f'{{"zebra":[{",".join(NUMBERS)}],"apple":"x"}}'
 TEXT = "An invoice with numbers."
 
@@ -52,14 +52,14 @@ def models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
 
 @pytest.fixture
 def task(alice: User, models: ModelServer) -> Task:
-    made = make_task(alice, TEXT, rule=make_rule(alice, mode="llm", json_schema=SCHEMA))
-    run(made)
-    assert row_of(made).status == "completed", row_of(made).error
-    return made
+    new = make_task(alice, TEXT, rule=make_rule(alice, mode="llm", json_schema=SCHEMA))
+    run(new)
+    assert row_of(new).status == "completed", row_of(new).error
+    return new
 
 
 def compact(text: str) -> str:
-    """Return JSON without the white space between its values. No strings in these tests contain white space."""
+    """Return JSON without white space. The strings in these tests contain none."""
     return "".join(text.split())
 
 
@@ -77,7 +77,7 @@ def test_the_row_has_every_digit_and_the_order(task: Task) -> None:
 def test_the_api_has_every_digit_with_and_without_a_run_state(task: Task, api: APIClient) -> None:
     """B43."""
     at_once = api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
-    valkey().flushall()  # as an hour later, when the run-state has expired
+    valkey().flushall()  # as if the run-state has expired
     later = api.get(f"/api/v1/etl/tasks/{task.pk}").content.decode()
 
     assert DATA in at_once
@@ -113,7 +113,7 @@ def test_a_test_of_a_rule_has_every_digit(models: ModelServer, alice: User, api:
 
 
 def test_a_result_of_an_earlier_release_is_shown(task: Task, api: APIClient) -> None:
-    """Such a release writes only `result`, also after a retry of a task that this one completed."""
+    """An earlier release writes only the column `result`, even when it retries a task that this release completed."""
     Task.objects.filter(pk=task.pk).update(run=2, generation=2, result={"data": {"old": 1}})
     valkey().flushall()
 
@@ -150,12 +150,12 @@ def test_schemas_apply_to_the_exact_number(
 ) -> None:
     rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": "number"} | schema}})
     models.will(*[says(f'{{"data": {{"total": {other}}}}}')] * 2, says(f'{{"data": {{"total": {fitting}}}}}'))
-    made = make_task(alice, TEXT, rule=rule)
+    task = make_task(alice, TEXT, rule=rule)
 
-    run(made)
+    run(task)
 
     assert len(models.requests) == 3
-    assert str(row_of(made).last_result["data"]["total"]) == fitting
+    assert str(row_of(task).last_result["data"]["total"]) == fitting
 
 
 LONG = "12345678901234567890.5"
@@ -174,22 +174,22 @@ LONG = "12345678901234567890.5"
 def test_numbers_of_schemas_have_every_digit(
     api: APIClient, models: ModelServer, keyword: str, value: str, total: tuple[str, str]
 ) -> None:
-    """Before, schemas were read with doubles, so 12345678901234567890.4 was at least 12345678901234567890.5."""
+    """As doubles, 12345678901234567890.4 and 12345678901234567890.5 would be equal."""
     schema = f'{{"properties": {{"total": {{"type": "number", "{keyword}": {value}}}}}}}'
     body = f'{{"name": "Long", "json_schema": {schema}}}'
-    made = api.post("/api/v1/etl/rules", body, content_type="application/json")
-    assert value in made.content.decode()
-    assert value in api.get(made["Location"]).content.decode()
+    created = api.post("/api/v1/etl/rules", body, content_type="application/json")
+    assert value in created.content.decode()
+    assert value in api.get(created["Location"]).content.decode()
     fitting, other = total
     models.will(says(f'{{"data": {{"total": {other}}}}}'), says(f'{{"data": {{"total": {fitting}}}}}'))
-    rule = Rule.objects.get(pk=made.json()["rule_id"])
+    rule = Rule.objects.get(pk=created.json()["rule_id"])
     task = make_task(User.objects.get(pk=rule.owner_id or 0), TEXT, rule=rule)
 
     run(task)
 
     assert len(models.requests) == 2
     assert value in models.requests[0].message("system")
-    if keyword != "multipleOf":  # whose messages have a double
+    if keyword != "multipleOf":  # its error messages contain a double
         assert value.strip("[]") in models.requests[1].messages[3]["content"]
     assert str(row_of(task).last_result["data"]["total"]) == fitting
 
@@ -241,11 +241,11 @@ def test_an_unrepresentable_number_is_requested_as_a_string(
     models.will(says(f'{{"data": {{"total": {number}}}}}'))
     models.always(gives({"total": number}))
     rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": ["number", "string"]}}})
-    made = make_task(alice, TEXT, rule=rule)
+    task = make_task(alice, TEXT, rule=rule)
 
-    run(made)
+    run(task)
 
-    row = row_of(made)
+    row = row_of(task)
     assert f"- /total: {reason} Write it as a string, with all its digits." in models.requests[1].messages[3]["content"]
     assert row.last_result["data"] == {"total": number}
     [warning] = [each for each in row.metadata["warnings"] if each["code"] == "number_unrepresentable"]
@@ -261,11 +261,11 @@ def test_the_reason_is_reported_if_the_schema_allows_no_string(models: ModelServ
     models.will(says(f'{{"data": {{"total": {TOO_LONG}}}}}'))
     models.always(gives({"total": TOO_LONG}))
     rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": "number"}}})
-    made = make_task(alice, TEXT, rule=rule)
+    task = make_task(alice, TEXT, rule=rule)
 
-    run(made)
+    run(task)
 
-    error = row_of(made).error or {}
+    error = row_of(task).error or {}
     assert error["code"] == "number_unrepresentable"
     assert error["detail"] == (
         "/total: The number has more than 100 digits. Allow a string there in the rule's schema."

@@ -1,4 +1,4 @@
-"""Chunks exported in this process, with a real source and a real object storage. A9 to A18."""
+"""Execution of chunks in this process, with a real source database and a real object storage. A9 to A18."""
 
 import gzip
 import hashlib
@@ -47,7 +47,7 @@ def content(path: str) -> bytes:
 
 
 def count_calls(source_db: psycopg.Connection, dataset: Dataset) -> None:
-    """Make the function count its calls in a sequence, which a rollback does not reset."""
+    """Replace the function by one that counts its calls in a sequence, which a rollback does not reset."""
     dataset.allow_writes = True
     dataset.save()
     source_db.execute("CREATE SEQUENCE data.calls")
@@ -129,17 +129,19 @@ def test_an_existing_file_is_reused_without_a_call(
     assert set(again.chunks.values_list("source", flat=True)) == {"reused"}
 
 
-@pytest.mark.parametrize("harm", ["deleted", "changed"])
+@pytest.mark.parametrize("change", ["deleted", "changed"])
 def test_a_missing_or_changed_file_is_exported_again(
-    dataset: Dataset, alice: User, source_db: psycopg.Connection, harm: str
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, change: str
 ) -> None:
     """A16."""
     make_job(dataset, alice, 1)
     execution.drain()
-    if harm == "deleted":
+    if change == "deleted":
         storage.delete(PATH)
     else:
-        storage.client().put_object(Bucket=django_settings.SLUICE.s3_bucket, Key=PATH, Body=b"changed by somebody")
+        storage.client().put_object(
+            Bucket=django_settings.SLUICE.s3_bucket, Key=PATH, Body=b"changed by another program"
+        )
     make_job(dataset, alice, 1)
     execution.drain()
 
@@ -148,7 +150,7 @@ def test_a_missing_or_changed_file_is_exported_again(
 
 
 def test_fresh_exports_reuse_no_file(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    """A16: `reuse: never`."""
+    """A16: the jobs have `reuse: never`."""
     count_calls(source_db, dataset)
     for _ in range(2):
         make_job(dataset, alice, 1, reuse="never")
@@ -160,7 +162,7 @@ def test_fresh_exports_reuse_no_file(dataset: Dataset, alice: User, source_db: p
 
 
 def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> None:
-    """A11: it resumes with other data after another worker has finished its chunk."""
+    """A11: it continues with other data after another worker has finished its chunk."""
     make_job(dataset, alice, 1)
     stale = claim_one(backend="stale")
     assert stale
@@ -172,7 +174,7 @@ def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> Non
     with storage.Upload(
         stale.path, content_type="text/csv", metadata={}, if_match=None, checkpoint=lambda: None
     ) as upload:
-        upload.write(b"what the stale worker read")
+        upload.write(b"rows of the stale worker")
         with pytest.raises(storage.Conflict):
             upload.commit()
     assert outcomes.finish([(stale, result_of(stale))]) is None
@@ -185,7 +187,7 @@ def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> Non
 def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A11, A19: nothing becomes visible, no upload stays open, and the slot is released."""
+    """A11, A19: no object is created, no upload stays open, and the slot is released."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -217,7 +219,7 @@ def steal() -> None:
 
 
 def test_an_upload_of_a_dead_worker_is_replaced(dataset: Dataset, alice: User) -> None:
-    """A11: its object was committed in S3 and never recorded; the next holder replaces it."""
+    """A11: its object was committed but not recorded, and the next holder replaces it."""
     make_job(dataset, alice, 1)
     storage.put(PATH, b"left behind", content_type="text/csv")
     execution.drain()
@@ -247,7 +249,7 @@ def test_a_silently_lost_source_is_detected_within_a_minute(
 def test_a_file_created_by_another_job_in_the_meantime_is_reused(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """Two jobs request the same slice at once: both end, and the object is that of one of them."""
+    """Two jobs request the same slice at the same time. Both finish with the file of one of them."""
     for _ in range(2):
         make_job(dataset, alice, 1)
     with database.SourceSession() as one, database.SourceSession() as other:
@@ -260,7 +262,7 @@ def test_a_file_created_by_another_job_in_the_meantime_is_reused(
     assert len(set(Chunk.objects.values_list("etag", flat=True))) == 1
 
 
-def test_a_path_that_others_replace_again_and_again_costs_no_second_call(
+def test_repeated_replacements_by_other_jobs_cost_no_second_call(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, proxy: faulty_s3.Proxy
 ) -> None:
     """A38: no chunk fails because other jobs export the same slice."""
@@ -269,15 +271,15 @@ def test_a_path_that_others_replace_again_and_again_costs_no_second_call(
 
     def replace_by_another() -> None:
         head = storage.head(PATH)
-        # Without the proxy, whose faults are for the worker only.
+        # This request does not trigger the proxy's faults, which are for the worker only.
         storage.put(PATH, b"%d" % next(versions), content_type="text/csv", if_match=head.etag if head else None)
 
-    def is_late(handler: faulty_s3.Handler, body: bytes) -> None:
+    def lose_race(handler: faulty_s3.Handler, body: bytes) -> None:
         if handler.headers["x-amz-meta-job"]:
             replace_by_another()
         handler.answer(*handler.forward(body))
 
-    proxy.inject("PUT", PATH, is_late, times=9)
+    proxy.inject("PUT", PATH, lose_race, times=9)
     make_job(dataset, alice, 1, reuse="never")
     execution.drain()
 
@@ -289,7 +291,8 @@ def test_a_path_that_others_replace_again_and_again_costs_no_second_call(
 # ---- Failures -------------------------------------------------------------------------------------------------------
 
 
-def failing(source_db: psycopg.Connection, body: str) -> None:
+def replace_function(source_db: psycopg.Connection, body: str) -> None:
+    """Replace the function by one that executes these statements, and then returns one row."""
     source_db.execute(f"""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -319,8 +322,8 @@ def test_source_errors_are_classified(
     code: str,
     detail: str,
 ) -> None:
-    """A17. Neither rows nor logs contain the message of the source."""
-    failing(source_db, body)
+    """A17: the logs do not contain the source's message."""
+    replace_function(source_db, body)
     if code == "EXPORT_SOURCE_TIMEOUT":
         dataset.statement_timeout = 1
         dataset.save()
@@ -338,7 +341,7 @@ def test_source_errors_are_classified(
 def test_an_error_after_many_rows_leaves_no_object(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    failing(
+    replace_function(
         source_db,
         "RETURN QUERY SELECT repeat('x', 100), n, effective_date FROM generate_series(1, 200000) n; PERFORM 1/0;",
     )
@@ -353,7 +356,7 @@ def test_an_error_after_many_rows_leaves_no_object(
 def test_a_failed_chunk_does_not_delay_other_chunks(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    failing(source_db, "IF effective_date = '2024-02-29' THEN PERFORM nothing.at_all(); END IF;")
+    replace_function(source_db, "IF effective_date = '2024-02-29' THEN PERFORM nothing.at_all(); END IF;")
     job = make_job(dataset, alice, 5)
     execution.drain()
 
@@ -364,7 +367,7 @@ def test_a_failed_chunk_does_not_delay_other_chunks(
 def test_an_unexpected_error_is_recorded_as_a_failed_attempt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unexpected error must not leave a chunk leased, loop, or be reported as an error of the source."""
+    """The chunk must not stay leased or be retried forever, and the error must not look like one of the source."""
     make_job(dataset, alice, 1)
     monkeypatch.setattr("exports.source.encoding.CONTENT_TYPES", {})
     execution.drain()
@@ -392,7 +395,7 @@ def rejects(status: int, code: str) -> Callable[[faulty_s3.Handler, bytes], None
 
 
 def test_a_rejected_file_fails_its_chunk(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
-    """A17: EXPORT_UPLOAD_FAILED. Another attempt would be rejected too."""
+    """A17: the error is EXPORT_UPLOAD_FAILED. There is no retry, because it would be rejected too."""
     proxy.inject("PUT", "things/", rejects(400, "KeyTooLongError"), times=2)
     job = make_job(dataset, alice, 1)
     execution.drain()
@@ -419,7 +422,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     refuse: Callable[[faulty_s3.Handler, bytes], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A40: it answers every other request. One call was made in vain, and every job succeeds afterward."""
+    """A40: only writes are refused. Only one source call has to be repeated, and all jobs succeed afterward."""
     calls = []
     export = execution.export
 
@@ -450,7 +453,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
 def test_a_refusal_counts_after_the_storage_patience(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
-    """A40: other writes succeed, this one does not."""
+    """A40: the storage refuses only the files of this dataset."""
     proxy.inject("PUT", "things/", faulty_s3.answer_500, times=1000)
     job = make_job(dataset, alice, 1)
 
@@ -473,7 +476,7 @@ def test_a_refusal_counts_after_the_storage_patience(
 
 
 def test_a_worker_tests_a_suspect_storage_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
-    """A40: it has not written yet, so whether the storage accepts writes is unknown."""
+    """A40: the worker has written nothing yet, so it cannot know whether the storage accepts writes."""
     storage.suspect()
     proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
     job = make_job(dataset, alice, 1)
@@ -487,14 +490,14 @@ def test_a_worker_tests_a_suspect_storage_with_a_write(dataset: Dataset, alice: 
 
 
 def test_a_storage_outage_costs_no_attempt(dataset: Dataset, alice: User, settings: Any) -> None:
-    """A17, A40: other chunks are not started during the outage, however often their worker is woken."""
+    """A17, A40: other chunks are not started during the outage, even if their worker is woken repeatedly."""
     job = make_job(dataset, alice, 4)
-    there = settings.SLUICE
-    settings.SLUICE = there.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:1")})
+    original = settings.SLUICE
+    settings.SLUICE = original.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:1")})
     for _ in range(3):
         execution.drain()
     statuses = sorted(job.chunks.values_list("status", flat=True))
-    settings.SLUICE = there
+    settings.SLUICE = original
     Chunk.objects.filter(status="retrying").update(available_at="2000-01-01T00:00Z")
     execution.drain()
 
@@ -503,7 +506,7 @@ def test_a_storage_outage_costs_no_attempt(dataset: Dataset, alice: User, settin
 
 
 def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:
-    """A13: its lease has expired, its slot is free, and it has no call in the source yet that could be ended."""
+    """A13: its lease has expired and its slot is free, and the source has no call yet that the reaper could end."""
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
         claim = claim_one(backend=session.backend)
@@ -511,11 +514,11 @@ def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, a
         with session.calling(claim.chunk_id):
             session.cancel(claim.chunk_id)
             with pytest.raises(LeaseLost):
-                execution.called(claim, session)
+                execution.prepare_call(claim, session)
 
 
 def test_the_loss_of_a_chunk_does_not_stop_the_call_of_the_next(dataset: Dataset, alice: User) -> None:
-    """A12: the lease of a chunk whose file is still being uploaded may be lost meanwhile."""
+    """A12: a worker can lose a chunk whose file it uploads while it calls the source for the next chunk."""
     make_job(dataset, alice, 2)
     with database.SourceSession() as session:
         before, claim = (claim_one(backend=session.backend) for _ in range(2))
@@ -523,18 +526,22 @@ def test_the_loss_of_a_chunk_does_not_stop_the_call_of_the_next(dataset: Dataset
         assert claim
         with session.calling(claim.chunk_id):
             session.cancel(before.chunk_id)
-            assert b"".join(execution.called(claim, session)).count(b"\n") == 4
+            assert b"".join(execution.prepare_call(claim, session)).count(b"\n") == 4
 
 
 def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    failing(source_db, "PERFORM pg_sleep(0.5);")
+    replace_function(source_db, "PERFORM pg_sleep(0.5);")
     make_job(dataset, alice, 1)
     with database.SourceSession() as session:
         claim = claim_one(backend=session.backend)
         assert claim
-        with Leaving(session) as leaving, pytest.raises(SystemExit), WorkerSlot(leaving, token=claim.token) as slot:
+        with (
+            StoppingSession(session) as stopping,
+            pytest.raises(SystemExit),
+            WorkerSlot(stopping, token=claim.token) as slot,
+        ):
             execution.run_batch([claim], slot, time.monotonic())
 
     chunk = Chunk.objects.get()
@@ -542,7 +549,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     assert not Slot.objects.held().exists()
 
 
-class Leaving(database.SourceSession):
+class StoppingSession(database.SourceSession):
     """A session whose process receives SIGTERM when it starts to read."""
 
     def __init__(self, session: database.SourceSession) -> None:

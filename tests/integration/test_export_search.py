@@ -1,4 +1,4 @@
-"""Names of exports, the search for exports in the API, on the page and by staff, and keys that forms suggest. A41."""
+"""Names of exports, the search for exports in the API, on the page, and by staff, and suggested keys. A41."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -28,7 +28,7 @@ BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-
 PAGE = "/app/exports"
 
 
-def found(api: APIClient, **filters: Any) -> list[str]:
+def search(api: APIClient, **filters: Any) -> list[str]:
     response = api.get(f"/exports?{urlencode(filters)}")
     assert response.status_code == 200, response.json()
     return [job["name"] for job in response.json()["results"]]
@@ -91,25 +91,25 @@ def test_a_part_of_the_name_is_enough(api: APIClient, dataset: Dataset, alice: U
         make_job(dataset, alice, 1, name=name)
     make_job(dataset, alice, 1)
     make_job(dataset, bob, 1, name="flights of bob")
-    assert found(api, q="FLIGHTS") == ["late flights", "Flights 2013"]
-    assert found(api, q=" ghts 20 ") == ["Flights 2013"]
-    assert found(api, q="fl") == ["Flights 2013"]
-    assert found(api, q="%_s") == ["100%_sure"]
-    assert found(api, q="übersicht") == ["ÜBERSICHT"]
-    assert len(found(api, q="")) == 5
+    assert search(api, q="FLIGHTS") == ["late flights", "Flights 2013"]
+    assert search(api, q=" ghts 20 ") == ["Flights 2013"]
+    assert search(api, q="fl") == ["Flights 2013"]
+    assert search(api, q="%_s") == ["100%_sure"]
+    assert search(api, q="übersicht") == ["ÜBERSICHT"]
+    assert len(search(api, q="")) == 5
 
 
 def test_the_id_or_its_first_digits_find_an_export(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
-    """A41. A name that looks like an ID is still found."""
+    """A41. A name that contains the same digits is also found."""
     job = make_job(dataset, alice, 1, name="mine")
     id_ = str(job.pk)
     for text in (id_, id_.upper(), id_[:8], id_[:13], id_.replace("-", "")[:20]):
-        assert found(api, q=text) == ["mine"], text
-    assert found(api, q=id_[:7]) == []
-    assert found(api, q=id_[1:9]) == []
+        assert search(api, q=text) == ["mine"], text
+    assert search(api, q=id_[:7]) == []
+    assert search(api, q=id_[1:9]) == []
     make_job(dataset, alice, 1, name=f"of {id_[:8]}")
-    assert found(api, q=id_[:8]) == [f"of {id_[:8]}", "mine"]
-    assert found(api, q=str(make_job(dataset, bob, 1).pk)) == []
+    assert search(api, q=id_[:8]) == [f"of {id_[:8]}", "mine"]
+    assert search(api, q=str(make_job(dataset, bob, 1).pk)) == []
 
 
 def test_status_dataset_and_days_are_combined(api: APIClient, dataset: Dataset, alice: User) -> None:
@@ -118,13 +118,13 @@ def test_status_dataset_and_days_are_combined(api: APIClient, dataset: Dataset, 
     for name, at in (("a", "2024-02-28T23:59:59.999999"), ("b", "2024-02-29"), ("c", "2024-03-01")):
         job = make_job(other if name == "b" else dataset, alice, 1, name=name)
         Job.objects.filter(pk=job.pk).update(created_at=datetime.fromisoformat(at).replace(tzinfo=UTC))
-    assert found(api, **{"from": "2024-02-29", "to": "2024-02-29"}) == ["b"]
-    assert found(api, **{"from": "2024-02-29"}) == ["c", "b"]
-    assert found(api, to="2024-02-28") == ["a"]
-    assert found(api, dataset="others", to="2024-02-29") == ["b"]
-    assert found(api, dataset="none") == []
-    assert found(api, status="pending", q="a") == ["a"]
-    assert found(api, status="failed", q="a") == []
+    assert search(api, **{"from": "2024-02-29", "to": "2024-02-29"}) == ["b"]
+    assert search(api, **{"from": "2024-02-29"}) == ["c", "b"]
+    assert search(api, to="2024-02-28") == ["a"]
+    assert search(api, dataset="others", to="2024-02-29") == ["b"]
+    assert search(api, dataset="none") == []
+    assert search(api, status="pending", q="a") == ["a"]
+    assert search(api, status="failed", q="a") == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_page_of_an_active_export_refreshes_until_its_end(
     dataset: Dataset,
     alice: User,
 ) -> None:
-    """C2. At the end, the whole page is loaded again, with the buttons for an export that has ended."""
+    """C2. When the export has ended, the browser reloads the page, which then has other buttons."""
     job = make_job(dataset, alice, 1)
     poll = {"HX-Request": "true"}
     active = pages.get(page_of(job), headers=poll)
@@ -206,14 +206,14 @@ FROM generate_series(1, %(many)s) n
 def test_each_search_reads_few_rows_of_many_exports(
     transactional_db: None, api: APIClient, dataset: Dataset, alice: User, bob: User
 ) -> None:
-    """A41. Rare rows may be the oldest: a list by time would be read to its end."""
+    """A41. If the only matches are the oldest rows, an index in the order of time would be read to its end."""
     with connection.cursor() as cursor:
         for user in (alice, bob):
             cursor.execute(JOBS, {"user": user.pk, "dataset": dataset.pk, "many": MANY})
         cursor.execute("VACUUM ANALYZE exports_jobs")
 
-    def search(filters: dict[str, Any], _: object) -> list[str]:
-        return found(api, **filters)
+    def run(filters: dict[str, Any], _: object) -> list[str]:
+        return search(api, **filters)
 
     some = str(Job.objects.filter(user=alice).earliest("created_at").pk)
     cases: list[tuple[dict[str, Any], str]] = [
@@ -226,7 +226,7 @@ def test_each_search_reads_few_rows_of_many_exports(
     for filters, indexes in cases:
         scans = [
             node
-            for statement, plan in plans_of(partial(search, filters))
+            for statement, plan in plans_of(partial(run, filters))
             if "exports_jobs" in statement
             for node in nodes(plan)
             if str(node.get("Relation Name", node.get("Index Name", ""))).startswith("exports_jobs")
@@ -245,7 +245,7 @@ def pairs_of(*keys: str, days: int = 100) -> list[Pair]:
 def test_the_form_suggests_own_keys_that_are_still_granted(
     dataset: Dataset, alice: User, bob: User, visitor: Client
 ) -> None:
-    """A41. C12. Neither keys of other users nor those that a grant has excluded since."""
+    """A41, C12: it suggests no keys of other users, and no keys that the user may no longer export."""
     make_job(dataset, alice, pairs=pairs_of("OLD"))
     make_job(dataset, alice, pairs=pairs_of("JFK", "LGA", "SECRET"))
     make_job(dataset, bob, pairs=pairs_of("BOB", days=1))
@@ -267,7 +267,7 @@ def test_suggestions_read_some_chunks_of_large_exports(dataset: Dataset, alice: 
     """A41."""
     make_job(dataset, alice, pairs=pairs_of(*(f"K{n}" for n in range(20))))
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE exports_chunk")  # otherwise, the plan depends on the rows of another test
+        cursor.execute("ANALYZE exports_chunk")  # otherwise, the plan depends on statistics from another test
     granted = Dataset.objects.granted_to(alice.pk).get(pk=dataset.pk)
     (_, plan), *_ = (
         each for each in plans_of(lambda _: recent_keys.recent_keys(granted, alice.pk)) if "generate" in each[0]
@@ -275,4 +275,4 @@ def test_suggestions_read_some_chunks_of_large_exports(dataset: Dataset, alice: 
     chunks = [node for node in nodes(plan) if node.get("Relation Name") == "exports_chunk"]
     assert [node["Index Name"] for node in chunks] == ["exports_chunk_seq"]
     assert sum(map(rows_of, chunks)) <= recent_keys.CHUNKS
-    assert len(recent_keys.recent_keys(granted, alice.pk)) == recent_keys.SHOWN
+    assert len(recent_keys.recent_keys(granted, alice.pk)) == recent_keys.MAX_KEYS

@@ -1,4 +1,4 @@
-"""A36: the results of documents, exported through the pipeline of exports."""
+"""A36: exports of the results of documents."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def rule(alice: User) -> Rule:
 
 
 def add(rule: Rule, data: Any = None, *, user: User | None = None, days: int = 0, **changes: Any) -> Task:
-    """Insert a document that ended a number of days after DAY."""
+    """Insert an ended document that was created so many days after DAY."""
     if data is not None:
         result = {"data": data}
         changes = {"status": "completed", "result": result, "last_result": result, "last_result_run": 1, **changes}
@@ -76,7 +76,7 @@ def post(api: APIClient, **changes: Any) -> Any:
 
 
 def run(response: Any) -> Job:
-    """Run all chunks and the completion, up to the receipt."""
+    """Run all chunks and the completion of a created job."""
     assert response.status_code == 202, response.content
     job = Job.objects.get(pk=response.json()["jobId"])
     execution.drain()
@@ -101,7 +101,7 @@ def table_of(content: bytes) -> Any:
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
 def test_parquet_has_one_schema_and_every_digit(api: APIClient, rule: Rule) -> None:
-    """A36, B43: model results and e-invoices together; decimals stay digit for digit."""
+    """A36, B43: a file can have results of models and e-invoices. All digits of decimals are kept."""
     first = add(rule, {"number": "A", "total": Number("1234567890123456.78"), "paid": True, "n": 2**40, "empty": ""})
     add(rule, EINVOICE, days=1)
     failed = add(rule, days=2, status="failed", error={"code": "file_encrypted", "stage": "ocr"})
@@ -151,7 +151,7 @@ def test_lines_have_the_data_and_are_compressed_on_request(api: APIClient, rule:
 
 
 def test_a_column_has_the_same_field_in_each_row(api: APIClient, rule: Rule) -> None:
-    """A36: fields that are called like columns of the document, and like the columns of those fields."""
+    """A36: this includes fields with the name of a column of the document, or of another field's column."""
     add(rule, {"status": "A"})
     add(rule, {"status": "B", "data.status": "C", "data.x": "D"}, days=1)
     first, second = table_of(delivered(post(api, format="parquet"))).to_pylist()
@@ -200,7 +200,7 @@ def test_filters_select_rows_and_name_the_file(api: APIClient, alice: User, rule
 
 
 def test_only_own_documents_are_exported(api: APIClient, alice: User, bob: User, rule: Rule) -> None:
-    """A36: also for staff, who may see all documents."""
+    """A36: this applies to staff too, who can see all documents."""
     own = add(rule, {"a": "own"})
     add(rule, {"a": "other"}, user=bob)
     alice.is_staff = alice.is_superuser = True
@@ -210,7 +210,7 @@ def test_only_own_documents_are_exported(api: APIClient, alice: User, bob: User,
 
 
 def test_tokens_also_need_the_scope_of_documents(api: APIClient, alice: User, rule: Rule) -> None:
-    """C9: `exports:read` alone does not open the results of documents."""
+    """C9: `exports:read` alone does not give access to the results of documents."""
     add(rule, {"total": 1})
     job = run(post(api))
     _, text = tokens.create(alice, name="limited", limits=["exports:read", "exports:write"])
@@ -239,7 +239,7 @@ def test_tokens_also_need_the_scope_of_documents(api: APIClient, alice: User, ru
 
 
 def test_files_of_two_users_never_share_a_path(api: APIClient, bob: User, rule: Rule) -> None:
-    """A36: the same request at the same time, and nothing is reused."""
+    """A36: both send the same request at the same time, and no file is reused."""
     add(rule, {"a": "own"})
     other = APIClient()
     other.force_authenticate(bob)
@@ -260,8 +260,9 @@ def test_corrected_results_are_exported(api: APIClient, rule: Rule) -> None:
     assert delivered(post(api)).decode().splitlines()[1].endswith(",completed,,1.0")
 
 
-def test_data_is_that_of_the_current_result(rule: Rule) -> None:
-    """Data of the last run, of an earlier release, corrected, corrected in an earlier run, of a later run, and none."""
+def test_rows_have_the_data_of_the_current_result(rule: Rule) -> None:
+    """The cases are: a result of the last run, one of an earlier release, a corrected one, one that was corrected in an
+    earlier run, one of an earlier run, one without corrections in its review, and a result without data."""
     corrected = {"corrections": 1, "corrected_result": {"data": {"a": Number("2.50")}}}
     for changes in (
         {}, {"last_result": None, "last_result_run": None}, {"reviewed_run": 1, **corrected},
@@ -297,7 +298,7 @@ def test_data_is_that_of_the_current_result(rule: Rule) -> None:
     ],
 )
 def test_invalid_requests_are_refused_with_a_pointer(api: APIClient, changes: Any, pointer: str, code: str) -> None:
-    """A36: and nothing is created."""
+    """A36: nothing is created, either."""
     response = post(api, **changes)
     assert response.status_code == 400
     assert [(each["pointer"], each["code"]) for each in response.json()["errors"]] == [(pointer, code)]
@@ -331,19 +332,19 @@ def test_results_of_a_deleted_rule_can_be_exported(api: APIClient, rule: Rule) -
 
 # ---- Consistency ----------------------------------------------------------------------------------------------------
 def in_other_thread(work: Callable[[], Any]) -> None:
-    def done() -> None:
+    def work_and_close() -> None:
         try:
             work()
         finally:
             connection.close()
 
-    thread = threading.Thread(target=done)
+    thread = threading.Thread(target=work_and_close)
     thread.start()
     thread.join()
 
 
-def test_a_file_is_of_one_point_in_time(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A36: documents that are completed, changed or deleted while it is written do not count."""
+def test_a_file_is_a_snapshot_of_the_results(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A36: documents that are added, changed, or deleted while the file is written do not affect it."""
     monkeypatch.setattr(result_files, "READ_ROWS", 1)
     first, second, third = (add(rule, {"a": n}, days=n) for n in range(3))
     seen: list[int] = []
@@ -353,14 +354,14 @@ def test_a_file_is_of_one_point_in_time(api: APIClient, rule: Rule, monkeypatch:
         Task.objects.filter(pk=third.pk).update(last_result={"data": {"a": 99}})
         add(rule, {"a": 4}, days=5)
 
-    class Watched(result_files.ResultTable):
+    class SlowTable(result_files.ResultTable):
         def rows_of(self, task: Task) -> Any:
             if not seen:
                 in_other_thread(change)
             seen.append(task.pk)
             return super().rows_of(task)
 
-    monkeypatch.setattr(result_files, "ResultTable", Watched)
+    monkeypatch.setattr(result_files, "ResultTable", SlowTable)
     lines = [json.loads(line) for line in delivered(post(api, format="jsonl")).splitlines()]
     assert [(line["task_id"], line["data"]["a"]) for line in lines] == [(first.pk, 0), (second.pk, 1), (third.pk, 2)]
 
@@ -368,7 +369,7 @@ def test_a_file_is_of_one_point_in_time(api: APIClient, rule: Rule, monkeypatch:
 def test_rows_are_read_a_few_at_a_time_in_one_query(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A36: also where DISABLE_SERVER_SIDE_CURSORS is set, and without a query for each row."""
+    """A36: this is independent of DISABLE_SERVER_SIDE_CURSORS, and there is no query for each row."""
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
     for n in range(25):
         add(rule, {"a": n}, reviewed_run=1, corrections=1, corrected_result={"data": {"a": n}})
@@ -377,16 +378,16 @@ def test_rows_are_read_a_few_at_a_time_in_one_query(
     wrapper = type(connections["default"])
     original = wrapper.chunked_cursor
 
-    def counted(self: Any) -> Any:
+    def count(self: Any) -> Any:
         cursors.append(1)
         return original(self)
 
-    def noted(execute: Any, sql: str, *rest: Any) -> Any:
+    def record(execute: Any, sql: str, *rest: Any) -> Any:
         statements.append(sql)
         return execute(sql, *rest)
 
-    monkeypatch.setattr(wrapper, "chunked_cursor", counted)
-    with connection.execute_wrapper(noted):
+    monkeypatch.setattr(wrapper, "chunked_cursor", count)
+    with connection.execute_wrapper(record):
         built = result_files.build(Task.objects.order_by("pk"), ResultLayout(format="jsonl"))
     built.content.close()
     assert (built.rows, len(cursors)) == (25, 1)
@@ -396,12 +397,12 @@ def test_rows_are_read_a_few_at_a_time_in_one_query(
 def test_a_cancelled_export_stops_reading(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
-    """A36: and leaves no file and no open transaction."""
+    """A36: it leaves no file and no open transaction."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
     add(rule, {"a": 1})
     job = Job.objects.get(pk=post(api).json()["jobId"])
 
-    class Watched(result_files.ResultTable):
+    class SlowTable(result_files.ResultTable):
         def rows_of(self, task: Task) -> Any:
             in_other_thread(lambda: actions.cancel(job))
             until = time.monotonic() + 60
@@ -410,7 +411,7 @@ def test_a_cancelled_export_stops_reading(
                 time.sleep(0.05)
             raise AssertionError("not stopped")
 
-    monkeypatch.setattr(result_files, "ResultTable", Watched)
+    monkeypatch.setattr(result_files, "ResultTable", SlowTable)
     execution.drain()
     job.refresh_from_db()
     assert (job.status, job.chunks.get().status) == ("cancelled", "cancelled")
@@ -420,7 +421,7 @@ def test_a_cancelled_export_stops_reading(
 
 
 def test_another_worker_replaces_the_file_of_a_lost_worker(api: APIClient, rule: Rule) -> None:
-    """A36: the file of the first attempt, which died before its outcome, is replaced."""
+    """A36: the first worker crashed after it uploaded the file, before it recorded the outcome."""
     add(rule, {"a": 1})
     response = post(api, format="jsonl")
     claim = claim_one(backend="lost")
@@ -435,7 +436,7 @@ def test_another_worker_replaces_the_file_of_a_lost_worker(api: APIClient, rule:
 def test_too_many_fields_fail_the_export_permanently(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A36: with advice, and without a second attempt."""
+    """A36: the error has advice, and there is no second attempt."""
     monkeypatch.setattr(result_files, "MAX_COLUMNS", 1)
     add(rule, {"a": 1, "b": 2})
     job = run(post(api))
@@ -471,7 +472,7 @@ def test_a_full_disk_is_a_transient_error(api: APIClient, rule: Rule, tmp_path: 
 def test_files_are_deleted_after_the_end_of_the_job(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
-    """A36: the delivery is a copy, and no other job may use the file."""
+    """A36: the delivery is a copy, and no other job reuses the file."""
     add(rule, {"a": 1})
     response = post(api, delivery=delivery)
     assert delivered(response)
@@ -497,7 +498,7 @@ def test_files_are_deleted_after_the_end_of_the_job(
 def test_files_of_jobs_that_end_without_a_delivery_are_deleted(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
-    """A36: the chunk is done if the job is cancelled during its completion, or the delivery cannot be made."""
+    """A36: a job can be cancelled or fail during its completion, when its chunk is done."""
     add(rule, {"a": 1})
     post(api)
     execution.drain()
@@ -518,8 +519,8 @@ def test_a_replay_exports_the_current_results(api: APIClient, rule: Rule) -> Non
 
 
 # ---- The dataset ----------------------------------------------------------------------------------------------------
-def test_the_dataset_describes_itself(api: APIClient) -> None:
-    """A36, A32: without the source database."""
+def test_the_built_in_dataset_has_a_description(api: APIClient) -> None:
+    """A36, A32: the description does not need the source database."""
     body = api.get("/exports/datasets/documents").json()
     assert (body["kind"], body["formats"]) == ("documents", ["csv", "jsonl", "parquet"])
     assert body["columns"][0] == {"name": "task_id", "type": "bigint"}
@@ -527,7 +528,7 @@ def test_the_dataset_describes_itself(api: APIClient) -> None:
 
 
 def test_a_dataset_that_users_registered_as_documents_keeps_the_name(db: None, dataset: Dataset) -> None:
-    """A36: after an upgrade."""
+    """A36: such a dataset may exist before an upgrade."""
     Dataset.objects.filter(name="documents").delete()
     Dataset.objects.filter(pk=dataset.pk).update(name="documents")
     Dataset.objects.provide_built_in()
@@ -566,7 +567,7 @@ def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) ->
     )  # fmt: skip
     assert Slot.objects.filter(dataset=changed).count() == 4
     refused = pages.post(page, {**form, "formats": ["csv", "json"]})
-    assert "Not a format of this dataset: json." in refused.content.decode()
+    assert "This dataset does not support: json." in refused.content.decode()
     assert pages.post(reverse("admin:exports_dataset_delete", args=[changed.pk]), {"post": "yes"}).status_code == 403
 
 
@@ -584,7 +585,7 @@ FORM = {
 
 
 def test_a_form_exports_results(alice: User, rule: Rule) -> None:
-    """A36: with the filters of the page of documents."""
+    """A36: the form can start with the filters of the page of documents."""
     visitor = as_visitor(alice)
     shown = visitor.get(f"/app/exports/new?dataset=documents&rule={rule.pk}&status=failed&date_from=2026-03-01")
     content = shown.content.decode()
@@ -625,14 +626,14 @@ def test_documents_and_batches_link_to_the_form(alice: User, rule: Rule) -> None
 
 
 def test_a_schedule_exports_results_of_its_days(alice: User, rule: Rule, api: APIClient) -> None:
-    """A36, A33: over the API and by the page."""
+    """A36, A33: it can be created through the API and changed on its page."""
     body = {
         "name": "Results", "cron": "0 6 * * *", "timezone": "UTC", "window": {"unit": "day", "from": -1, "to": -1},
         "request": {"dataset": "documents", "ruleId": rule.pk, "format": "parquet"},
     }  # fmt: skip
-    made = api.post("/exports/schedules", body)
-    assert made.status_code == 201, made.content
-    assert api.post(f"/exports/schedules/{made.json()['id']}/run").status_code == 202
+    created = api.post("/exports/schedules", body)
+    assert created.status_code == 201, created.content
+    assert api.post(f"/exports/schedules/{created.json()['id']}/run").status_code == 202
     yesterday = str(datetime.now(UTC).date() - timedelta(days=1))
     assert Job.objects.get().filters == {"ruleId": rule.pk, "dateFrom": yesterday, "dateTo": yesterday}
     for request, pointer in (
@@ -643,7 +644,7 @@ def test_a_schedule_exports_results_of_its_days(alice: User, rule: Rule, api: AP
         refused = api.post("/exports/schedules", {**body, "request": request})
         assert [each["pointer"] for each in refused.json()["errors"]] == [pointer]
     visitor = as_visitor(alice)
-    page = f"/app/exports/schedules/{made.json()['id']}"
+    page = f"/app/exports/schedules/{created.json()['id']}"
     assert visitor.get(page).status_code == visitor.get(f"{page}/edit").status_code == 200
     form = {
         **FORM, "name": "Changed", "cron": "0 7 * * *", "zone": "UTC", "first": "-1", "last": "-1", "misfire": "skip",

@@ -1,4 +1,4 @@
-"""C1: the pages of exports without a browser: ownership, queries, and forms."""
+"""C1: pages of exports, without a browser: ownership, queries, forms, and receipts."""
 
 import html
 import re
@@ -35,7 +35,7 @@ from tests.integration.test_leases import in_threads
 AGENT = "Mozilla/5.0 (X11) Test/1.0"
 BROWSER = {"User-Agent": AGENT}
 HTMX = {"HX-Request": "true"}
-UNLIKE = ("once", "items", "reuse", "allow_degraded", "delivery", "keep_for")
+NOT_KEPT = ("once", "items", "reuse", "allow_degraded", "delivery", "keep_for")
 ITEMS = "JFK 2024-02-29\nLGA,2024-03-01\n"
 FORM = {
     "dataset": "things",
@@ -63,7 +63,7 @@ def visitor(alice: User) -> Client:
 
 @pytest.fixture
 def ready(dataset: Dataset, alice: User) -> Job:
-    """A job of two chunks with its receipt."""
+    """A successful job with two chunks and its receipt."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     completion.complete(job.pk)
@@ -86,13 +86,13 @@ def messages_of(response: Any) -> list[str]:
 
 # ---- Ownership ------------------------------------------------------------------------------------------------------
 
-OF_A_JOB = ["", "/now", "/chunks", "/receipt", "/files/JFK/2024-02-28"]
+JOB_PATHS = ["", "/now", "/chunks", "/receipt", "/files/JFK/2024-02-28"]
 ACTIONS = ["cancel", "retry", "replay", "link", "download"]
 
 
 def test_jobs_of_other_users_return_404(ready: Job, bob: User) -> None:
     stranger = as_user(bob)
-    for path in OF_A_JOB:
+    for path in JOB_PATHS:
         assert stranger.get(f"/app/exports/{ready.pk}{path}").status_code == 404, path
     for name in ACTIONS:
         assert stranger.post(f"/app/exports/{ready.pk}/{name}").status_code == 404, name
@@ -143,16 +143,16 @@ def test_unauthenticated_visitors_are_redirected_to_sign_in(ready: Job) -> None:
 
 
 def test_changes_require_a_post_with_a_csrf_token(ready: Job, alice: User) -> None:
-    careful = Client(enforce_csrf_checks=True, headers=BROWSER)
-    careful.force_login(alice)
+    client = Client(enforce_csrf_checks=True, headers=BROWSER)
+    client.force_login(alice)
     paths = [f"/app/exports/{ready.pk}/{name}" for name in ACTIONS] + [
         "/app/exports/several",
         "/app/exports/new/preview",
     ]
     for path in paths:
-        assert careful.get(path).status_code == 405, path
-        assert careful.post(path).status_code == 403, path
-    assert careful.post("/app/exports/new", form()).status_code == 403
+        assert client.get(path).status_code == 405, path
+        assert client.post(path).status_code == 403, path
+    assert client.post("/app/exports/new", form()).status_code == 403
     assert (Job.objects.count(), Link.objects.count()) == (1, 1)
 
 
@@ -160,7 +160,7 @@ def test_changes_require_a_post_with_a_csrf_token(ready: Job, alice: User) -> No
 
 
 def queries(visitor: Client, path: str) -> int:
-    """Return the number of statements, apart from those that begin and end the snapshot."""
+    """Return the number of statements, without those that begin and end the snapshot."""
     with CaptureQueriesContext(connection) as captured:
         assert visitor.get(path).status_code == 200
     return sum(not each["sql"].startswith(("BEGIN", "SET TRANSACTION", "COMMIT")) for each in captured)
@@ -196,9 +196,9 @@ def test_jobs_of_2_and_many_chunks_take_the_same_number_of_queries(
     dataset: Dataset, alice: User, visitor: Client
 ) -> None:
     few, many = make_job(dataset, alice, 2), make_job(dataset, alice, 300)
-    for part, most in (("", 12), ("/now", 8), ("/chunks", 8)):
+    for part, maximum in (("", 12), ("/now", 8), ("/chunks", 8)):
         cost = queries(visitor, f"/app/exports/{few.pk}{part}")
-        assert queries(visitor, f"/app/exports/{many.pk}{part}") == cost <= most, part
+        assert queries(visitor, f"/app/exports/{many.pk}{part}") == cost <= maximum, part
 
 
 # ---- The list -------------------------------------------------------------------------------------------------------
@@ -209,11 +209,11 @@ def test_lists_are_filtered_and_paginated(dataset: Dataset, alice: User, visitor
     actions.cancel(jobs[0])
     cancelled = visitor.get("/app/exports?status=cancelled").content.decode()
     assert (str(jobs[0].pk) in cancelled, str(jobs[1].pk) in cancelled) == (True, False)
-    assert "every 3s" not in cancelled, "what has ended is not asked for again"
-    under_way = visitor.get("/app/exports?status=active&limit=1").content.decode()
-    assert str(jobs[2].pk) in under_way
-    assert "every 3s" in under_way
-    older = re.search(r'rel="next" href="([^"]+)"', under_way)
+    assert "every 3s" not in cancelled, "a list of ended exports is not polled"
+    active = visitor.get("/app/exports?status=active&limit=1").content.decode()
+    assert str(jobs[2].pk) in active
+    assert "every 3s" in active
+    older = re.search(r'rel="next" href="([^"]+)"', active)
     assert older
     assert str(jobs[1].pk) in visitor.get("/app/exports" + older[1].replace("&amp;", "&")).content.decode()
     assert "No exports match this filter" in visitor.get("/app/exports?dataset=nothing").content.decode()
@@ -231,19 +231,19 @@ def test_bulk_actions_ask_for_confirmation(dataset: Dataset, alice: User, visito
     end_chunk()
     fail_chunk()
     jobs = [make_job(dataset, alice, 3), make_job(dataset, alice, 3), failed]
-    ticked = {"do": "cancel", "job": [str(job.pk) for job in jobs]}
+    selection = {"do": "cancel", "job": [str(job.pk) for job in jobs]}
 
-    asked = visitor.post("/app/exports/several", ticked)
-    assert "Cancel 2 exports?" in text(asked)
-    assert "6 unfinished chunks will be cancelled" in text(asked)
+    confirmation = visitor.post("/app/exports/several", selection)
+    assert "Cancel 2 exports?" in text(confirmation)
+    assert "6 unfinished chunks will be cancelled" in text(confirmation)
     assert Job.objects.filter(status="pending").count() == 2
-    done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
+    done = visitor.post("/app/exports/several", {**selection, "sure": "1"})
     assert "2 exports cancelled." in messages_of(done)
     assert sorted(Job.objects.values_list("status", flat=True)) == ["cancelled", "cancelled", "failed"]
 
-    ticked["do"] = "retry"
-    assert "1 failed chunk will be retried" in text(visitor.post("/app/exports/several", ticked))
-    done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
+    selection["do"] = "retry"
+    assert "1 failed chunk will be retried" in text(visitor.post("/app/exports/several", selection))
+    done = visitor.post("/app/exports/several", {**selection, "sure": "1"})
     assert "1 export queued for retry." in messages_of(done)
     failed.refresh_from_db()
     assert failed.status == "running"
@@ -337,9 +337,9 @@ def test_other_errors_are_shown_at_their_field(dataset: Dataset, visitor: Client
 
 def test_a_double_click_creates_one_job(dataset: Dataset, alice: User, visitor: Client) -> None:
     sent = form()
-    places = in_threads(4, lambda _: as_user(alice).post("/app/exports/new", sent)["Location"])
-    places.append(visitor.post("/app/exports/new", sent)["Location"])
-    assert set(places) == {f"/app/exports/{Job.objects.get().pk}"}
+    locations = in_threads(4, lambda _: as_user(alice).post("/app/exports/new", sent)["Location"])
+    locations.append(visitor.post("/app/exports/new", sent)["Location"])
+    assert set(locations) == {f"/app/exports/{Job.objects.get().pk}"}
     assert Usage.objects.get().jobs == 1
 
 
@@ -380,7 +380,7 @@ def test_a_preview_describes_the_job_and_changes_nothing(dataset: Dataset, alice
 
 
 def test_a_preview_estimates_the_duration(ready: Job, visitor: Client) -> None:
-    Job.objects.update(finished_at=F("started_at") + timedelta(seconds=0.4))  # however slow this machine is
+    Job.objects.update(finished_at=F("started_at") + timedelta(seconds=0.4))  # the same on slow machines
     assert "Usually ready about 1 s" in text(visitor.post("/app/exports/new/preview", form()))
 
 
@@ -411,7 +411,7 @@ def test_a_new_form_can_start_from_the_request_of_a_job(dataset: Dataset, visito
         job = Job.objects.latest("created_at")
         shown = visitor.get(f"/app/exports/new?from={job.pk}").context["form"]
         assert shown["items"].value() == (sent["items"].strip() if sent["mode"] == "items" else None)
-        kept = {name: shown[name].value() for name in sent if name not in UNLIKE}
+        kept = {name: shown[name].value() for name in sent if name not in NOT_KEPT}
         assert kept == {name: sent[name] for name in kept}
         assert (shown["allow_degraded"].value(), shown["reuse"].value()) == (bool(sent["allow_degraded"]), True)
         assert (job.ttl, shown["keep_for"].value()) == ((604_800, 604_800) if "keep_for" in sent else (86_400, ""))
@@ -435,8 +435,8 @@ def test_buttons_have_the_effects_of_the_api(dataset: Dataset, alice: User, visi
     assert "has no receipt yet" in messages_of(visitor.post(f"{page}/download"))[-1]
 
     sent = {"once": str(uuid4())}
-    places = {visitor.post(f"{page}/replay", sent)["Location"] for _ in range(3)}
-    assert places == {f"/app/exports/{Job.objects.exclude(pk=job.pk).get().pk}"}
+    locations = {visitor.post(f"{page}/replay", sent)["Location"] for _ in range(3)}
+    assert locations == {f"/app/exports/{Job.objects.exclude(pk=job.pk).get().pk}"}
 
 
 def test_failures_are_grouped_and_explained_with_the_cost_of_a_retry(
@@ -495,19 +495,19 @@ def test_buttons_are_replaced_only_after_a_change(dataset: Dataset, alice: User,
 def test_each_download_creates_a_new_link(ready: Job, visitor: Client) -> None:
     page = f"/app/exports/{ready.pk}"
     for _ in range(2):
-        minted = visitor.post(f"{page}/download")
-        assert minted["Location"].startswith(f"/exports/{ready.pk}/download?token=")
-        assert visitor.get(minted["Location"]).status_code == 302
-        assert visitor.get(minted["Location"]).status_code == 403
-        assert messages_of(minted) == []
+        created = visitor.post(f"{page}/download")
+        assert created["Location"].startswith(f"/exports/{ready.pk}/download?token=")
+        assert visitor.get(created["Location"]).status_code == 302
+        assert visitor.get(created["Location"]).status_code == 403
+        assert messages_of(created) == []
     assert "The last link was used" in text(visitor.get(page))
     assert "Downloaded" in text(visitor.get(page))
     assert "link already used" in text(visitor.get(page))
 
 
 def test_the_policy_allows_form_redirects_only_to_the_object_storage(ready: Job, visitor: Client) -> None:
-    minted = visitor.post(f"/app/exports/{ready.pk}/download")
-    origin = "/".join(visitor.get(minted["Location"])["Location"].split("/")[:3])
+    created = visitor.post(f"/app/exports/{ready.pk}/download")
+    origin = "/".join(visitor.get(created["Location"])["Location"].split("/")[:3])
     policy = visitor.get(f"/app/exports/{ready.pk}")["Content-Security-Policy"]
     assert f"form-action 'self' {origin};" in f"{policy};"
 
@@ -568,8 +568,8 @@ def test_single_files_are_downloaded_from_the_table(ready: Job, visitor: Client)
 
 def test_the_history_of_a_job_is_shown_and_bounded(ready: Job, visitor: Client) -> None:
     shown = text(visitor.get(f"/app/exports/{ready.pk}"))
-    places = [shown.index(words) for words in ("Export ready", "Chunks: 2 done", "Created with 2 chunks")]
-    assert places == sorted(places)
+    locations = [shown.index(words) for words in ("Export ready", "Chunks: 2 done", "Created with 2 chunks")]
+    assert locations == sorted(locations)
     Event.objects.all().delete()
     assert "Export ready" in text(visitor.get(f"/app/exports/{ready.pk}"))
 
@@ -604,7 +604,7 @@ def test_requests_count_toward_the_api_rate_limits(
 def test_refused_requests_are_not_read(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """htmx keeps a refused form on the screen, and shows the first paragraph of `main`."""
+    """After a refusal, htmx keeps the form on the page, and shows the first paragraph of the response's `main`."""
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})

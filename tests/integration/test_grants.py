@@ -1,4 +1,4 @@
-"""Grants: the datasets and keys that a user may export, and the effects of a removed grant. C12."""
+"""Grants of datasets and keys to groups, and the effects of a removed grant. C12."""
 
 from io import StringIO
 from typing import Any
@@ -35,7 +35,7 @@ OTHER = {"key": "LGA", "effectiveDate": "2024-02-29"}
 
 @pytest.fixture
 def team(alice: User) -> Group:
-    """A group of alice. Bob is in none."""
+    """A group that Alice belongs to. Bob belongs to no group."""
     group = Group.objects.create(name="team")
     alice.groups.add(group)
     return group
@@ -55,7 +55,7 @@ def errors(response: Any) -> list[tuple[str, str, str]]:
 
 
 def names(api: APIClient) -> list[str]:
-    """Return the names of the datasets that a user may export, without the built-in one."""
+    """Return the names of the datasets that a user may export, without the built-in dataset."""
     found = [each["name"] for each in api.get("/exports/datasets").json()["results"]]
     assert found.pop() == "documents"
     return found
@@ -78,7 +78,7 @@ def test_without_a_grant_all_users_may_export(dataset: Dataset, api: APIClient, 
 
 
 def test_a_granted_dataset_does_not_exist_for_other_users(dataset: Dataset, team: Group, bob: User) -> None:
-    """C12: in every request, it looks like a dataset that does not exist."""
+    """C12: all responses are the same as for a dataset that does not exist."""
     grant(dataset, team)
     stranger = client_of(bob)
     assert names(stranger) == []
@@ -105,7 +105,7 @@ def test_members_of_a_group_may_export(dataset: Dataset, team: Group, api: APICl
 def test_a_key_outside_of_the_grant_is_refused_like_one_outside_of_the_pattern(
     dataset: Dataset, team: Group, api: APIClient
 ) -> None:
-    """C12: at its pointer, with the same message."""
+    """C12: the error has the same pointer and message."""
     outside = errors(post(api, ITEM, {**OTHER, "key": "not a key"}))
     grant(dataset, team, "J.*|E.*")
     assert errors(post(api, ITEM, OTHER)) == outside == [
@@ -149,14 +149,14 @@ def test_superusers_may_export_all_and_staff_need_a_grant(dataset: Dataset, team
 
 
 def test_the_list_of_datasets_is_one_query(dataset: Dataset, team: Group, alice: User, api: APIClient) -> None:
-    """C12: whatever the number of datasets and grants."""
+    """C12: the number of queries does not depend on the number of datasets and grants."""
     for n in range(5):
         each = Dataset.objects.create(name=f"more{n}", function="data.rows_for", base_path=f"more{n}")
         grant(each, team, f"A{n}")
         grant(each, Group.objects.create(name=f"group{n}"))
     with CaptureQueriesContext(connection) as queries:
         assert len(names(api)) == 6
-    assert len(queries) == 2  # with that for the token
+    assert len(queries) == 2  # including the one for the token
 
 
 def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group, alice: User, bob: User) -> None:
@@ -165,12 +165,12 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
     Dataset.objects.create(name="open", function="data.rows_for", base_path="open")
     grant(dataset, team, "J.*")
     grant(Dataset.objects.get(name="weather"), Group.objects.create(name="others"))
-    for user, wanted in ((alice, {"things", "open"}), (bob, {"open"})):
+    for user, expected in ((alice, {"things", "open"}), (bob, {"open"})):
         browser = Client()
         browser.force_login(user)
         for path in (reverse("new-export"), reverse("new-schedule"), reverse("exports") + "?dataset=open"):
             text = text_of(browser.get(path))
-            assert {name for name in ("things", "weather", "open") if f">{name}</option>" in text} == wanted, path
+            assert {name for name in ("things", "weather", "open") if f">{name}</option>" in text} == expected, path
     form = {"dataset": "things", "mode": "items", "items": "LGA 2024-02-29"}
     browser = Client()
     browser.force_login(alice)
@@ -189,10 +189,10 @@ def test_a_user_without_any_dataset_gets_an_explanation(dataset: Dataset, team: 
     assert "available to you" in text_of(response)
 
 
-# ---- Files of others ------------------------------------------------------------------------------------------------
+# ---- Files of other users -------------------------------------------------------------------------------------------
 
 
-def test_files_made_for_others_are_reused_only_for_granted_keys(
+def test_files_of_other_users_are_reused_only_for_granted_keys(
     dataset: Dataset, team: Group, api: APIClient, bob: User
 ) -> None:
     """C12: a file at the path of a key that is not granted is neither delivered nor shown."""
@@ -210,14 +210,14 @@ def test_files_made_for_others_are_reused_only_for_granted_keys(
 # ---- When a grant is removed ----------------------------------------------------------------------------------------
 
 
-def test_an_accepted_job_ends_but_its_owner_gets_nothing_of_it(
+def test_an_accepted_job_ends_but_its_owner_cannot_download_it(
     dataset: Dataset, team: Group, alice: User, api: APIClient
 ) -> None:
-    """C12: no link, no file; its status and numbers stay visible. With the grant, all of it works again."""
-    given = grant(dataset, team)
+    """C12: the owner gets neither links nor files, but the status. If the grant is added again, all of it works."""
+    own_grant = grant(dataset, team)
     other = grant(dataset, Group.objects.create(name="others"))
     job = make_job(dataset, alice, 1, delivery="manifest")
-    given.delete()
+    own_grant.delete()
     finish(job)
     open_link = Link.objects.get(receipt=job.pk)
 
@@ -233,7 +233,7 @@ def test_an_accepted_job_ends_but_its_owner_gets_nothing_of_it(
     assert open_link.used_at is None
     assert Link.objects.count() == 1
 
-    given.save(force_insert=True)
+    own_grant.save(force_insert=True)
     assert APIClient().get(links.path_of(open_link)).status_code == 302
     assert api.post(f"{path}/link").status_code == 200
     assert api.get(f"{path}/files/JFK/2024-02-28").status_code == 302
@@ -243,14 +243,14 @@ def test_an_accepted_job_ends_but_its_owner_gets_nothing_of_it(
 def test_a_job_with_one_key_that_is_no_longer_granted_gets_no_link(
     dataset: Dataset, team: Group, alice: User, api: APIClient
 ) -> None:
-    """C12: a delivery is available only as a whole; single files only for granted keys."""
-    given = grant(dataset, team)
+    """C12: a link downloads all keys. Single files can still be downloaded for granted keys."""
+    own_grant = grant(dataset, team)
     job = submission.submit(
         lambda: read_export({"dataset": "things", "items": [ITEM, OTHER], "delivery": "manifest"}, alice.pk),
         submission.Caller(user_id=alice.pk),
     )[0]
     finish(job)
-    Grant.objects.filter(pk=given.pk).update(key_pattern="JFK")
+    Grant.objects.filter(pk=own_grant.pk).update(key_pattern="JFK")
     assert api.post(f"/exports/{job.pk}/link").json()["code"] == "access_removed"
     assert APIClient().get(links.path_of(Link.objects.get(receipt=job.pk))).status_code == 403
     assert api.get(f"/exports/{job.pk}/files/JFK/2024-02-29").status_code == 302
@@ -258,7 +258,7 @@ def test_a_job_with_one_key_that_is_no_longer_granted_gets_no_link(
 
 
 def test_a_user_who_leaves_the_group_loses_access(dataset: Dataset, team: Group, alice: User) -> None:
-    """C12: also when a group is granted, or its members change."""
+    """C12: access is checked when a link is created, and not only when the job is submitted."""
     grant(dataset, team)
     job = finish(make_job(dataset, alice, 1))
     access.require(job)
@@ -268,10 +268,10 @@ def test_a_user_who_leaves_the_group_loses_access(dataset: Dataset, team: Group,
 
 
 def test_a_retry_and_a_replay_need_access(dataset: Dataset, team: Group, alice: User, api: APIClient) -> None:
-    """C12: for a retry, the access of the owner; for a replay, that of the user who replays."""
+    """C12: a retry needs the access of the job's owner, and a replay that of the user who replays the job."""
     job = make_job(dataset, alice, 1, allow_degraded=False)
     fail_chunk()
-    given = grant(dataset, Group.objects.create(name="others"))
+    own_grant = grant(dataset, Group.objects.create(name="others"))
     retried, replayed = (api.post(f"/exports/{job.pk}/{verb}") for verb in ("retry", "replay"))
     assert (retried.status_code, retried.json()["code"]) == (403, "access_removed")
     assert (replayed.status_code, replayed.json()["code"]) == (409, "not_replayable")
@@ -284,7 +284,7 @@ def test_a_retry_and_a_replay_need_access(dataset: Dataset, team: Group, alice: 
     Grant.objects.filter(group=team).update(key_pattern="J..")
     actions.replay(job, submission.Caller(user_id=alice.pk))
     assert actions.retry(job) == 1
-    given.delete()
+    own_grant.delete()
 
 
 def test_staff_cannot_retry_for_an_owner_without_access(
@@ -318,7 +318,7 @@ def test_a_schedule_without_access_is_disabled_at_its_next_run(dataset: Dataset,
 
 
 def test_the_command_grants_changes_and_removes(dataset: Dataset, team: Group) -> None:
-    """C12: each is in the audit log."""
+    """C12: each change is in the audit log."""
     Group.objects.create(name="others")
     assert command("things", "team", "--key-pattern", "J.*") == (
         "Granted things to team: keys that match J.*. From now on, only groups with a grant can export it."
@@ -363,7 +363,7 @@ def test_the_command_explains_refusals(dataset: Dataset, team: Group, arguments:
 
 
 def test_two_removals_at_once_leave_one_grant(dataset: Dataset, team: Group) -> None:
-    """C12: without the lock, neither would notice that it removes the last one."""
+    """C12: without the lock, neither would detect that it removes the last grant."""
     grant(dataset, team)
     grant(dataset, Group.objects.create(name="others"))
 
@@ -391,17 +391,17 @@ def test_the_admin_grants_and_records_it(pages: Client, dataset: Dataset, team: 
     of_dataset = form_of(name="things", base_path="things")
     added = grants_form({"group": team.pk, "key_pattern": "J.*"})
     assert pages.post(page_of(dataset), of_dataset | added).status_code == 302
-    given = Grant.objects.get()
-    assert (given.group, given.key_pattern) == (team, "J.*")
+    own_grant = Grant.objects.get()
+    assert (own_grant.group, own_grant.key_pattern) == (team, "J.*")
     assert "Added grant" in LogEntry.objects.latest("pk").get_change_message()
     listed = text_of(pages.get(reverse("admin:exports_dataset_changelist")))
     assert "team" in listed
 
-    bad = grants_form({"id": given.pk, "dataset": dataset.pk, "group": team.pk, "key_pattern": "(a+)+"}, initial=1)
+    bad = grants_form({"id": own_grant.pk, "dataset": dataset.pk, "group": team.pk, "key_pattern": "(a+)+"}, initial=1)
     assert "must not contain another repetition" in text_of(pages.post(page_of(dataset), of_dataset | bad))
 
     deleted = grants_form(
-        {"id": given.pk, "dataset": dataset.pk, "group": team.pk, "key_pattern": "J.*", "DELETE": "on"}, initial=1
+        {"id": own_grant.pk, "dataset": dataset.pk, "group": team.pk, "key_pattern": "J.*", "DELETE": "on"}, initial=1
     )
     assert "This is the last grant." in text_of(pages.post(page_of(dataset), of_dataset | deleted))
     assert Grant.objects.exists()

@@ -1,4 +1,4 @@
-"""Probes, with servers that respond, that are down, or that accept connections and never respond."""
+"""Health checks: servers that respond, that are down, or that accept connections and never respond."""
 
 import os
 import socket
@@ -22,13 +22,13 @@ from config.platform.http import health
 from tests.servers import OPERATOR
 from tests.waiting import expect_within, wait_until
 
-# The probes use the database without Django's connection, also where no earlier test of the process has created it.
+# The health checks do not use Django's connection, so the test database must be created before.
 pytestmark = pytest.mark.usefixtures("django_db_setup")
 
 
 @pytest.fixture(autouse=True)
-def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the results of earlier tests."""
+def _no_cached_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Discard the cached results of earlier tests."""
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
 
 
@@ -52,16 +52,16 @@ def change(settings: LazySettings, **urls: str) -> None:
 
 
 def ready(client: Client) -> tuple[int, dict[str, Any]]:
-    """Request `/readyz`, with longer timeouts than in production: the machine may stall for seconds."""
+    """Request `/readyz`, with longer timeouts than in production, because test machines may stall for seconds."""
     with patch.object(health, "BOUND_SECONDS", 60), patch.object(health, "CONNECT_SECONDS", 30):
         response = client.get("/readyz")
     return response.status_code, response.json()
 
 
-def wrong(client: Client) -> dict[str, str]:
-    """Return the parts that are not ok. No response may contain a name or a secret, which is always "hunter2"."""
+def failed_checks(client: Client) -> dict[str, str]:
+    """Return the checks that fail. Names and secrets in these tests are "hunter2", and must not be in the response."""
     with suppress(storage.StorageError):
-        storage.ping()  # botocore takes a while to make the first client of an address, on a busy machine too long
+        storage.ping()  # botocore needs some time to create the first client for an address
     status, body = ready(client)
     assert status == 503
     assert "hunter2" not in str(body)
@@ -79,10 +79,10 @@ def test_livez_succeeds_during_outages(client: Client, settings: LazySettings, c
 def test_readyz_fails_until_the_migrations_of_this_release_are_applied(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older release beside it, which has fewer migrations, is ready."""
+    """An older release that runs at the same time has fewer migrations, and is ready."""
     ours = health.migrations()
     monkeypatch.setattr(health, "migrations", lambda: ours | {("etl", "9999_of_the_next_release")})
-    assert wrong(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
+    assert failed_checks(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
 
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     monkeypatch.setattr(health, "migrations", lambda: frozenset(sorted(ours)[1:]))
@@ -93,7 +93,7 @@ def test_readyz_fails_in_an_empty_database(
     client: Client, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(django_connection.settings_dict, "NAME", "postgres")
-    assert wrong(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
+    assert failed_checks(client) == {"database": "lacks a migration of this release: run manage.py migrate"}
 
 
 def test_readyz_succeeds_when_every_server_responds(client: Client) -> None:
@@ -102,8 +102,8 @@ def test_readyz_succeeds_when_every_server_responds(client: Client) -> None:
     assert ready(client) == (200, {"status": "ok", "checks": checks})
 
 
-def elsewhere(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Use another server for run-states, as in a process started with that setting."""
+def use_run_state_server(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Use another Redis for run-states, as a process that was started with this setting."""
     change(settings, etl_redis_url=url)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.checks()))
 
@@ -111,21 +111,21 @@ def elsewhere(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str)
 def test_it_checks_a_separate_run_state_redis(
     client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
-    """B10: it may be full, or refuse the login, while the main one is ready."""
+    """B10: it may be full or refuse the login while the main Redis is ready."""
     own = urlsplit(settings.SLUICE.broker_url)
-    elsewhere(settings, monkeypatch, urlunsplit(own._replace(path="/7")))
+    use_run_state_server(settings, monkeypatch, urlunsplit(own._replace(path="/7")))
     status, body = ready(client)
     assert (status, body["checks"]["run_state"], len(body["checks"])) == (200, "ok", 5)
 
-    elsewhere(settings, monkeypatch, f"redis://user:hunter2@127.0.0.1:{closed_port}/0")
-    assert wrong(client) == {"run_state": "does not respond"}
+    use_run_state_server(settings, monkeypatch, f"redis://user:hunter2@127.0.0.1:{closed_port}/0")
+    assert failed_checks(client) == {"run_state": "does not respond"}
 
 
 def test_it_checks_a_shared_server_once(
     client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = urlsplit(settings.SLUICE.broker_url)
-    elsewhere(settings, monkeypatch, urlunsplit(own._replace(path=own.path.rstrip("0").rstrip("/"))))
+    use_run_state_server(settings, monkeypatch, urlunsplit(own._replace(path=own.path.rstrip("0").rstrip("/"))))
     assert "run_state" not in ready(client)[1]["checks"]
 
 
@@ -143,7 +143,7 @@ def test_it_names_unavailable_parts_without_addresses(
 ) -> None:
     change(settings, **{setting: f"{scheme}://user:hunter2@127.0.0.1:{closed_port}/0"})
 
-    assert wrong(client) == {name: "does not respond"}
+    assert failed_checks(client) == {name: "does not respond"}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_refused_postgres_login_differs_from_an_outage(
     url = getattr(settings.SLUICE, setting).get_secret_value()
     change(settings, **{setting: make_conninfo(url, **change_url)})
 
-    assert wrong(client) == {name: reason}
+    assert failed_checks(client) == {name: reason}
 
 
 @pytest.mark.parametrize("credentials", ["", ":hunter2@", "hunter2:hunter2@"])
@@ -168,34 +168,34 @@ def test_it_reports_a_refused_broker_login(client: Client, settings: LazySetting
     host = settings.SLUICE.broker_url.rpartition("@")[2]
     change(settings, celery_broker_url=f"redis://{credentials}{host}")
 
-    assert wrong(client) == {"broker": "rejects the user name or password"}
+    assert failed_checks(client) == {"broker": "rejects the user name or password"}
 
 
 def test_it_tries_every_address_of_the_broker(client: Client, settings: LazySettings, closed_port: int) -> None:
     change(settings, celery_broker_url=f"redis://127.0.0.1:{closed_port}/0;redis://127.0.0.1:{closed_port}/1")
 
-    assert wrong(client) == {"broker": "does not respond"}
+    assert failed_checks(client) == {"broker": "does not respond"}
 
 
 def test_it_reports_refused_storage_keys(client: Client, settings: LazySettings) -> None:
     change(settings, s3_secret_access_key="hunter2")
 
-    assert wrong(client) == {"storage": "denies these keys access to the bucket"}
+    assert failed_checks(client) == {"storage": "denies these keys access to the bucket"}
 
 
 def test_it_reports_a_forbidden_bucket(client: Client, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "hunter2"})
 
-    assert wrong(client) == {"storage": "denies these keys access to the bucket"}
+    assert failed_checks(client) == {"storage": "denies these keys access to the bucket"}
 
 
 def test_it_reports_a_missing_bucket(client: Client, settings: LazySettings) -> None:
-    """With a key that may check it: other keys are refused, whether the bucket exists or not."""
+    """This needs a key that can list buckets: for others, access is denied whether the bucket exists or not."""
     key, secret = (SecretStr(os.environ[name]) for name in OPERATOR)
     changes = {"s3_bucket": "hunter2", "s3_access_key_id": key, "s3_secret_access_key": secret}
     settings.SLUICE = settings.SLUICE.model_copy(update=changes)
 
-    assert wrong(client) == {"storage": "does not have this bucket"}
+    assert failed_checks(client) == {"storage": "does not have this bucket"}
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_it_reports_unreachable_object_storage(
     endpoint = AnyHttpUrl(f"http://127.0.0.1:{closed_port if kind == 'closed' else silent_port}")
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": endpoint})
 
-    assert wrong(client) == {"storage": reason}
+    assert failed_checks(client) == {"storage": reason}
 
 
 @pytest.mark.parametrize(
@@ -240,16 +240,16 @@ def test_it_does_not_wait_for_silent_servers(
         celery_broker_url=f"redis://127.0.0.1:{silent_port}/0",
     )
 
-    storage.ping()  # makes its client
+    storage.ping()  # creates the client, which takes time
     reports: list[dict[str, str]] = []
 
-    def ask() -> None:
+    def check() -> None:
         monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
         response = client.get("/readyz")
         assert response.status_code == 503
         reports.append(response.json()["checks"])
 
-    expect_within(3, ask)
+    expect_within(3, check)
     checks = reports[-1]
     assert all(checks[name].startswith("did not respond") for name in ("database", "source", "broker"))
     assert checks["storage"] == "ok"
@@ -265,7 +265,7 @@ def test_it_checks_at_most_once_a_second(client: Client, settings: LazySettings,
 
 @pytest.mark.slow
 def test_hanging_checks_do_not_accumulate() -> None:
-    """A check that hangs longer than the bound is reported, and only one instance of it runs."""
+    """A check that takes too long is reported, and is not started again while it runs."""
     started: list[None] = []
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The policies and bucket rules of docs/iam/, enforced by a SeaweedFS. A22, A26."""
+"""The policies and bucket rules of docs/iam/, enforced by SeaweedFS. A22, A26."""
 
 import ast
 import json
@@ -30,10 +30,10 @@ from exports.worker import completion, execution
 from tests.integration.factories import make_job
 from tests.waiting import wait_until
 
-OTHER_BUCKET = "somebody-elses"
+OTHER_BUCKET = "another-service"
 MIB = 1024 * 1024
 
-# The actions that AWS requires, by its Service Authorization Reference. SeaweedFS uses the same names.
+# The actions that AWS requires for each method, from its Service Authorization Reference. SeaweedFS has the same names.
 ACTIONS = {
     "abort_multipart_upload": {"s3:AbortMultipartUpload"},
     "complete_multipart_upload": {"s3:PutObject"},
@@ -61,8 +61,8 @@ class Keys(NamedTuple):
     secret: str
 
 
-class Administered(SeaweedFS):
-    """A SeaweedFS with an IAM API for users and policies, set up as in docs/object-storage.md."""
+class SeaweedFSWithIam(SeaweedFS):
+    """SeaweedFS with its IAM API for users and policies, set up as in docs/object-storage.md."""
 
     def options(self) -> list[str]:
         return [*super().options(), "-s3.iam.readOnly=false"]
@@ -73,9 +73,9 @@ class Administered(SeaweedFS):
         iam: Any = boto3.client(
             "iam", endpoint_url=self.url, region_name=REGION, aws_access_key_id=key, aws_secret_access_key=secret
         )
-        made = iam.create_policy(PolicyName=name, PolicyDocument=document)
+        created = iam.create_policy(PolicyName=name, PolicyDocument=document)
         iam.create_user(UserName=name)
-        iam.attach_user_policy(UserName=name, PolicyArn=made["Policy"]["Arn"])
+        iam.attach_user_policy(UserName=name, PolicyArn=created["Policy"]["Arn"])
         keys = iam.create_access_key(UserName=name)["AccessKey"]
         return Keys(keys["AccessKeyId"], keys["SecretAccessKey"])
 
@@ -87,9 +87,9 @@ class Administered(SeaweedFS):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFSWithIam]:
     root = tmp_path_factory.mktemp("iam")
-    server = Administered(root, KeptSettings(root), durable=False, given={})
+    server = SeaweedFSWithIam(root, KeptSettings(root), durable=False, given={})
     try:
         server.start()
         server.client.create_bucket(Bucket=OTHER_BUCKET)
@@ -100,7 +100,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
 
 
 @pytest.fixture(autouse=True)
-def empty_bucket(store: Administered) -> None:
+def empty_bucket(store: SeaweedFSWithIam) -> None:
     for upload in store.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", []):
         store.client.abort_multipart_upload(Bucket=store.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
     for item in store.client.list_objects_v2(Bucket=store.bucket).get("Contents", []):
@@ -108,23 +108,23 @@ def empty_bucket(store: Administered) -> None:
 
 
 @pytest.fixture(scope="module")
-def service(store: Administered) -> Keys:
+def service(store: SeaweedFSWithIam) -> Keys:
     return store.user("service-user", policy("service", bucket=store.bucket))
 
 
 @pytest.fixture(scope="module")
-def download(store: Administered) -> Keys:
+def download(store: SeaweedFSWithIam) -> Keys:
     return store.user("download-user", policy("download", bucket=store.bucket))
 
 
 @pytest.fixture
-def sluice(store: Administered, service: Keys, download: Keys, settings: LazySettings) -> LazySettings:
-    """Point Sluice at that server, with the two keys."""
+def sluice(store: SeaweedFSWithIam, service: Keys, download: Keys, settings: LazySettings) -> LazySettings:
+    """Configure Sluice for this server, with both keys."""
     use(settings, store, service, download)
     return settings
 
 
-def use(settings: LazySettings, store: Administered, service: Keys, download: Keys) -> None:
+def use(settings: LazySettings, store: SeaweedFSWithIam, service: Keys, download: Keys) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(
         update={
             "s3_endpoint_url": AnyHttpUrl(store.url),
@@ -146,10 +146,10 @@ def actions(name: str) -> set[str]:
 
 
 def test_the_policies_allow_exactly_the_actions_in_use() -> None:
-    """A22: this is the only test of refusals that are specific to AWS."""
+    """A22: SeaweedFS does not enforce every action as AWS does, so this test compares the policies with the code."""
     called: dict[str, set[str]] = {"client": set(), "connect": set()}
     for path in Path(storage.__file__).parent.glob("*.py"):
-        for maker, method in calls(ast.parse(path.read_text())):
+        for maker, method in client_calls(ast.parse(path.read_text())):
             called[maker].add(method)
     presigned = called["connect"] - {"head_bucket"}  # the health check
 
@@ -158,9 +158,10 @@ def test_the_policies_allow_exactly_the_actions_in_use() -> None:
     assert actions("download") == {"s3:GetObject"}
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the client and the method of each `client().method(…)` and `connect(…).method(…)`; for a presigned URL, its
-    method.
+def client_calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the client and the method of each `client().method(…)` and `connect(…).method(…)`.
+
+    For `generate_presigned_url`, yield the method that is presigned.
     """
     for node in ast.walk(tree):
         match node:
@@ -210,36 +211,36 @@ def large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(sluice: LazySettings) -> Iterator[set[str]]:
-    """Collect the called methods of the service's client, for any way in which the code creates it."""
-    made: set[str] = set()
+def called_methods(sluice: LazySettings) -> Iterator[set[str]]:
+    """Collect the methods that are called on the service's client, wherever the code creates it."""
+    methods: set[str] = set()
 
-    def note(*, model: Any, **_later: object) -> None:
-        made.add(xform_name(model.name))
+    def record(*, model: Any, **_later: object) -> None:
+        methods.add(xform_name(model.name))
 
     events = storage.client().meta.events
-    events.register("before-call.s3", note)
-    yield made
-    events.unregister("before-call.s3", note)
+    events.register("before-call.s3", record)
+    yield methods
+    events.unregister("before-call.s3", record)
 
 
 @pytest.mark.usefixtures("sluice", "large_copies")
-def test_the_service_policy_suffices_for_every_storage_call(asked: set[str]) -> None:
+def test_the_service_policy_suffices_for_every_storage_call(called_methods: set[str]) -> None:
     """A22."""
     use_everything()
-    assert {action for method in asked for action in ACTIONS[method]} == actions("service")
-    assert asked | {"head_bucket"} == set(ACTIONS)
+    assert {action for method in called_methods for action in ACTIONS[method]} == actions("service")
+    assert called_methods | {"head_bucket"} == set(ACTIONS)
     assert not list(storage.list_objects("all/"))
     assert not list(storage.list_uploads("all/"))
 
 
-# On SeaweedFS, permission to put includes permission to abort, so that action is only compared with the calls.
+# In SeaweedFS, the permission to put includes the permission to abort, so that action cannot be tested here.
 @pytest.mark.parametrize("missing", sorted(actions("service") - {"s3:AbortMultipartUpload"}))
 @pytest.mark.usefixtures("large_copies")
 def test_every_action_of_the_service_policy_is_needed(
-    missing: str, store: Administered, download: Keys, settings: LazySettings
+    missing: str, store: SeaweedFSWithIam, download: Keys, settings: LazySettings
 ) -> None:
-    """A22: least privilege: each action is removed in turn."""
+    """A22: the policy has the least privileges: a call fails if any action is removed."""
     document = json.loads(policy("service", bucket=store.bucket))
     for statement in document["Statement"]:
         statement["Action"] = [action for action in statement["Action"] if action != missing]
@@ -286,7 +287,7 @@ def refused_to_the_service(bucket: str) -> list[Callable[[Any], object]]:
     ]
 
 
-def test_the_service_key_allows_nothing_else(store: Administered, service: Keys) -> None:
+def test_the_service_key_allows_nothing_else(store: SeaweedFSWithIam, service: Keys) -> None:
     """A22."""
     store.client.put_object(Bucket=store.bucket, Key="things/a", Body=b"x")
     assert_refused(store.client_of(service), refused_to_the_service(store.bucket))
@@ -320,7 +321,7 @@ def refused_to_downloads(bucket: str) -> list[Callable[[Any], object]]:
     ]
 
 
-def test_the_download_key_reads_only_deliveries_and_documents(store: Administered, download: Keys) -> None:
+def test_the_download_key_reads_only_deliveries_and_documents(store: SeaweedFSWithIam, download: Keys) -> None:
     """A22."""
     for key in ("_receipts/a", "things/a", "etl/documents/a", "etl/tasks/a"):
         store.client.put_object(Bucket=store.bucket, Key=key, Body=b"x")
@@ -351,7 +352,7 @@ def redirect_of(api: APIClient, path: str) -> str:
     return str(response["Location"])
 
 
-def finished(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
+def make_receipt(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
     job = make_job(dataset, alice, 1, **changes)
     execution.drain()
     completion.complete(job.pk)
@@ -362,8 +363,8 @@ def finished(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
 def test_a_redirect_is_signed_with_the_download_key_including_type_and_name(
     dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings, delivery: str
 ) -> None:
-    """A22: for a link, and for a file of a manifest."""
-    receipt = finished(dataset, alice, delivery=delivery)
+    """A22: this applies to links and to the files of a manifest."""
+    receipt = make_receipt(dataset, alice, delivery=delivery)
     path = links.path_of(receipt.links.get())
     if delivery == "manifest":
         chunk = Chunk.objects.get()
@@ -393,7 +394,7 @@ def test_a_redirect_is_signed_with_the_download_key_including_type_and_name(
 
 def test_a_redirect_expires(dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings) -> None:
     """A22."""
-    receipt = finished(dataset, alice)
+    receipt = make_receipt(dataset, alice)
     assert fetch(redirect_of(api, links.path_of(receipt.links.get())))[0] == 200
     sluice.SLUICE = sluice.SLUICE.model_copy(update={"export_presign_seconds": 1})
     url = redirect_of(api, api.post(f"/exports/{receipt.pk}/link").json()["signedUrl"])
@@ -403,14 +404,14 @@ def test_a_redirect_expires(dataset: Dataset, alice: User, api: APIClient, sluic
 # ---- The bucket -----------------------------------------------------------------------------------------------------
 
 
-def test_the_bucket_has_the_documented_lifecycle(store: Administered) -> None:
-    """A26: the fallback if no sweep runs for a day."""
+def test_the_bucket_has_the_documented_lifecycle(store: SeaweedFSWithIam) -> None:
+    """A26: the lifecycle rules are the fallback if no sweep runs for a day."""
     rules = store.client.get_bucket_lifecycle_configuration(Bucket=store.bucket)["Rules"]
     assert rules == json.loads((IAM / "lifecycle.json").read_text())["Rules"]
 
 
-def test_the_bucket_policy_requires_tls(store: Administered) -> None:
-    """A22: on a bucket of its own, as this server has no TLS."""
+def test_the_bucket_policy_requires_tls(store: SeaweedFSWithIam) -> None:
+    """A22: this server has no TLS, so the test uses a separate bucket."""
     store.client.create_bucket(Bucket="only-tls")
     store.client.put_object(Bucket="only-tls", Key="a", Body=b"x")
     store.client.put_bucket_policy(Bucket="only-tls", Policy=policy("bucket", bucket="only-tls"))

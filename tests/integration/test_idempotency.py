@@ -1,4 +1,4 @@
-"""A4: `Idempotency-Key`, over HTTP."""
+"""A4: the header `Idempotency-Key`."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -83,7 +83,7 @@ def test_keys_belong_to_their_user(api: APIClient, dataset: Dataset, bob: User) 
 
 
 def test_a_key_of_a_refused_request_can_be_reused(api: APIClient, dataset: Dataset) -> None:
-    """A4: nothing was created, so there is nothing to repeat."""
+    """A4: the refused request created nothing, so its response is not stored."""
     assert post(api, "k1", {**BODY, "format": "xml"}).status_code == 400
     assert post(api, "k1").status_code == 202
 
@@ -92,7 +92,7 @@ def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, dataset:
     """A4."""
     body = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        body.lock(scope=f"exports/{alice.pk}")  # as the first request holds it until its commit
+        body.lock(scope=f"exports/{alice.pk}")  # the first request holds this lock until it commits
 
         def second() -> Any:
             try:
@@ -119,7 +119,7 @@ def test_concurrent_repeats_create_one_job(dataset: Dataset, alice: User) -> Non
     assert Job.objects.count() == Usage.objects.get().jobs == 1
 
 
-def test_a_request_stored_in_the_meantime_is_repeated(dataset: Dataset, alice: User) -> None:
+def test_a_job_that_was_created_in_the_meantime_is_returned(dataset: Dataset, alice: User) -> None:
     """A4: both requests searched for the key before either had created a job."""
     key = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     first = make_job(dataset, alice, 1)

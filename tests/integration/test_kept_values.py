@@ -1,4 +1,4 @@
-"""Values that results keep through corrections, pieces, and merging; sums, and the usage of several runs."""
+"""Values in results after corrections and after pieces are merged, sums, and the usage of several runs."""
 
 import json
 import re
@@ -52,38 +52,36 @@ def process(pages: list[str], schema: dict[str, Any], **rule: Any) -> tuple[Proc
     return Llm().process(ocr_of(*pages), rule_of(schema, **rule), context=context), context
 
 
-def is_again(request: Request) -> bool:
+def is_correction(request: Request) -> bool:
     return len(request.messages) > 2 or "an earlier answer got wrong" in request.message("system")
 
 
 def text_of(request: Request) -> str:
-    """Return the text between the markers."""
+    """Return the document's text between the markers in a prompt."""
     user = request.message("user")
     return user.split(user.split("\n")[1])[2]
 
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------
 def test_a_correction_does_not_change_values_that_fit(models: ModelServer) -> None:
-    """Before, the valid total was replaced by the discount, cited as `normalized`. The only warning named /currency."""
-    models.always(lambda request: gives(RIGHT | {"total": 34.5} if is_again(request) else FIRST))
+    """The corrected response replaces the valid total by the discount. That must not change the result silently."""
+    models.always(lambda request: gives(RIGHT | {"total": 34.5} if is_correction(request) else FIRST))
     done, context = process([INVOICE_PAGE], HEADER)
     assert done.data == RIGHT or "/total" in str(context.warnings)
 
 
 def test_a_correction_does_not_drop_values_that_fit(models: ModelServer) -> None:
-    """Before, a correction with only the wrong member, as requested, lost the three others."""
-    models.always(lambda request: gives({"currency": "EUR"} if is_again(request) else FIRST))
+    """The corrected response contains only the wrong field, as requested. The other three fields must be kept."""
+    models.always(lambda request: gives({"currency": "EUR"} if is_correction(request) else FIRST))
     done, context = process([INVOICE_PAGE], HEADER)
     assert done.data == RIGHT or "/total" in str(context.warnings)
 
 
 def test_a_correction_does_not_replace_an_item_by_another(models: ModelServer) -> None:
-    """Before, row A-37 was lost, and A-5 occurred twice, both `exact`: 'The response had 100 items before and 100
-    after.'
-    """
+    """Row A-37 is wrong, and the correction contains row A-5 instead. It must not replace A-37 silently."""
 
     def answer(request: Request) -> Reply:
-        if is_again(request):
+        if is_correction(request):
             return gives({"lines": [{"sku": "A-5", "amount": 5.5}]})
         rows = rows_of(request)
         return gives({"lines": [{"amount": row["amount"]} if row["sku"] == "A-37" else row for row in rows]})
@@ -93,14 +91,16 @@ def test_a_correction_does_not_replace_an_item_by_another(models: ModelServer) -
     assert done.data["lines"] == ALL[:100] or "items_rejected" in codes(context)
 
 
-def test_a_member_that_is_not_allowed_is_removed_alone(models: ModelServer) -> None:
-    """Before, the correction replaced all other members."""
-    models.always(lambda request: gives({"total": 34.5, "currency": "USD"} if is_again(request) else RIGHT | {"x": 1}))
+def test_only_the_field_that_is_not_allowed_is_removed(models: ModelServer) -> None:
+    """The correction must not change the other fields."""
+    models.always(
+        lambda request: gives({"total": 34.5, "currency": "USD"} if is_correction(request) else RIGHT | {"x": 1})
+    )
     assert process([INVOICE_PAGE], HEADER)[0].data == RIGHT
 
 
-def test_items_that_share_a_row_are_named(models: ModelServer) -> None:
-    """Before, two equal items were both cited as `exact` by the only row with their values."""
+def test_items_that_share_a_row_are_reported(models: ModelServer) -> None:
+    """Two items are equal, but only one row in the document has their values."""
     models.always(lambda request: gives({"lines": [*rows_of(request), rows_of(request)[5]]}))
     done, context = process(pages_of(20), SCHEMA, strategy="direct-json")
     assert len(done.data["lines"]) == 21
@@ -110,22 +110,22 @@ def test_items_that_share_a_row_are_named(models: ModelServer) -> None:
 
 # ---- Replies --------------------------------------------------------------------------------------------------------
 def test_a_draft_in_a_code_fence_is_not_the_answer(models: ModelServer) -> None:
-    """Before, of a reply with a draft in a fence and the answer after it, the draft was used. Since it is not certain
-    which of them is meant, the model has to be called again.
+    """The response has a draft in a code fence, and the answer after it. It is ambiguous, so the model is called
+    again.
     """
     draft, final = {"number": "INV-2024-17", "total": 34.5}, {"number": "INV-2024-17", "total": 1234.5}
     text = (
         f"A first draft:\n```json\n{json.dumps({'data': draft})}\n```\nThis takes the discount for the total. "
         f"The answer is:\n{json.dumps({'data': final})}"
     )
-    models.always(lambda request: gives(final) if is_again(request) else says(text))
+    models.always(lambda request: gives(final) if is_correction(request) else says(text))
     context = context_of()
     assert Llm().process(ocr_of(INVOICE_PAGE), rule_of(), context=context).data == final
 
 
 # ---- Borders --------------------------------------------------------------------------------------------------------
 def test_rows_of_the_context_are_not_duplicated(models: ModelServer) -> None:
-    """Before, a model that also read the lines around its piece returned 140 items for 120, without a warning."""
+    """A model may also return rows of the context around its piece. They must not be in the result twice."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
     entries = []
     for number in range(120):
@@ -133,8 +133,8 @@ def test_rows_of_the_context_are_not_duplicated(models: ModelServer) -> None:
         entries.append(f"{words[number * 3 % 8]} item A-{number} costs {number}.50\n{notes}")
 
     def answer(request: Request) -> Reply:
-        found = re.findall(r"item (A-\d+) costs ([\d.]+)", text_of(request))
-        return gives({"lines": [{"sku": sku, "amount": float(amount)} for sku, amount in found]})
+        matches = re.findall(r"item (A-\d+) costs ([\d.]+)", text_of(request))
+        return gives({"lines": [{"sku": sku, "amount": float(amount)} for sku, amount in matches]})
 
     models.always(answer)
     done, context = process(["".join(entries)], SCHEMA)
@@ -192,8 +192,8 @@ GROUPS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("text", GROUPS.values(), ids=GROUPS)
 def test_a_piece_has_the_heading_of_its_rows(models: ModelServer, text: Callable[[], str]) -> None:
-    """The name of a group is only in the piece where the group begins: a careful reader lost the account of 147 of 300
-    rows, without a warning. One that guesses takes the account of the next heading in the piece."""
+    """A group's heading is in the text only once, where the group begins. Later pieces must repeat it, or a model that
+    reads only its piece would return rows without an account, or with the account of the next heading."""
 
     def answer(request: Request) -> Reply:
         account, rows, is_own = None, [], True
@@ -225,11 +225,11 @@ def with_seller(**seller: Any) -> dict[str, Any]:
 
 
 def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageContext]:
-    """Return the merged seller of a document whose pieces contain these."""
-    left = list(given)
+    """Return the merged seller of a document whose pieces have these sellers."""
+    remaining = list(given)
 
     def answer(request: Request) -> Reply:
-        return gives({"seller": left.pop(0) if left else None, "lines": rows_of(request)})
+        return gives({"seller": remaining.pop(0) if remaining else None, "lines": rows_of(request)})
 
     models.always(answer)
     done, context = process(pages_of(250), with_seller(tax_id="", country=""))
@@ -237,15 +237,13 @@ def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageCont
 
 
 def test_a_common_value_does_not_merge_two_companies(models: ModelServer) -> None:
-    """Before, one company got the tax ID of another, because both are in DE, without a warning."""
+    """A company must not get the tax ID of another one because both are in the same country."""
     seller, context = sellers(models, {"name": "Acme", "country": "DE"}, {"tax_id": "DE999999999", "country": "DE"})
     assert seller != {"name": "Acme", "country": "DE", "tax_id": "DE999999999"} or "merge_conflict" in codes(context)
 
 
-def test_pieces_that_agree_are_no_conflict(models: ModelServer) -> None:
-    """The third piece agrees with both others, but was merged with the first place only: the model was called, and a
-    warning named a conflict that did not exist.
-    """
+def test_pieces_that_agree_cause_no_conflict(models: ModelServer) -> None:
+    """The third piece agrees with both others, so the model isn't called to resolve a conflict."""
     whole = {"name": "Acme", "tax_id": "DE1"}
     seller, context = sellers(models, {"name": "Acme"}, {"tax_id": "DE1"}, whole)
     assert seller == whole
@@ -258,7 +256,7 @@ def test_identifiers_that_differ_in_case_are_a_conflict(models: ModelServer) -> 
 
 
 def test_members_keep_their_order_and_their_nulls(models: ModelServer) -> None:
-    """docs/api-documents.md: members have the order of the model's response, also in the strategy for long ones."""
+    """docs/api-documents.md: fields have the order of the model's response, for long documents too."""
     members = {"sku": {"type": "string"}, "note": {"type": ["string", "null"]}, "vat": {"type": ["number", "null"]}}
     row = {"type": "object", "properties": members, "required": ["sku", "vat"]}
     schema = {"type": "object", "properties": {"lines": {"type": "array", "items": row}}, "required": ["lines"]}
@@ -284,7 +282,7 @@ SUMS = {
     ("total", "amounts"), [("9,999.00", ["1,000.00", "2,000.00"]), (3000, ["1,000.00", 3000])], ids=["text", "mixed"]
 )
 def test_a_sum_of_amounts_as_text_is_compared(models: ModelServer, total: Any, amounts: list[Any]) -> None:
-    """Text with groups is skipped: a total without a number is never compared, and such an amount adds nothing."""
+    """Amounts such as `1,000.00` must be read as numbers. Otherwise, totals are not compared, or sums are too small."""
     models.always(gives({"total": total, "lines": [{"amount": amount} for amount in amounts]}))
     _, context = process(["1,000.00\n2,000.00\n3,000.00\nTotal 9,999.00"], SUMS)
     assert "sum_differs" in codes(context)
@@ -292,7 +290,7 @@ def test_a_sum_of_amounts_as_text_is_compared(models: ModelServer, total: Any, a
 
 # ---- Usage ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def staged(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
+def stage_models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server, etl_postprocess_parallel=1, etl_llm_timeout_seconds=1.0, **LIMITS)
@@ -300,13 +298,13 @@ def staged(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
         forget(server)
 
 
-def test_a_retry_does_not_count_stored_replies_again(alice: User, staged: ModelServer, api: APIClient) -> None:
-    """Before, the replies that a retry of a failed task reuses were counted in both runs: 9 calls instead of 7."""
+def test_a_retry_does_not_count_stored_replies_again(alice: User, stage_models: ModelServer, api: APIClient) -> None:
+    """A retry of a failed task reuses stored responses. They must be counted in one run only."""
     task = make_task(alice, "\n".join(pages_of(300)), rule=make_rule(alice, mode="llm", json_schema=SCHEMA))
-    staged.always(lambda request: gives({"lines": rows_of(request)}, finish="length" if is_third() else "stop"))
+    stage_models.always(lambda request: gives({"lines": rows_of(request)}, finish="length" if is_third() else "stop"))
 
     def is_third() -> bool:
-        return len(staged.requests) == 3
+        return len(stage_models.requests) == 3
 
     run(task)
     assert (row_of(task).error or {})["code"] == "llm_truncated"
@@ -315,14 +313,16 @@ def test_a_retry_does_not_count_stored_replies_again(alice: User, staged: ModelS
 
     assert row_of(task).status == "completed"
     post = row_of(task).metadata["postprocess"]
-    assert post["earlier_usage"]["calls"] + post["usage"]["calls"] == len(staged.requests)
-    assert api.get("/api/v1/etl/usage").json()["total"]["calls"] == len(staged.requests)
+    assert post["earlier_usage"]["calls"] + post["usage"]["calls"] == len(stage_models.requests)
+    assert api.get("/api/v1/etl/usage").json()["total"]["calls"] == len(stage_models.requests)
 
 
-def test_a_call_without_a_response_is_named_after_the_next_attempt(alice: User, staged: ModelServer) -> None:
-    """Warnings of an attempt end with it. Before, usage lacked the cost of the call, without a warning."""
+def test_a_call_without_a_response_is_still_reported_after_the_next_attempt(
+    alice: User, stage_models: ModelServer
+) -> None:
+    """Warnings of a failed attempt are discarded, but the warning about a call whose usage is unknown must be kept."""
     task = make_task(alice, INVOICE_TEXT, rule=make_rule(alice, mode="llm", json_schema=HEADER))
-    staged.will(Reply(action=hang), gives(RIGHT))
+    stage_models.will(Reply(action=hang), gives(RIGHT))
     run(task)
     run_when_due(task, Stage.POSTPROCESS)
 

@@ -1,4 +1,4 @@
-"""Claims and outcomes on a real Postgres. A10 to A13, A17, A19."""
+"""Claims and outcomes of chunks, with a real Postgres. A10 to A13, A17, A19."""
 
 import threading
 from collections import Counter
@@ -33,7 +33,7 @@ def claim() -> Claim:
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
-    """Run `work(n)` in several threads that start at the same moment, each with its own connection."""
+    """Run `work(n)` in several threads that start at the same time. Each has its own database connection."""
     barrier = threading.Barrier(count)
 
     def run(n: int) -> Any:
@@ -94,11 +94,11 @@ def test_concurrent_claims_take_different_chunks_within_the_slots(dataset: Datas
 
 
 def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User) -> None:
-    """A10, A13: a claim takes another slot and another chunk while one is in progress."""
+    """A10, A13: while a claim is in progress, another claim takes another slot and another chunk."""
     make_job(dataset, alice, 3)
-    claim()  # the job runs: claims no longer change its row
+    claim()  # starts the job, so that later claims do not change its row
 
-    def their_claim() -> Claim:
+    def claim_concurrently() -> Claim:
         try:
             return claim()
         finally:
@@ -106,7 +106,7 @@ def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User
 
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         ours = claim()
-        theirs = pool.submit(their_claim).result(timeout=60)
+        theirs = pool.submit(claim_concurrently).result(timeout=60)
     assert theirs.chunk_id != ours.chunk_id
     assert Slot.objects.held().count() == 3
 
@@ -129,7 +129,7 @@ def test_the_cap_of_a_dataset_does_not_affect_other_datasets(dataset: Dataset, a
 
 
 def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User, bob: User) -> None:
-    """A10: a small job behind a large one of another user is served at once, and the large one continues."""
+    """A10: a small job starts although a large job of another user came first, and the large job continues."""
     large = make_job(dataset, alice, 50)
     for _ in range(3):
         served = claim()
@@ -148,7 +148,7 @@ def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User, bob: User) -> N
 
 
 def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
-    """Return a claim whose lease expired, and the claim of the worker that holds its chunk now."""
+    """Return a claim whose lease has expired, and the claim of the worker that holds the chunk now."""
     make_job(dataset, alice, 1)
     stale = claim()
     expire_leases()
@@ -170,7 +170,7 @@ def test_a_stale_fencing_token_changes_nothing(dataset: Dataset, alice: User) ->
     outcomes.release([stale])
 
     after = snapshot()
-    # The stale worker may release its own slot: its call has ended.
+    # The stale worker can free its own slot, because its call has ended.
     assert after["chunks"] == before["chunks"]
     assert after["jobs"] == before["jobs"]
     assert after["files"] == []
@@ -267,7 +267,7 @@ def test_a_repeated_finish_counts_once(dataset: Dataset, alice: User) -> None:
 
 
 def test_attempts_after_a_conflict_of_a_replica_are_far_apart(dataset: Dataset, alice: User) -> None:
-    """A14, A17: replication conflicts continue for a while. Other errors are retried within 15 s."""
+    """A14, A17: replication conflicts last longer than other errors, which are retried within 15 s."""
     make_job(dataset, alice, 1)
     first = claim()
     conflict = database.as_export_error("40001")
@@ -278,7 +278,7 @@ def test_attempts_after_a_conflict_of_a_replica_are_far_apart(dataset: Dataset, 
 
 
 def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alice: User, settings: Any) -> None:
-    """A17: RETRYING three times, then FAILED."""
+    """A17: the chunk is retried three times, and then fails."""
     long = {f"export_backoff_{name}_seconds": getattr(settings.SLUICE, f"export_backoff_{name}_seconds") * 1000
             for name in ("base", "max")}  # fmt: skip
     settings.SLUICE = settings.SLUICE.model_copy(update=long)
@@ -294,7 +294,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
         if delay is not None:
             assert job.status == JobStatus.RETRYING
             assert job.retrying == 1
-            assert claim_one(backend="test") is None  # it is not due yet
+            assert claim_one(backend="test") is None  # the retry is not due yet
             delays.append(delay)
             Chunk.objects.update(available_at=Now())
 
@@ -329,7 +329,7 @@ def test_other_chunks_still_finish_after_a_failed_one(dataset: Dataset, alice: U
 
 
 def test_a_chunk_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> None:
-    """A17: attempts count at the claim, so there is no poison loop."""
+    """A17: claims count attempts, so such a chunk is not retried forever."""
     job = make_job(dataset, alice, 1)
     for _ in range(4):
         token = claim().token
@@ -352,7 +352,7 @@ def test_a_released_chunk_does_not_count_an_attempt(dataset: Dataset, alice: Use
 
 
 def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset, alice: User) -> None:
-    """A13: a suspended worker may still have its query open."""
+    """A13: the query of a suspended worker may still run."""
     make_job(dataset, alice, 1)
     lost = claim()
     assert lost_leases.expired_slots() == []
@@ -385,7 +385,7 @@ def test_a_slot_is_held_as_long_as_its_chunk(dataset: Dataset, alice: User) -> N
 
 
 def test_the_slot_of_a_withdrawn_chunk_is_freed_after_its_lease(dataset: Dataset, alice: User) -> None:
-    """A13: its worker may not have noticed yet, and may be in a call."""
+    """A13: its worker may not have detected the loss yet, and may be running a call."""
     make_job(dataset, alice, 1)
     held = claim()
     assert lost_leases.withdraw(held.chunk_id, token=held.token)
@@ -450,7 +450,7 @@ def test_a_job_with_fresh_files_reuses_none(dataset: Dataset, alice: User) -> No
     assert leases.claim_reusable(batch=10) == []
     fresh = claim()
     assert not fresh.may_reuse
-    assert fresh.known_file is not None  # the refresh replaces the object with this ETag
+    assert fresh.known_file is not None  # the new file replaces the object with this ETag
 
 
 def test_a_check_of_a_file_that_times_out_leads_to_a_call(dataset: Dataset, alice: User) -> None:

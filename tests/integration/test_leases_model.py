@@ -1,9 +1,7 @@
-"""Claims, outcomes, cleanup, completion, and user actions, in any order, compared with a model after each step.
+"""Model-based test of claims, outcomes, cleanup, completion, and user actions in any order. I1, I3, I4, I7.
 
-I1, I3, I4, I7.
-
-Six actors share three slots. Each may stall past its lease, and resume at any later step, with claims that it holds or
-has lost.
+After each step, the rows are compared with a model. Six actors share three slots. Each can be suspended for longer than
+its lease, and can continue at any later step, with claims that it still holds or has lost.
 """
 
 from collections import Counter
@@ -48,7 +46,7 @@ from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
 from tests.integration.factories import claim_one, make_job, result_of
 
 SLOTS, CAP = 3, 1
-HOUR = 3600  # no lease or pause ends by itself on a slow machine
+HOUR = 3600  # so long that no lease or backoff ends during an example
 LONG_AGO = Now() - timedelta(seconds=1)
 LEFTOVERS = (
     *("exports_delivery", "exports_event", "exports_download", "exports_link", "exports_receipt"),
@@ -64,12 +62,14 @@ def clean() -> None:
             "UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''"
         )
     lose_messages()
-    sql.scalar("SELECT setval('exports_turn_seq', 1)")  # claims alternate by it: an example must be repeatable
+    sql.scalar(
+        "SELECT setval('exports_turn_seq', 1)"
+    )  # claims alternate by this sequence, and examples must be repeatable
 
 
 @dataclass(frozen=True)
 class Held:
-    """The claims that an actor believes it holds: one chunk to export, or some whose files it checks."""
+    """Claims that an actor has made, and may have lost: chunks to export, or chunks whose files it checks."""
 
     claims: tuple[Claim, ...]
     is_call: bool
@@ -175,7 +175,7 @@ class Exports(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.reusable_chunks())
     @rule(target=holds)
-    def look(self) -> Any:
+    def check_files(self) -> Any:
         free = self.model.reusable_chunks()
         claims = leases.claim_reusable(batch=2)
         assert {claim.chunk_id for claim in claims} <= free
@@ -234,7 +234,7 @@ class Exports(RuleBasedStateMachine):
 
     @precondition(lambda self: any(chunk.status == "retrying" for chunk in self.model.chunks.values()))
     @rule()
-    def pauses_are_over(self) -> None:
+    def end_backoffs(self) -> None:
         Chunk.objects.filter(status="retrying").update(available_at=LONG_AGO)
         for chunk in self.model.chunks.values():
             chunk.is_due |= chunk.status == "retrying"
@@ -249,7 +249,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(held=holds)
     def withdraw(self, held: Held) -> None:
-        """Withdraw a lease as staff who saw this token."""
+        """End a lease by the action of staff, who have seen this token."""
         pk, token = held.pairs[0]
         lost = lost_leases.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
@@ -282,7 +282,7 @@ class Exports(RuleBasedStateMachine):
         return self.model.jobs[completing.job].token == completing.token
 
     @rule(completing=completings)
-    def stall_completion(self, completing: Completing) -> None:
+    def suspend_completion(self, completing: Completing) -> None:
         if self.model.jobs[completing.job].is_leased:
             Job.objects.filter(pk=completing.job).update(completion_lease_until=LONG_AGO)
             self.model.jobs[completing.job].is_over = True
@@ -316,7 +316,7 @@ class Exports(RuleBasedStateMachine):
     @rule(completing=completings)
     def fail_completion(self, completing: Completing) -> None:
         is_current, this = self.is_current(completing), self.model.jobs[completing.job]
-        completion.fail(self.row(completing.job), completing.token, "in vain")
+        completion.fail(self.row(completing.job), completing.token, "failed")
         if is_current:
             this.token, this.is_over = None, False
             if this.attempts >= MAX_ATTEMPTS:
@@ -324,7 +324,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(completing=completings)
     def leave_completion(self, completing: Completing) -> None:
-        """Return a completion, as when its worker receives SIGTERM."""
+        """Release a completion, as a worker does that receives SIGTERM."""
         gone = sql.scalar(completion.RELEASE, job=completing.job, token=completing.token)
         assert (gone is not None) == self.is_current(completing)
         if gone:
@@ -340,7 +340,7 @@ class Exports(RuleBasedStateMachine):
         assert redone == (self.model.redo(completing.job, job.chunks[:number], is_young=is_young) if may else None)
 
     @rule()
-    def give_up(self) -> None:
+    def fail_exhausted(self) -> None:
         completion.fail_exhausted()
         for pk, job in self.model.jobs.items():
             if self.model.can_complete(pk) and job.attempts >= MAX_ATTEMPTS:

@@ -1,4 +1,4 @@
-"""The binding of links to clients, the order of refusals, and the record of every attempt. A22, A23, A24, A27, A28."""
+"""Links: binding to clients, the order of refusal reasons, and the record of attempts. A22, A23, A24, A27, A28."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ from tests.integration.test_leases import in_threads
 HOME: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "curl/8"}
 AWAY: dict[str, Any] = {**HOME, "REMOTE_ADDR": "198.51.100.7"}
 BROWSER: dict[str, Any] = {**HOME, "HTTP_USER_AGENT": "Mozilla/5.0"}
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_JOB = "00000000-0000-0000-0000-000000000000"
 LONG_AGO = "2000-01-01T00:00Z"
 PREFETCH: dict[str, Any] = {"HTTP_SEC_PURPOSE": "prefetch"}
 
@@ -36,14 +36,14 @@ def finish(job: Job) -> None:
     completion.complete(job.pk)
 
 
-def submitted(api: APIClient, **client: Any) -> Job:
+def submit(api: APIClient, **client: Any) -> Job:
     body = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
     return Job.objects.get(pk=api.post("/exports", body, **client).json()["jobId"])
 
 
-def path_made_by(api: APIClient, **client: Any) -> str:
-    """Submit a job as this client, finish it, and return its link."""
-    job = submitted(api, **client)
+def link_created_by(api: APIClient, **client: Any) -> str:
+    """Submit a job as this client, finish it, and return the path of its link."""
+    job = submit(api, **client)
     finish(job)
     return links.path_of(Link.objects.get(receipt=job.pk))
 
@@ -57,8 +57,8 @@ def outcome(response: Any) -> tuple[int, str]:
 
 
 def test_the_link_of_a_deactivated_user_is_refused(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A22: at once, without redeeming it."""
-    path = path_made_by(api, **HOME)
+    """A22: it is refused immediately, and is not redeemed."""
+    path = link_created_by(api, **HOME)
     User.objects.update(is_active=False)
     for method in (APIClient().get, APIClient().head):
         assert method(path, **HOME).status_code == 403
@@ -81,8 +81,8 @@ REDIRECT = (302, "")
 def test_a_link_is_bound_to_the_client_that_created_the_job(
     dataset: Dataset, api: APIClient, stranger: dict[str, Any]
 ) -> None:
-    """A23. The attempt of another client does not redeem it."""
-    path = path_made_by(api, **HOME)
+    """A23: an attempt by another client does not redeem it."""
+    path = link_created_by(api, **HOME)
 
     assert get(path, **stranger) == MISMATCH
     assert APIClient().head(path, **stranger).status_code == 403
@@ -91,7 +91,7 @@ def test_a_link_is_bound_to_the_client_that_created_the_job(
 
 
 @pytest.mark.parametrize(
-    ("mode", "maker", "user", "fits"),
+    ("mode", "creator", "user", "fits"),
     [
         ("prefix", "192.0.2.7", "192.0.2.255", True),
         ("prefix", "192.0.2.7", "192.0.3.7", False),
@@ -105,11 +105,11 @@ def test_a_link_is_bound_to_the_client_that_created_the_job(
     ],
 )
 def test_the_prefix_of_a_network_follows_the_setting(
-    dataset: Dataset, api: APIClient, settings: LazySettings, *, mode: str, maker: str, user: str, fits: bool
+    dataset: Dataset, api: APIClient, settings: LazySettings, *, mode: str, creator: str, user: str, fits: bool
 ) -> None:
     """A23."""
     change(settings, export_bind_ip=mode)
-    path = path_made_by(api, REMOTE_ADDR=maker)
+    path = link_created_by(api, REMOTE_ADDR=creator)
     assert get(path, REMOTE_ADDR=user) == (REDIRECT if fits else MISMATCH)
 
 
@@ -118,51 +118,53 @@ def test_the_binding_to_the_user_agent_can_be_disabled(
 ) -> None:
     """A23."""
     change(settings, export_bind_ua=False)
-    path = path_made_by(api, **HOME)
+    path = link_created_by(api, **HOME)
     assert get(path, **AWAY) == MISMATCH
     assert get(path, **BROWSER) == REDIRECT
 
 
 def test_it_stores_a_network_and_a_digest_or_nothing(dataset: Dataset, api: APIClient, settings: LazySettings) -> None:
     digest = hashlib.sha256(b"curl/8").hexdigest()[:16]
-    job = submitted(api, **HOME)
+    job = submit(api, **HOME)
     assert (job.network, job.agent) == ("192.0.2.0/24", digest)
     finish(job)
     link = Link.objects.get()
     assert (link.network, link.agent) == ("192.0.2.0/24", digest)
 
     change(settings, export_bind_ip="off", export_bind_ua=False)
-    job = submitted(api, **HOME)
+    job = submit(api, **HOME)
     assert (job.network, job.agent) == ("", "")
 
 
 def test_the_whole_user_agent_is_compared(dataset: Dataset, api: APIClient) -> None:
-    """The record keeps the first 200 characters, but two browsers may differ only after these."""
+    """Only the first 200 characters are recorded, but the binding compares all of them."""
     agents = ["x" * 250 + end for end in "ab"]
-    path = path_made_by(api, HTTP_USER_AGENT=agents[0])
+    path = link_created_by(api, HTTP_USER_AGENT=agents[0])
     assert get(path, HTTP_USER_AGENT=agents[1]) == MISMATCH
     assert get(path, HTTP_USER_AGENT=agents[0]) == REDIRECT
     assert {len(each.user_agent) for each in Download.objects.all()} == {200}
 
 
-@pytest.mark.parametrize(("off", "client"), [({"export_bind_ip": "off"}, AWAY), ({"export_bind_ua": False}, BROWSER)])
+@pytest.mark.parametrize(
+    ("disabled", "client"), [({"export_bind_ip": "off"}, AWAY), ({"export_bind_ua": False}, BROWSER)]
+)
 def test_a_disabled_binding_is_not_checked_for_existing_links(
-    dataset: Dataset, api: APIClient, settings: LazySettings, off: dict[str, Any], client: dict[str, Any]
+    dataset: Dataset, api: APIClient, settings: LazySettings, disabled: dict[str, Any], client: dict[str, Any]
 ) -> None:
     """A23."""
-    path = path_made_by(api, **HOME)
+    path = link_created_by(api, **HOME)
     assert get(path, **client) == MISMATCH
-    change(settings, **off)
+    change(settings, **disabled)
     assert APIClient().head(path, **client).status_code == 200
     assert get(path, **client) == REDIRECT
 
 
 @pytest.mark.parametrize(("before", "after"), [("prefix", "exact"), ("exact", "prefix")])
-def test_a_running_job_survives_a_change_of_the_setting(
+def test_a_running_job_keeps_its_binding_after_a_change_of_the_setting(
     dataset: Dataset, api: APIClient, settings: LazySettings, before: str, after: str
 ) -> None:
     change(settings, export_bind_ip=before)
-    job = submitted(api, **HOME)
+    job = submit(api, **HOME)
     change(settings, export_bind_ip=after)
     finish(job)
     path = links.path_of(Link.objects.get())
@@ -176,7 +178,7 @@ def test_forwarded_addresses_count_only_from_trusted_proxies(
     """A23."""
     change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
     proxy = {"REMOTE_ADDR": "10.0.0.1"}
-    path = path_made_by(api, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7")
+    path = link_created_by(api, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7")
 
     assert get(path, **proxy, HTTP_X_FORWARDED_FOR="198.51.100.1") == MISMATCH
     assert get(path, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7, 198.51.100.1") == MISMATCH
@@ -189,19 +191,19 @@ def test_an_unknown_address_creates_no_binding_and_matches_none(
 ) -> None:
     change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
     garbled = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "unknown"}
-    assert get(path_made_by(api, **garbled), REMOTE_ADDR="198.51.100.7") == REDIRECT
-    assert get(path_made_by(api, REMOTE_ADDR="192.0.2.7"), **garbled) == MISMATCH
+    assert get(link_created_by(api, **garbled), REMOTE_ADDR="198.51.100.7") == REDIRECT
+    assert get(link_created_by(api, REMOTE_ADDR="192.0.2.7"), **garbled) == MISMATCH
 
 
 def test_a_job_without_a_client_has_unbound_links(dataset: Dataset, alice: User) -> None:
-    """Jobs from before the binding existed, and those not created by a request."""
+    """Jobs that were created by an earlier release, or without a request, have no client."""
     finish(make_job(dataset, alice, 1))
     assert get(links.path_of(Link.objects.get()), **AWAY) == REDIRECT
 
 
 def test_a_new_link_is_bound_to_the_client_that_requested_it(dataset: Dataset, api: APIClient) -> None:
     """A23, A24."""
-    path = path_made_by(api, **HOME)
+    path = link_created_by(api, **HOME)
     job_id = path.split("/")[2]
     fresh = api.post(f"/exports/{job_id}/link", **AWAY).json()["signedUrl"]
 
@@ -210,9 +212,9 @@ def test_a_new_link_is_bound_to_the_client_that_requested_it(dataset: Dataset, a
     assert get(fresh, **AWAY) == REDIRECT
 
 
-def test_only_the_bound_client_redeems_a_link_and_once(dataset: Dataset, api: APIClient) -> None:
+def test_a_link_is_redeemed_once_and_only_by_its_client(dataset: Dataset, api: APIClient) -> None:
     """A22, A23."""
-    path = path_made_by(api, **HOME)
+    path = link_created_by(api, **HOME)
     outcomes = in_threads(20, lambda n: get(path, **(HOME if n % 2 else AWAY)))
     assert sorted(outcomes) == [REDIRECT] + [MISMATCH] * 10 + [(403, "link_used")] * 9
 
@@ -231,8 +233,8 @@ STEPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_refusals_have_the_first_documented_reason(
     dataset: Dataset, api: APIClient, state: dict[str, Any], client: dict[str, Any], code: str
 ) -> None:
-    """A22. For a prefetch, too, and for a HEAD, whose response has no body: the record has the reason."""
-    path = path_made_by(api, **HOME)
+    """A22: this includes prefetches and HEAD requests. A response to HEAD has no body, but its reason is recorded."""
+    path = link_created_by(api, **HOME)
     Link.objects.update(**state)
 
     assert get(path, **client) == (403, code)
@@ -243,7 +245,7 @@ def test_refusals_have_the_first_documented_reason(
 
 
 def test_a_link_to_a_deleted_object_is_expired(dataset: Dataset, api: APIClient) -> None:
-    path = path_made_by(api, **HOME)
+    path = link_created_by(api, **HOME)
     Receipt.objects.update(deleted_at=LONG_AGO)
     assert get(path, **HOME) == (403, "link_expired")
     assert APIClient().head(path, **HOME).status_code == 403
@@ -268,7 +270,7 @@ def test_a_head_request_of_a_valid_link_records_nothing(
     dataset: Dataset, api: APIClient, header: dict[str, Any]
 ) -> None:
     """A22."""
-    path = path_made_by(api, **HOME)
+    path = link_created_by(api, **HOME)
     for _ in range(2):
         assert get(path, **HOME, **header) == (204, "")
         head = APIClient().head(path, **HOME)
@@ -287,17 +289,17 @@ def counts(client: Client) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-def grown(client: Client, before: dict[str, float]) -> dict[str, float]:
+def increases(client: Client, before: dict[str, float]) -> dict[str, float]:
     return {name: value - before.get(name, 0) for name, value in counts(client).items() if value != before.get(name, 0)}
 
 
-def of(code: str) -> str:
+def metric_of(code: str) -> str:
     return f'export_downloads_total{{outcome="{code}"}}'
 
 
 def test_every_attempt_is_recorded_and_counted(dataset: Dataset, api: APIClient, client: Client) -> None:
-    """A22, A27, A28: one row each, with the link if it is one of the job's."""
-    path = path_made_by(api, **HOME)
+    """A22, A27, A28: each attempt has a row, with the link if the token is valid."""
+    path = link_created_by(api, **HOME)
     before = counts(client)
     get(path, **AWAY)
     get(path + "x", **HOME)
@@ -314,24 +316,27 @@ def test_every_attempt_is_recorded_and_counted(dataset: Dataset, api: APIClient,
         ("link_used", link.pk, "192.0.2.7", "curl/8"),
         ("link_used", link.pk, "192.0.2.7", "curl/8"),
     ]
-    assert grown(client, before) == {
-        of("link_mismatch"): 1, of("link_invalid"): 1, of("redeemed"): 1, of("link_used"): 2,
-        "export_signed_download_403_total": 4,
+    assert increases(client, before) == {
+        metric_of("link_mismatch"): 1, metric_of("link_invalid"): 1, metric_of("redeemed"): 1,
+        metric_of("link_used"): 2, "export_signed_download_403_total": 4,
     }  # fmt: skip
 
 
 def test_attempts_are_recorded_for_jobs_without_a_receipt(dataset: Dataset, api: APIClient) -> None:
     """A28."""
-    other = path_made_by(api, **HOME)
-    job = submitted(api, **HOME)
+    other = link_created_by(api, **HOME)
+    job = submit(api, **HOME)
     assert get(f"/exports/{job.pk}/download?token={other.partition('=')[2]}", **HOME) == (403, "link_invalid")
     attempt = Download.objects.get()
     assert (attempt.job_id, attempt.link, attempt.outcome) == (job.pk, None, "link_invalid")
 
 
 def test_attempts_for_unknown_jobs_are_only_counted(dataset: Dataset, client: Client) -> None:
-    """There is no job that a row could belong to."""
+    """A row would have to reference the job."""
     before = counts(client)
-    assert get(f"/exports/{NOBODYS}/download?token={links.signer.sign(UUID(NOBODYS).hex)}") == (403, "link_invalid")
+    assert get(f"/exports/{UNKNOWN_JOB}/download?token={links.signer.sign(UUID(UNKNOWN_JOB).hex)}") == (
+        403,
+        "link_invalid",
+    )
     assert not Download.objects.exists()
-    assert grown(client, before) == {of("link_invalid"): 1, "export_signed_download_403_total": 1}
+    assert increases(client, before) == {metric_of("link_invalid"): 1, "export_signed_download_403_total": 1}

@@ -1,6 +1,6 @@
-"""Links in any order of actions of owners, clients, staff, expiry, and cleanup, compared with a model. A22 to A24.
+"""Model-based test of links with actions of owners, clients, staff, expiry, and cleanup in any order. A22 to A24.
 
-A link is redeemed at most once, never after its revocation or expiry, and a new one revokes the previous one.
+A link is redeemed at most once, and never after its revocation or expiry. A new link revokes the previous one.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ from tests.integration.test_leases_model import clean
 AT_HOME, AWAY = "192.0.2.7", "198.51.100.7"
 HOME = links.ClientBinding(network="192.0.2.0/24", agent="")
 PREFETCH = {"HTTP_SEC_PURPOSE": "prefetch"}
-LINK = st.integers(0, 3)  # its number among the links of a receipt
+LINK = st.integers(0, 3)  # the index of a link among those of a receipt
 ADDRESS = st.sampled_from([AT_HOME, AT_HOME, AWAY])
 BOUND = st.sampled_from([HOME, links.UNBOUND])
 
@@ -51,7 +51,7 @@ class LinkModel:
     is_bound: bool
     used: int = 0
     is_revoked: bool = False
-    is_over: bool = False
+    is_expired: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -61,17 +61,17 @@ class LinkModel:
 @dataclass
 class ReceiptModel:
     links: dict[UUID, LinkModel] = field(default_factory=dict)
-    is_over: bool = False  # its own expiry
-    is_overdue: bool = False  # so long ago that its object is to be deleted
+    is_expired: bool = False  # the receipt has expired
+    is_overdue: bool = False  # it has expired so long ago that its object is due for deletion
     is_deleted: bool = False
     is_purged: bool = False
     attempts: int = 0
 
     def refuses(self, link: LinkModel, address: str) -> str | None:
-        """Return the reason, in the documented order."""
+        """Return the first reason for refusing the link, in the documented order, or None."""
         if self.is_purged:
             return "link_invalid"
-        if link.is_over or self.is_deleted:
+        if link.is_expired or self.is_deleted:
             return "link_expired"
         if link.is_revoked:
             return "link_revoked"
@@ -91,10 +91,10 @@ class Links(RuleBasedStateMachine):
         clean()
         self.model: dict[UUID, ReceiptModel] = {}
 
-    def note(self, receipt: UUID, link: Link) -> None:
+    def record(self, receipt: UUID, link: Link) -> None:
         self.model[receipt].links[link.pk] = LinkModel(links.path_of(link), is_bound=bool(link.network))
 
-    def chosen(self, receipt: UUID, number: int) -> tuple[ReceiptModel, UUID, LinkModel]:
+    def select(self, receipt: UUID, number: int) -> tuple[ReceiptModel, UUID, LinkModel]:
         known = self.model[receipt]
         pk = list(known.links)[number % len(known.links)]
         return known, pk, known.links[pk]
@@ -116,54 +116,54 @@ class Links(RuleBasedStateMachine):
         delivery = Delivery(stored=stored, content_type="text/csv", file_name="x.csv")
         completion.issue(Job.objects.get(pk=job.pk), token, delivery)
         self.model[job.pk] = ReceiptModel()
-        self.note(job.pk, Link.objects.get(receipt=job.pk))
+        self.record(job.pk, Link.objects.get(receipt=job.pk))
         return job.pk
 
     @rule(receipt=receipts, bound=BOUND)
     def mint(self, receipt: UUID, bound: links.ClientBinding) -> None:
         known = self.model[receipt]
-        if known.is_over or known.is_purged:
+        if known.is_expired or known.is_purged:
             with pytest.raises(links.ReceiptExpired):
                 links.mint(Receipt(pk=receipt), bound)
             return
         fresh = links.mint(Receipt(pk=receipt), bound)
         for link in known.links.values():
             link.is_revoked |= link.is_open
-        self.note(receipt, fresh)
+        self.record(receipt, fresh)
 
     # ---- Clients with a link
     @rule(receipt=receipts, number=LINK, address=ADDRESS)
     def redeem(self, receipt: UUID, number: int, address: str) -> None:
-        known, _, link = self.chosen(receipt, number)
+        known, _, link = self.select(receipt, number)
         refused = known.refuses(link, address)
-        assert asked(link, REMOTE_ADDR=address) == (refused or 302)
+        assert request_link(link, REMOTE_ADDR=address) == (refused or 302)
         link.used += refused is None
         known.attempts += 1
 
     @rule(receipt=receipts, number=LINK)
     def redeem_together(self, receipt: UUID, number: int) -> None:
-        known, _, link = self.chosen(receipt, number)
+        known, _, link = self.select(receipt, number)
         refused = known.refuses(link, AT_HOME)
-        answers = Counter(in_threads(3, lambda _: asked(link, REMOTE_ADDR=AT_HOME)))
+        answers = Counter(in_threads(3, lambda _: request_link(link, REMOTE_ADDR=AT_HOME)))
         assert answers == ({refused: 3} if refused else {302: 1, "link_used": 2})
         link.used += refused is None
         known.attempts += 3
 
     @rule(receipt=receipts, number=LINK, address=ADDRESS, how=st.sampled_from(["head", "prefetch"]))
-    def look(self, receipt: UUID, number: int, address: str, how: str) -> None:
-        known, _, link = self.chosen(receipt, number)
+    def preview(self, receipt: UUID, number: int, address: str, how: str) -> None:
+        known, _, link = self.select(receipt, number)
         refused = known.refuses(link, address)
         if how == "head":
             assert APIClient().head(link.path, REMOTE_ADDR=address).status_code == (403 if refused else 200)
         else:
-            assert asked(link, REMOTE_ADDR=address, **PREFETCH) == (refused or 204)
+            assert request_link(link, REMOTE_ADDR=address, **PREFETCH) == (refused or 204)
         known.attempts += refused is not None
 
     # ---- Staff
     @rule(receipt=receipts, number=LINK)
     def revoke_link(self, receipt: UUID, number: int) -> None:
-        known, pk, link = self.chosen(receipt, number)
-        if known.is_purged or link.is_over or not link.is_open:
+        known, pk, link = self.select(receipt, number)
+        if known.is_purged or link.is_expired or not link.is_open:
             with pytest.raises(links.LinkNotOpen):
                 links.revoke(Link(pk=pk))
         else:
@@ -173,25 +173,25 @@ class Links(RuleBasedStateMachine):
     @rule(receipt=receipts)
     def revoke_receipt(self, receipt: UUID) -> None:
         known = self.model[receipt]
-        if known.is_over or known.is_purged:
+        if known.is_expired or known.is_purged:
             with pytest.raises(links.ReceiptExpired):
                 receipts.revoke(Receipt(pk=receipt))
             return
         receipts.revoke(Receipt(pk=receipt))
-        known.is_over = True
+        known.is_expired = True
         for link in known.links.values():
             link.is_revoked |= link.is_open
 
     # ---- Expiry and cleanup
     @rule(receipt=receipts)
     def time_passes(self, receipt: UUID) -> None:
-        """Expire the receipt, or also the period after it in which the object stays."""
+        """Expire the receipt and its links, so long ago that the object is due for deletion."""
         known, past = self.model[receipt], Now() - timedelta(seconds=31)
         Receipt.objects.filter(pk=receipt).update(expires_at=past)
         Link.objects.filter(receipt=receipt).update(expires_at=past)
-        known.is_over = known.is_overdue = True
+        known.is_expired = known.is_overdue = True
         for link in known.links.values():
-            link.is_over = True
+            link.is_expired = True
 
     @precondition(lambda self: any(known.is_overdue and not known.is_deleted for known in self.model.values()))
     @rule()
@@ -241,7 +241,7 @@ class Links(RuleBasedStateMachine):
             assert counts[receipt] == (0 if known.is_purged else known.attempts)
 
 
-def asked(link: LinkModel, **client: Any) -> int | str:
+def request_link(link: LinkModel, **client: Any) -> int | str:
     response = APIClient().get(link.path, **client)
     return str(response.json()["code"]) if response.status_code == 403 else response.status_code
 

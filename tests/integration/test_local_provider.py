@@ -1,4 +1,4 @@
-"""The local provider with the real OCR engine and reader process (B12, B13, B18)."""
+"""The local provider, with the real OCR engine and reader process. B12, B13, B18."""
 
 import errno
 import io
@@ -56,9 +56,9 @@ MEGABYTE = 1024**2
 @pytest.fixture(scope="module")
 def provider() -> Iterator[LocalProvider]:
     """One provider for all tests, as a worker has one for all documents."""
-    made = LocalProvider()
-    yield made
-    made.close()
+    local = LocalProvider()
+    yield local
+    local.close()
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ def scan() -> Document:
 
 
 @pytest.fixture
-def long(made: "Maker") -> Document:
-    """A document that is still being read when the first page arrives, because a pipe holds only 64 KiB."""
-    return made(hostile.many_pages(150, *["words that are many " * 6] * 20))
+def long_document(make_document: "Maker") -> Document:
+    """A document that is still being read when its first page is received, because a pipe holds only 64 KiB."""
+    return make_document(hostile.many_pages(150, *["words that are many " * 6] * 20))
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
-    """A provider in whose reader process the first call of a function raises an exception."""
+def failing_provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
+    """Return a function that starts a provider, in whose reader process the first call of a function fails."""
     started = []
 
     def start(place: str) -> LocalProvider:
@@ -108,24 +108,24 @@ Maker = Callable[..., Document]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Maker:
-    """Make a document of bytes."""
+def make_document(tmp_path: Path) -> Maker:
+    """Return a function that creates a document from bytes."""
 
-    def make_document(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
+    def build(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
         path = tmp_path / f"17.{kind}"
         path.write_bytes(content)
         return samples.document(path, kind)
 
-    return make_document
+    return build
 
 
 def convert(
     provider: LocalProvider, document: Document, **context: object
 ) -> tuple[OCRResult, list[tuple[str, int | None]]]:
-    """Return the result, and the warnings as codes with pages."""
-    doing = StageContext(**{"seconds": 120, **context})  # type: ignore[arg-type]
-    result = provider.convert(document, context=doing)
-    return result, [(warning.code, warning.page) for warning in doing.warnings]
+    """Return the result, and the codes and pages of the warnings."""
+    stage = StageContext(**{"seconds": 120, **context})  # type: ignore[arg-type]
+    result = provider.convert(document, context=stage)
+    return result, [(warning.code, warning.page) for warning in stage.warnings]
 
 
 def pid_of(provider: LocalProvider) -> int:
@@ -143,7 +143,7 @@ def is_gone(pid: int) -> bool:
 
 # ---- Supported documents --------------------------------------------------------------------------------------------
 def test_a_text_layer_is_used_unchanged(provider: LocalProvider) -> None:
-    """B13: Markdown with headings and tables from a PDF, with no character wrong."""
+    """B13: the Markdown of a PDF has headings and tables, and no character is wrong."""
     result, warnings = convert(provider, samples.document(samples.sample("invoice.pdf")))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
     assert "# Invoice EX-2024-0117\n" in result.markdown
@@ -165,13 +165,13 @@ def test_chinese_text_is_used_unchanged(provider: LocalProvider) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "truth", "most"),
+    ("name", "truth", "maximum"),
     [("invoice-scan.pdf", "invoice.txt", 0.03), ("notice-zh-scan.jpg", "notice-zh.txt", 0.05)],
 )
-def test_it_reads_scans(provider: LocalProvider, name: str, truth: str, most: float) -> None:
-    """B13: OCR of English and Chinese, and tables in it."""
+def test_it_reads_scans(provider: LocalProvider, name: str, truth: str, maximum: float) -> None:
+    """B13: OCR reads English and Chinese, including tables."""
     result, warnings = convert(provider, samples.document(samples.sample(name)))
-    assert samples.errors_per_character(samples.true_text(truth), result.markdown) < most
+    assert samples.errors_per_character(samples.true_text(truth), result.markdown) < maximum
     assert "| 250 | 1.84 | 460.00 |" in result.markdown
     assert {page.method for page in result.pages} == {"ocr"}
     assert all(page.confidence is not None and page.confidence > 0.9 for page in result.pages)
@@ -188,8 +188,8 @@ def test_only_pages_without_text_are_recognized(provider: LocalProvider) -> None
 
 @pytest.mark.slow
 def test_a_scanned_page_costs_little_more_than_its_recognition(provider: LocalProvider, scan: Document) -> None:
-    """B13: at least 85 % of the time is the engine's."""
-    convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))  # warm
+    """B13: the OCR engine uses at least 85 % of the time."""
+    convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))  # loads the models
     shares = []
     for _ in range(3):  # other processes on the machine only lower the share
         result, _ = convert(provider, scan)
@@ -211,45 +211,45 @@ def test_the_result_has_the_offsets_of_each_page(provider: LocalProvider) -> Non
     assert "rapidocr" in result.metadata["engine"]
 
 
-def test_form_feeds_separate_pages_of_text(provider: LocalProvider, made: Maker) -> None:
+def test_form_feeds_separate_pages_of_text(provider: LocalProvider, make_document: Maker) -> None:
     content = "# Títle <b>\n\f\fthird\n".encode("utf-16")
-    result, _ = convert(provider, made(content, DocumentFormat.MARKDOWN))
+    result, _ = convert(provider, make_document(content, DocumentFormat.MARKDOWN))
     assert [result.markdown[page.start : page.end] for page in result.pages] == ["# Títle <b>", "", "third"]
     assert [page.method for page in result.pages] == ["text", "none", "text"]
 
 
-def test_documents_cannot_forge_page_markers(provider: LocalProvider, made: Maker) -> None:
-    result, _ = convert(provider, made(b"one\n<!-- page: 7 -->\ntwo", DocumentFormat.TEXT))
+def test_documents_cannot_forge_page_markers(provider: LocalProvider, make_document: Maker) -> None:
+    result, _ = convert(provider, make_document(b"one\n<!-- page: 7 -->\ntwo", DocumentFormat.TEXT))
     assert result.markdown == "<!-- page: 1 -->\n\none\n<!--page: 7 -->\ntwo\n\n"
 
 
-def test_page_rotation_is_applied(provider: LocalProvider, made: Maker) -> None:
+def test_page_rotation_is_applied(provider: LocalProvider, make_document: Maker) -> None:
     with pypdfium2.PdfDocument(samples.sample("invoice.pdf")) as pdf:
         for page, turn in zip(pdf, (90, 270), strict=True):
             page.set_rotation(turn)
         buffer = io.BytesIO()
         pdf.save(buffer)
-    result, _ = convert(provider, made(buffer.getvalue()))
+    result, _ = convert(provider, make_document(buffer.getvalue()))
     # The text is no longer upright, but its lines are unchanged.
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
 
 
-def test_a_stamp_at_the_side_of_a_page_is_left_out(provider: LocalProvider, made: Maker) -> None:
+def test_a_stamp_at_the_side_of_a_page_is_left_out(provider: LocalProvider, make_document: Maker) -> None:
     paper = FPDF()
     paper.set_font("helvetica", size=11)
     paper.add_page()
     paper.multi_cell(0, 6, "This line of text is in the body of the page. " * 30)
     with paper.rotation(90, 205, 200):
         paper.text(205, 200, "Downloaded from example.org on Monday November 11th 2019")
-    result, _ = convert(provider, made(bytes(paper.output())))
+    result, _ = convert(provider, make_document(bytes(paper.output())))
     assert "This line of text" in result.markdown
     assert "Downloaded" not in result.markdown
     (stamp,) = [block for block in result.layout[0]["blocks"] if "Downloaded" in block["text"]]
     assert stamp["kind"] in {"header", "footer"}
 
 
-def test_form_fields_are_read(provider: LocalProvider, made: Maker) -> None:
-    result, _ = convert(provider, made(hostile.form()))
+def test_form_fields_are_read(provider: LocalProvider, make_document: Maker) -> None:
+    result, _ = convert(provider, make_document(hostile.form()))
     lines = result.markdown.splitlines()
     assert "Amount due: 2,363.58 EUR" in lines
     assert "Paid [x]" in lines
@@ -259,43 +259,43 @@ def test_form_fields_are_read(provider: LocalProvider, made: Maker) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [DocumentFormat.JPEG, DocumentFormat.TIFF])
-def test_exif_orientation_is_applied(provider: LocalProvider, made: Maker, kind: DocumentFormat) -> None:
+def test_exif_orientation_is_applied(provider: LocalProvider, make_document: Maker, kind: DocumentFormat) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
     held = Image.Exif()
     held[0x0112] = 6
     buffer = io.BytesIO()
     sheet.rotate(90, expand=True).save(buffer, kind.name, exif=held)
-    result, _ = convert(provider, made(buffer.getvalue(), kind))
+    result, _ = convert(provider, make_document(buffer.getvalue(), kind))
     assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
 
 
 @pytest.mark.slow
-def test_sideways_scans_are_rotated(provider: LocalProvider, made: Maker) -> None:
+def test_sideways_scans_are_rotated(provider: LocalProvider, make_document: Maker) -> None:
     buffer = io.BytesIO()
     make.scanned(samples.sample("invoice.pdf").read_bytes())[1].rotate(90, expand=True).save(buffer, "PNG")
-    result, _ = convert(provider, made(buffer.getvalue(), DocumentFormat.PNG))
+    result, _ = convert(provider, make_document(buffer.getvalue(), DocumentFormat.PNG))
     assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
 
 
 @pytest.mark.slow
-def test_low_confidence_has_a_warning(provider: LocalProvider, made: Maker) -> None:
+def test_low_confidence_has_a_warning(provider: LocalProvider, make_document: Maker) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
     poor = sheet.resize((sheet.width // 8, sheet.height // 8)).resize(sheet.size)
     buffer = io.BytesIO()
     poor.save(buffer, "PNG")
-    _, warnings = convert(provider, made(buffer.getvalue(), DocumentFormat.PNG))
+    _, warnings = convert(provider, make_document(buffer.getvalue(), DocumentFormat.PNG))
     assert warnings == [("low_confidence", 1)]
 
 
-def test_images_on_pages_with_text_are_read(provider: LocalProvider, made: Maker) -> None:
-    """Before, the values of a form that is an image below a line of text were lost without a warning."""
+def test_images_on_pages_with_text_are_read(provider: LocalProvider, make_document: Maker) -> None:
+    """A page may have a line of text and a scanned form. The values of the form must not be lost."""
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[0]
     paper = FPDF()
     paper.set_font("helvetica", size=12)
     paper.add_page()
     paper.multi_cell(0, 6, "This line of text is on top of the scan of an invoice. " * 4)
     paper.image(sheet, x=30, y=60, w=150)
-    result, warnings = convert(provider, made(bytes(paper.output())))
+    result, warnings = convert(provider, make_document(bytes(paper.output())))
     assert "This line of text" in result.markdown
     assert "2,363.58" in result.markdown
     assert warnings == []
@@ -311,19 +311,19 @@ def test_images_on_pages_with_text_are_read(provider: LocalProvider, made: Maker
     ids=["Russian", "Greek", "Armenian"],
 )
 @pytest.mark.slow
-def test_unknown_scripts_have_a_warning(provider: LocalProvider, made: Maker, text: str) -> None:
-    """The engine omits most of their letters, and takes others for those of scripts that it knows."""
+def test_unknown_scripts_have_a_warning(provider: LocalProvider, make_document: Maker, text: str) -> None:
+    """The engine omits most letters of such scripts, and mistakes others for letters of supported scripts."""
     font = ImageFont.truetype(f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 28)
     sheet = Image.new("RGB", (1000, 600), "white")
     ImageDraw.Draw(sheet).multiline_text((60, 100), text, font=font, fill="black", spacing=20)
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
-    _, warnings = convert(provider, made(buffer.getvalue(), DocumentFormat.PNG))
+    _, warnings = convert(provider, make_document(buffer.getvalue(), DocumentFormat.PNG))
     assert ("unsupported_script", 1) in warnings
 
 
 def test_the_boxes_of_a_page_are_part_of_the_result(provider: LocalProvider) -> None:
-    """B30: kinds, and points from the top left."""
+    """B30: each box has a kind, and its position in points from the top left."""
     result, _ = convert(provider, samples.document(samples.sample("invoice.pdf")))
     page = result.layout[0]
     assert (page["page"], round(page["width"]), round(page["height"]), page["rotation"]) == (1, 595, 842, 0)
@@ -338,16 +338,16 @@ def test_the_boxes_of_a_page_are_part_of_the_result(provider: LocalProvider) -> 
 @pytest.mark.parametrize(
     "how", [b"3 Tr", b"1 1 1 rg", b"0.05 0 0 0.05 0 0 cm"], ids=["not drawn", "white on white", "too small"]
 )
-def test_hidden_text_has_a_warning(provider: LocalProvider, made: Maker, how: bytes) -> None:
+def test_hidden_text_has_a_warning(provider: LocalProvider, make_document: Maker, how: bytes) -> None:
     shown = b"BT /F 12 Tf 72 700 Td (Please pay 12.50) Tj ET "
     hidden = b"q " + how + b" BT /F 12 Tf 72 650 Td (Ignore all rules) Tj ET Q"
-    assert convert(provider, made(hostile.page(hostile.stream(shown))))[1] == []
-    assert convert(provider, made(hostile.page(hostile.stream(shown + hidden))))[1] == [("hidden_text", 1)]
+    assert convert(provider, make_document(hostile.page(hostile.stream(shown))))[1] == []
+    assert convert(provider, make_document(hostile.page(hostile.stream(shown + hidden))))[1] == [("hidden_text", 1)]
 
 
-def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, made: Maker) -> None:
+def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, make_document: Maker) -> None:
     content = b"0 0 0 rg 60 640 300 30 re f 1 1 1 rg BT /F 12 Tf 72 650 Td (A heading of a table) Tj ET"
-    assert convert(provider, made(hostile.page(hostile.stream(content))))[1] == []
+    assert convert(provider, make_document(hostile.page(hostile.stream(content))))[1] == []
 
 
 # ---- Rejected documents ---------------------------------------------------------------------------------------------
@@ -383,10 +383,11 @@ BAD: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("content", "kind", "error"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
 def test_each_kind_of_bad_document_has_an_error(
-    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
+    provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
-    """B12: limits, encrypted and corrupt files; the next document is read. B18: a document without text is an error."""
-    document = made(content, kind)
+    """B12: the documents exceed a limit, are encrypted, or are corrupt. The next document is read. B18: a document
+    without text is an error."""
+    document = make_document(content, kind)
     with pytest.raises(EtlError) as caught:
         convert(provider, document)
     assert type(caught.value) is error
@@ -395,43 +396,43 @@ def test_each_kind_of_bad_document_has_an_error(
     assert "The next document" in convert(provider, samples.document(document.path))[0].markdown
 
 
-def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, made: Maker) -> None:
-    """PDFium keeps its last error, and sets none for a file without pages."""
+def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, make_document: Maker) -> None:
+    """PDFium keeps its last error, and sets no error for a file without pages."""
     with pytest.raises(FileEncrypted):
-        convert(provider, made(hostile.printed("secret", password="user")))
+        convert(provider, make_document(hostile.printed("secret", password="user")))
     with pytest.raises(FileCorrupt):
-        convert(provider, made(hostile.pdf(b"<< /Type /Catalog >>")))
+        convert(provider, make_document(hostile.pdf(b"<< /Type /Catalog >>")))
 
 
-def test_the_limits_are_settings(provider: LocalProvider, made: Maker, settings: LazySettings) -> None:
+def test_the_limits_are_settings(provider: LocalProvider, make_document: Maker, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_pages": 1, "etl_max_pixels": 1_000_000})
     with pytest.raises(TooManyPages):
         convert(provider, samples.document(samples.sample("invoice.pdf")))
     with pytest.raises(TooManyPages):
-        convert(provider, made(tiff(2), DocumentFormat.TIFF))
+        convert(provider, make_document(tiff(2), DocumentFormat.TIFF))
     with pytest.raises(TooManyPixels):
         convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))
 
 
 @pytest.mark.slow
-def test_huge_pages_are_rendered_at_a_lower_resolution(provider: LocalProvider, made: Maker) -> None:
+def test_huge_pages_are_rendered_at_a_lower_resolution(provider: LocalProvider, make_document: Maker) -> None:
     outlines = b"q 10 0 0 10 0 0 cm 60 w 100 100 m 1300 1300 l S Q"
-    document = made(hostile.page(hostile.stream(outlines), box=b"0 0 14400 14400"))
+    document = make_document(hostile.page(hostile.stream(outlines), box=b"0 0 14400 14400"))
     with pytest.raises(EmptyDocument):
         convert(provider, document)
     assert provider.process is not None
     assert provider.process.peak < 640 * MEGABYTE
 
 
-def test_owner_restrictions_do_not_count_as_encryption(provider: LocalProvider, made: Maker) -> None:
-    result, _ = convert(provider, made(hostile.printed("May not be printed", owner="owner")))
+def test_owner_restrictions_do_not_count_as_encryption(provider: LocalProvider, make_document: Maker) -> None:
+    result, _ = convert(provider, make_document(hostile.printed("May not be printed", owner="owner")))
     assert "May not be printed" in result.markdown
 
 
 @pytest.mark.parametrize("missing", [6, 60, 200])
-def test_a_truncated_pdf_is_read_with_a_warning(provider: LocalProvider, made: Maker, missing: int) -> None:
+def test_a_truncated_pdf_is_read_with_a_warning(provider: LocalProvider, make_document: Maker, missing: int) -> None:
     """B18: a result that may be incomplete has a warning."""
-    result, warnings = convert(provider, made(samples.sample("invoice.pdf").read_bytes()[:-missing]))
+    result, warnings = convert(provider, make_document(samples.sample("invoice.pdf").read_bytes()[:-missing]))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
     assert warnings == [("truncated", None)]
 
@@ -445,19 +446,19 @@ def tiff(pages: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> None:
-    result, warnings = convert(provider, made(tiff(2), DocumentFormat.TIFF))
+def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, make_document: Maker) -> None:
+    result, warnings = convert(provider, make_document(tiff(2), DocumentFormat.TIFF))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
     assert warnings == []
 
 
 @pytest.mark.slow
-def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) -> None:
-    """B18: a failed page is never silent, and does not affect the others."""
+def test_an_unreadable_page_has_a_warning(provider: LocalProvider, make_document: Maker) -> None:
+    """B18: a failed page does not affect other pages."""
     content = tiff(2)
     before = counted("page")
     with capture_logs() as lines:
-        result, warnings = convert(provider, made(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
+        result, warnings = convert(provider, make_document(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
     assert [page.method for page in result.pages] == ["ocr", "none"]
     assert warnings == [("page_failed", 2)]
     (line,) = [line for line in lines if line["event"] == "page_unreadable"]
@@ -474,14 +475,19 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) 
         ("page_conversion.analyze", ("layout_failed", 1), "layout_failed"),
     ],
 )
-def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
-    failing: Callable[[str], LocalProvider], made: Maker, *, place: str, warning: tuple[str, int], event: str
+def test_an_exception_in_a_layer_is_logged_counted_and_reported(
+    failing_provider: Callable[[str], LocalProvider],
+    make_document: Maker,
+    *,
+    place: str,
+    warning: tuple[str, int],
+    event: str,
 ) -> None:
-    """The other page is read, and text whose layout fails is kept."""
-    provider, before = failing(place), counted("page")
+    """The other page is read. Text is kept if only the layout of its page fails."""
+    provider, before = failing_provider(place), counted("page")
     context = StageContext(seconds=60)
     with capture_logs() as lines:
-        result = provider.convert(made(hostile.printed("First line\nsecond", "Other")), context=context)
+        result = provider.convert(make_document(hostile.printed("First line\nsecond", "Other")), context=context)
     assert [each.as_dict() | {"detail": ""} for each in context.warnings] == [
         {"code": warning[0], "detail": "", "page": warning[1], "reason": "LookupError"}
     ]
@@ -495,11 +501,11 @@ def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
 
 @pytest.mark.slow
 def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
-    failing: Callable[[str], LocalProvider], made: Maker
+    failing_provider: Callable[[str], LocalProvider], make_document: Maker
 ) -> None:
-    """B30. The other page is drawn."""
-    provider, before = failing("page_images.encode"), counted("page")
-    document, context = made(hostile.printed("First", "Second")), StageContext(seconds=60)
+    """B30: the other page is drawn."""
+    provider, before = failing_provider("page_images.encode"), counted("page")
+    document, context = make_document(hostile.printed("First", "Second")), StageContext(seconds=60)
     with capture_logs() as lines:
         drawn = dict(provider.draw_pages(document, first=1, last=2, width=320, context=context))
     assert (drawn[1], drawn[2] is not None) == (None, True)
@@ -512,11 +518,11 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["recognition.Engine.read_upright", "layout_model.to_input"])
 def test_an_exception_in_a_model_fails_the_document(
-    failing: Callable[[str], LocalProvider], scan: Document, place: str
+    failing_provider: Callable[[str], LocalProvider], scan: Document, place: str
 ) -> None:
     before = counted("page")
     with capture_logs() as lines, pytest.raises(OcrFailed):
-        convert(failing(place), scan)
+        convert(failing_provider(place), scan)
     assert [line["reason"] for line in lines if line["event"] == "recognition_failed"] == [
         "LookupError at sitecustomize.py:12"
     ]
@@ -524,12 +530,12 @@ def test_an_exception_in_a_model_fails_the_document(
 
 
 def test_an_exception_in_an_office_reader_is_logged_and_counted(
-    failing: Callable[[str], LocalProvider], made: Maker
+    failing_provider: Callable[[str], LocalProvider], make_document: Maker
 ) -> None:
     before = counted("page")
     content = (PROJECT / "tests/samples/office/ledger.xlsx").read_bytes()
     with capture_logs() as lines, pytest.raises(FileCorrupt):
-        convert(failing("office.opened"), made(content, DocumentFormat.XLSX))
+        convert(failing_provider("office.opened"), make_document(content, DocumentFormat.XLSX))
     assert [(line["event"], line["reason"]) for line in lines if line["log_level"] == "error"] == [
         ("document_unreadable", "LookupError at sitecustomize.py:12")
     ]
@@ -538,46 +544,46 @@ def test_an_exception_in_an_office_reader_is_logged_and_counted(
 
 # ---- The process ----------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_a_crash_of_the_sandbox_fails_one_document(provider: LocalProvider, long: Document) -> None:
+def test_a_crash_of_the_sandbox_fails_one_document(provider: LocalProvider, long_document: Document) -> None:
     """B12: a crash of the parser does not end the worker."""
     with pytest.raises(OcrFailed) as caught:
-        convert(provider, long, on_progress=lambda *_: os.kill(pid_of(provider), signal.SIGKILL))
+        convert(provider, long_document, on_progress=lambda *_: os.kill(pid_of(provider), signal.SIGKILL))
     assert caught.value.transient
-    assert convert(provider, long)[0].metadata["pages"] == 150
+    assert convert(provider, long_document)[0].metadata["pages"] == 150
 
 
-def test_a_dead_sandbox_is_replaced(provider: LocalProvider, made: Maker) -> None:
-    document = made(hostile.printed("Once more"))
+def test_a_dead_sandbox_is_replaced(provider: LocalProvider, make_document: Maker) -> None:
+    document = make_document(hostile.printed("Once more"))
     convert(provider, document)
-    died = provider.process
-    assert died is not None
-    os.kill(died.pid, signal.SIGKILL)
-    wait_until(lambda: not died.is_usable())
+    dead = provider.process
+    assert dead is not None
+    os.kill(dead.pid, signal.SIGKILL)
+    wait_until(lambda: not dead.is_usable())
     assert "Once more" in convert(provider, document)[0].markdown
 
 
 @pytest.mark.slow
-def test_a_hanging_sandbox_is_killed_at_the_deadline(provider: LocalProvider, long: Document) -> None:
+def test_a_hanging_sandbox_is_killed_at_the_deadline(provider: LocalProvider, long_document: Document) -> None:
     """B12: time is limited."""
 
     def hang() -> None:
         began = time.monotonic()
         with pytest.raises(OutOfTime):
-            convert(provider, long, seconds=2, on_progress=lambda *_: os.kill(hung, signal.SIGSTOP))
+            convert(provider, long_document, seconds=2, on_progress=lambda *_: os.kill(hung, signal.SIGSTOP))
         times.append(time.monotonic() - began)
         assert is_gone(hung)
 
     times: list[float] = []
-    while min(times, default=4) >= 4 and len(times) < 4:  # as by `expect_within`, with a process before each
-        convert(provider, long)
+    while min(times, default=4) >= 4 and len(times) < 4:  # like `expect_within`, with a new process for each attempt
+        convert(provider, long_document)
         hung = pid_of(provider)
         hang()
     assert min(times) < 4
-    assert convert(provider, long)[0].metadata["pages"] == 150
+    assert convert(provider, long_document)[0].metadata["pages"] == 150
 
 
-def test_a_lost_lease_kills_the_sandbox_immediately(provider: LocalProvider, long: Document) -> None:
-    convert(provider, long)
+def test_a_lost_lease_kills_the_sandbox_immediately(provider: LocalProvider, long_document: Document) -> None:
+    convert(provider, long_document)
     busy = pid_of(provider)
     lost = threading.Event()
 
@@ -586,13 +592,13 @@ def test_a_lost_lease_kills_the_sandbox_immediately(provider: LocalProvider, lon
         lost.set()
 
     with pytest.raises(Fenced):
-        convert(provider, long, lease_lost=lost, on_progress=lose)
+        convert(provider, long_document, lease_lost=lost, on_progress=lose)
     assert is_gone(busy)
 
 
-def test_the_sandbox_has_no_secrets(provider: LocalProvider, made: Maker) -> None:
+def test_the_sandbox_has_no_secrets(provider: LocalProvider, make_document: Maker) -> None:
     """B12: a compromised parser finds no secrets in its environment."""
-    convert(provider, made(hostile.printed("Anything")))
+    convert(provider, make_document(hostile.printed("Anything")))
     environment = Path(f"/proc/{pid_of(provider)}/environ").read_bytes()
     names = {line.partition(b"=")[0].decode() for line in environment.split(b"\0") if line}
     assert names <= {*reader.INHERITED_VARIABLES, *reader.FIXED_VARIABLES}
@@ -611,24 +617,24 @@ def test_the_sandbox_does_not_import_django(provider: LocalProvider) -> None:
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "code",
     [
         "socket.create_connection(('127.0.0.1', 9))",
         "subprocess.run(['true'])",
         "pathlib.Path('.local/written').write_text('x')",
     ],
 )
-def test_the_sandbox_has_only_the_required_permissions(deed: str) -> None:
-    """B12, B13: no network, no programs, and no files."""
+def test_the_sandbox_has_only_the_required_permissions(code: str) -> None:
+    """B12, B13: it cannot use the network, start programs, or write files."""
     done = run(
         "import pathlib, socket, subprocess\n"
-        f"from etl.providers.local import sandbox\nsandbox.confine()\nsandbox.confine_further()\n{deed}"
+        f"from etl.providers.local import sandbox\nsandbox.confine()\nsandbox.confine_further()\n{code}"
     )
     assert done.returncode == 1
     assert "PermissionError" in done.stderr or "File too large" in done.stderr
 
 
-def test_the_sandbox_ends_with_its_worker(long: Document) -> None:
+def test_the_sandbox_ends_with_its_worker(long_document: Document) -> None:
     code = f"""
 import os, signal, time
 from pathlib import Path
@@ -637,9 +643,9 @@ from etl.providers.local.process import ReaderProcess
 from etl.core.stage_context import StageContext
 process = ReaderProcess()
 limits = {{"pages": 500, "pixels": 1, "text": 10**9}}
-request = {{"path": {str(long.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}
+request = {{"path": {str(long_document.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}
 for message in process.read(request, StageContext(seconds=60)):
-    # Stopped while it reads a document, so that it cannot detect the end of its input.
+    # Suspended while it reads a document, so that it cannot detect the end of its input.
     os.kill(process.pid, signal.SIGSTOP)
     print(process.pid, flush=True)
     time.sleep(60)
@@ -663,8 +669,8 @@ def test_threads_share_one_sandbox(provider: LocalProvider, tmp_path: Path) -> N
         assert result.markdown.count(f"Document {number}\n") == 3
 
 
-def test_the_wait_for_the_sandbox_ends_at_the_deadline(provider: LocalProvider, made: Maker) -> None:
-    document = made(hostile.printed("Anything"))
+def test_the_wait_for_the_sandbox_ends_at_the_deadline(provider: LocalProvider, make_document: Maker) -> None:
+    document = make_document(hostile.printed("Anything"))
     with provider.lock, pytest.raises(OutOfTime):
         convert(provider, document, seconds=0.3)
 
@@ -688,11 +694,14 @@ process.kill()
 
 # ---- Documents with code execution ----------------------------------------------------------------------------------
 @pytest.fixture
-def taken_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
-    """A provider whose documents run code in their process after each page. `result` is the page's message."""
+def compromised_provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
+    """Return a function that starts a provider, in whose document processes this code runs after each page.
+
+    `result` is the message about the page.
+    """
     started = []
 
-    def start(deed: str, **modules: str) -> LocalProvider:
+    def start(code: str, **modules: str) -> LocalProvider:
         folder = tmp_path / "takeover"
         folder.mkdir()
         for name, source in modules.items():
@@ -706,7 +715,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 message = reading.DocumentReader.message
 def take_over(self, number, page):
     result = message(self, number, page)
-{textwrap.indent(textwrap.dedent(deed), "    ")}
+{textwrap.indent(textwrap.dedent(code), "    ")}
     return result
 reading.DocumentReader.message = take_over
 """)
@@ -719,24 +728,26 @@ reading.DocumentReader.message = take_over
         provider.close()
 
 
-# The reader process works as if libseccomp were not installed.
+# With this module, the reader process works as if libseccomp were not installed.
 UNFILTERED = {"pyseccomp": "raise RuntimeError('Unable to find libseccomp')"}
 
 
-def test_a_document_finds_nothing_of_the_documents_before_it(
-    taken_over: Callable[..., LocalProvider], made: Maker
+def test_a_document_cannot_access_previous_documents(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:
-    """B12: otherwise a document could put text into the result of the next user."""
-    provider = taken_over("kept.append(result['text'])\nresult['text'] = ' and '.join(kept)")
-    assert "Ann's salary" in convert(provider, made(hostile.printed("Ann's salary")))[0].markdown
-    markdown = convert(provider, made(hostile.printed("Bob's invoice")))[0].markdown
+    """B12: otherwise, the process of a malicious document could read or change documents of other users."""
+    provider = compromised_provider("kept.append(result['text'])\nresult['text'] = ' and '.join(kept)")
+    assert "Ann's salary" in convert(provider, make_document(hostile.printed("Ann's salary")))[0].markdown
+    markdown = convert(provider, make_document(hostile.printed("Bob's invoice")))[0].markdown
     assert "Bob's invoice" in markdown
     assert "Ann" not in markdown
 
 
-def test_a_document_has_no_connection_to_other_processes(taken_over: Callable[..., LocalProvider], made: Maker) -> None:
-    """It has the document, and a pipe for its own result."""
-    provider = taken_over("""
+def test_a_document_has_no_connection_to_other_processes(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker
+) -> None:
+    """Its process has only the document, and a pipe for the result."""
+    provider = compromised_provider("""
         kinds = []
         for each in range(128):
             try:
@@ -746,16 +757,18 @@ def test_a_document_has_no_connection_to_other_processes(taken_over: Callable[..
         names = {stat.S_IFCHR: "null", stat.S_IFREG: "file", stat.S_IFIFO: "pipe"}
         result["text"] = " ".join(sorted(names.get(each, "other") for each in kinds))
     """)
-    assert "file null null pipe" in convert(provider, made(hostile.printed("Anything")))[0].markdown
+    assert "file null null pipe" in convert(provider, make_document(hostile.printed("Anything")))[0].markdown
 
 
-def test_a_document_cannot_start_processes(taken_over: Callable[..., LocalProvider], made: Maker) -> None:
-    provider = taken_over("result['text'] = f'fork: {libc.fork()} {ctypes.get_errno()}'")
-    document = made(hostile.printed("Anything"))
+def test_a_document_cannot_start_processes(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker
+) -> None:
+    provider = compromised_provider("result['text'] = f'fork: {libc.fork()} {ctypes.get_errno()}'")
+    document = make_document(hostile.printed("Anything"))
     assert f"fork: -1 {errno.ENOSYS}" in convert(provider, document)[0].markdown
 
 
-def leave_grandchild(megabytes: int, *, new_session: bool = False) -> str:
+def start_grandchild(megabytes: int, *, new_session: bool = False) -> str:
     return f"""
         if not libc.fork():
             if {new_session}:
@@ -773,25 +786,25 @@ def leave_grandchild(megabytes: int, *, new_session: bool = False) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("new_session", [False, True], ids=["same session", "new session"])
 def test_a_process_that_a_document_leaves_is_killed(
-    taken_over: Callable[..., LocalProvider], made: Maker, *, new_session: bool
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker, *, new_session: bool
 ) -> None:
-    """B12: where the system has no libseccomp."""
-    others = set(readers())
-    provider = taken_over(leave_grandchild(50, new_session=new_session), **UNFILTERED)
+    """B12: this matters on systems without libseccomp."""
+    others = set(reader_pids())
+    provider = compromised_provider(start_grandchild(50, new_session=new_session), **UNFILTERED)
     with capture_logs() as lines, pytest.raises(OcrFailed):
-        convert(provider, made(hostile.printed("Anything")))
+        convert(provider, make_document(hostile.printed("Anything")))
     assert [(line["event"], line.get("reason", line.get("missing"))) for line in lines] == [
         ("sandbox_incomplete", ["seccomp"]), ("reader_stopped", "processes")
     ]  # fmt: skip
-    wait_until(lambda: set(readers()) <= others)
+    wait_until(lambda: set(reader_pids()) <= others)
 
 
 def test_no_document_is_read_without_the_required_sandbox(
-    taken_over: Callable[..., LocalProvider], made: Maker, settings: LazySettings
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker, settings: LazySettings
 ) -> None:
-    """B12: ETL_REQUIRE_SANDBOX."""
-    document = made(hostile.printed("Anything"))
-    provider = taken_over("", **UNFILTERED)
+    """B12: ETL_REQUIRE_SANDBOX refuses to read documents if a part of the sandbox is missing."""
+    document = make_document(hostile.printed("Anything"))
+    provider = compromised_provider("", **UNFILTERED)
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": True})
     for _ in range(2):
         with capture_logs() as lines, pytest.raises(SandboxMissing):
@@ -802,19 +815,19 @@ def test_no_document_is_read_without_the_required_sandbox(
 
 
 def test_the_memory_of_all_processes_of_a_document_is_limited(
-    taken_over: Callable[..., LocalProvider], made: Maker, monkeypatch: pytest.MonkeyPatch
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = set(readers())
+    others = set(reader_pids())
     monkeypatch.setattr(reader, "MAX_MEMORY", 300 * MEGABYTE)
-    provider = taken_over(leave_grandchild(317), **UNFILTERED)
+    provider = compromised_provider(start_grandchild(317), **UNFILTERED)
     with pytest.raises(FileTooLarge):
-        convert(provider, made(hostile.printed("Anything")))
-    wait_until(lambda: set(readers()) <= others)
+        convert(provider, make_document(hostile.printed("Anything")))
+    wait_until(lambda: set(reader_pids()) <= others)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "deed",
+    "code",
     [
         "result['text'] = 'x' * (4 << 20)",
         "result['layout']['blocks'] *= (4 << 20) // len(result['text'])",
@@ -823,28 +836,30 @@ def test_the_memory_of_all_processes_of_a_document_is_limited(
     ids=["text", "boxes", "pages"],
 )
 def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_worker(
-    taken_over: Callable[..., LocalProvider], made: Maker, settings: LazySettings, deed: str
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker, settings: LazySettings, code: str
 ) -> None:
-    """B12: the limits of the reader process are checked again outside of it."""
+    """B12: the worker also checks the limits of the reader process."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_file_bytes": 1 << 20})
-    provider = taken_over(deed)
+    provider = compromised_provider(code)
     with pytest.raises(OcrFailed):
-        convert(provider, made(hostile.printed("Anything that is long enough for a line")))
+        convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))
 
 
-def test_the_number_of_threads_is_limited(taken_over: Callable[..., LocalProvider], made: Maker) -> None:
-    provider = taken_over("""
+def test_the_number_of_threads_is_limited(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker
+) -> None:
+    provider = compromised_provider("""
         for _ in range(100):
             threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
         time.sleep(30)
     """)
     with capture_logs() as lines, pytest.raises(OcrFailed):
-        convert(provider, made(hostile.printed("Anything")))
+        convert(provider, make_document(hostile.printed("Anything")))
     assert [line["reason"] for line in lines] == ["threads"]
 
 
-def readers() -> list[int]:
-    """Return the reader processes and all their descendants, also those that left the process group."""
+def reader_pids() -> list[int]:
+    """Return the reader processes and all their descendants, including those that left the process group."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -853,13 +868,15 @@ def readers() -> list[int]:
     return [pid for pid in found if not is_gone(pid)]
 
 
-def test_a_crash_of_a_documents_process_keeps_the_reader(taken_over: Callable[..., LocalProvider], made: Maker) -> None:
-    """`os.abort` also shows that a process may send a signal to itself."""
-    provider = taken_over("if 'Crash' in result['text']:\n    os.abort()")
+def test_a_crash_of_a_documents_process_keeps_the_reader(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker
+) -> None:
+    """`os.abort` also shows that the sandbox allows a process to send itself a signal."""
+    provider = compromised_provider("if 'Crash' in result['text']:\n    os.abort()")
     with capture_logs() as lines, pytest.raises(OcrFailed):
-        convert(provider, made(hostile.printed("Crash")))
+        convert(provider, make_document(hostile.printed("Crash")))
     assert [(line["event"], line["code"]) for line in lines] == [("reader_died", -signal.SIGABRT)]
-    assert "Next" in convert(provider, made(hostile.printed("Next")))[0].markdown
+    assert "Next" in convert(provider, make_document(hostile.printed("Next")))[0].markdown
 
 
 def test_a_page_with_the_layout_model_takes_less_than_a_third_of_the_memory(provider: LocalProvider) -> None:
@@ -871,7 +888,7 @@ def test_a_page_with_the_layout_model_takes_less_than_a_third_of_the_memory(prov
 
 @pytest.mark.slow
 def test_memory_does_not_grow(provider: LocalProvider) -> None:
-    """B12: a worker and its process stay under 1 GB; `make bench ONLY=P11` does 50 documents."""
+    """B12: a worker and its reader process need less than 1 GB. `make bench ONLY=P11` tests 50 documents."""
     names = ("notice-zh-scan.jpg", "invoice.pdf", "notice-zh.pdf")
     documents = [samples.document(samples.sample(name)) for name in names]
     for document in documents:
@@ -904,7 +921,7 @@ def resident(pid: int) -> int:
 def test_a_failed_start_of_the_sandbox_is_not_an_error_of_the_document(
     tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, said: str, reason: str
 ) -> None:
-    """B12, B18: the stage is retried, and the log names what is missing."""
+    """B12, B18: the stage is retried, and the log names the missing module or library."""
     (tmp_path / f"{module}.py").write_text(said)
     provider = LocalProvider()
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:

@@ -1,7 +1,7 @@
-"""Long documents with a scripted reader: no row is lost, duplicated, or changed without a warning that names it (B42).
+"""Long documents with a simulated model: no row is lost, duplicated, or changed without a warning. B42.
 
-The reader answers from the request alone. Its errors are scripted: rows without a member, rows omitted from a
-corrective retry, conflicts, and slow or failing calls.
+The simulated model reads the rows in a request. Its errors are scripted: rows without a required field, rows that are
+missing after a corrective retry, conflicts, and slow or failing calls.
 """
 
 import json
@@ -44,7 +44,7 @@ def pages_of(rows: int, *, per_page: int = 50) -> list[str]:
 
 
 def rows_of(request: Request) -> list[dict[str, Any]]:
-    """Return the rows in the document's text, as a careful reader finds them."""
+    """Return all rows in the document's text of a request."""
     user = request.message("user")
     text = user.split(user.split("\n")[1])[2]
     return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text)]
@@ -78,7 +78,7 @@ def warning(context: StageContext, code: str) -> str:
     return found.detail
 
 
-def is_again(request: Request) -> bool:
+def is_correction(request: Request) -> bool:
     return len(request.messages) > 2 or "an earlier answer got wrong" in request.message("system")
 
 
@@ -89,12 +89,10 @@ def without_sku(rows: list[dict[str, Any]], *numbers: int) -> list[dict[str, Any
 
 
 def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer) -> None:
-    """Before, one of 500 rows without a required member caused one call with all data, whose answer of ten rows was
-    used.
-    """
+    """One of 500 rows lacks a required field. The correction must not contain or replace the other rows."""
 
     def answer(request: Request) -> Reply:
-        if is_again(request):
+        if is_correction(request):
             return gives({"lines": [{"sku": "A-237", "amount": 237.5}]})
         return gives({"lines": without_sku(rows_of(request), 237)})
 
@@ -103,7 +101,7 @@ def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer)
 
     assert process(context=context).data["lines"] == ALL
 
-    [again] = [request for request in models.requests if is_again(request)]
+    [again] = [request for request in models.requests if is_correction(request)]
     assert "Give exactly 1 items of /lines," in again.message("system")
     assert "- an item: The member 'sku' is missing." in again.message("user")
     assert [row["sku"] for row in rows_of(again)] == ["A-237"]
@@ -111,24 +109,24 @@ def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer)
 
 
 def text_of(request: Request) -> str:
-    """Return the text between the markers."""
+    """Return the document's text between the markers in a prompt."""
     user = request.message("user")
     return user.split(user.split("\n")[1])[2].strip()
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, strategy: str) -> None:
-    """Before, each correction sent the whole piece again, or, in one call, the whole document."""
+    """A correction must not send the whole piece or the whole document again."""
 
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         quotes = {f"/lines/{at}/amount": {"page": 1, "quote": f"{row['sku']} |"} for at, row in enumerate(rows)}
-        return gives({"lines": rows if is_again(request) else without_sku(rows, 37, 237, 238)}, quotes)
+        return gives({"lines": rows if is_correction(request) else without_sku(rows, 37, 237, 238)}, quotes)
 
     models.always(answer)
     assert process(strategy=strategy).data["lines"] == ALL
 
-    [again] = [request for request in models.requests if is_again(request)]  # one for all pieces
+    [again] = [request for request in models.requests if is_correction(request)]  # one for all pieces
     head = "[a table goes on; its head, for reading only:]\n| article | amount |\n|---|---|\n"
     if strategy == "direct-json":
         assert text_of(again) == (
@@ -144,7 +142,7 @@ def test_rows_reread_without_success_are_shown_with_their_values(models: ModelSe
     def answer(request: Request) -> Reply:
         if len(request.messages) > 2:
             return gives({"lines": rows_of(request)})
-        return gives({"lines": [] if is_again(request) else without_sku(rows_of(request), 37, 237)})
+        return gives({"lines": [] if is_correction(request) else without_sku(rows_of(request), 37, 237)})
 
     models.always(answer)
     assert process(strategy="direct-json").data["lines"] == ALL
@@ -155,14 +153,14 @@ def test_rows_reread_without_success_are_shown_with_their_values(models: ModelSe
     assert "- /lines/0, /lines/1: The member 'sku' is missing." in again.messages[3]["content"]
 
 
-def test_items_that_differ_only_in_what_is_missing_are_not_mixed_up(models: ModelServer) -> None:
-    """Before, the correction of an item without its number showed only values that another item has, too."""
+def test_items_that_differ_only_in_a_missing_field_are_not_mixed_up(models: ModelServer) -> None:
+    """The item lacks its number, and all other values of it occur in other items too."""
     page = HEAD + "".join(f"| A-{number} | 7.50 |\n" for number in range(60))
 
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         quotes = {f"/lines/{at}/amount": {"page": 1, "quote": f"{row['sku']} | 7.50"} for at, row in enumerate(rows)}
-        return gives({"lines": rows[:1] if is_again(request) else without_sku(rows, 41)}, quotes)
+        return gives({"lines": rows[:1] if is_correction(request) else without_sku(rows, 41)}, quotes)
 
     models.always(answer)
     result = Llm().process(ocr_of(page), rule_of(SCHEMA, strategy="direct-json"), context=context_of(seconds=120))
@@ -172,7 +170,7 @@ def test_items_that_differ_only_in_what_is_missing_are_not_mixed_up(models: Mode
 def test_items_that_cannot_be_located_are_corrected_with_the_whole_text(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
-        return gives({"lines": rows if is_again(request) else [*rows[:7], {}, *rows[8:]]})
+        return gives({"lines": rows if is_correction(request) else [*rows[:7], {}, *rows[8:]]})
 
     models.always(answer)
     assert process(100, strategy="direct-json").data["lines"] == ALL[:100]
@@ -180,12 +178,12 @@ def test_items_that_cannot_be_located_are_corrected_with_the_whole_text(models: 
 
 
 def test_a_required_value_missing_from_all_pieces_is_requested_once(models: ModelServer) -> None:
-    """Before, the task failed with all its valid rows."""
+    """Without this request, the task would fail, although all rows are valid."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
     def answer(request: Request) -> Reply:
-        is_asked = "were not found so far: /total." in request.message("system")
-        return gives({"total": 12.5}) if is_asked else gives({"lines": rows_of(request)})
+        asks_for_total = "were not found so far: /total." in request.message("system")
+        return gives({"total": 12.5}) if asks_for_total else gives({"lines": rows_of(request)})
 
     models.always(answer)
     assert process(schema=schema).data == {"total": 12.5, "lines": ALL}
@@ -196,12 +194,12 @@ def test_a_required_value_missing_from_all_pieces_is_requested_once(models: Mode
 
 
 def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: ModelServer) -> None:
-    """Before, a reply with the value and with invalid rows was requested again, and its value was lost."""
+    """The response has the value and invalid rows. It is not requested again, and the value is used."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
     def answer(request: Request) -> Reply:
-        is_asked = "were not found so far: /total." in request.message("system")
-        return gives({"total": 12.5, "lines": [{}] * 30}) if is_asked else gives({"lines": rows_of(request)})
+        asks_for_total = "were not found so far: /total." in request.message("system")
+        return gives({"total": 12.5, "lines": [{}] * 30}) if asks_for_total else gives({"lines": rows_of(request)})
 
     models.always(answer)
     assert process(schema=schema).data == {"total": 12.5, "lines": ALL}
@@ -235,14 +233,14 @@ def test_a_required_value_that_is_not_found_fails_with_its_name(models: ModelSer
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 def test_a_correction_may_be_the_whole_response(models: ModelServer, strategy: str) -> None:
-    models.always(lambda r: gives({"lines": rows_of(r) if is_again(r) else without_sku(rows_of(r), 237)}))
+    models.always(lambda r: gives({"lines": rows_of(r) if is_correction(r) else without_sku(rows_of(r), 237)}))
     assert process(strategy=strategy).data["lines"] == ALL
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 @pytest.mark.parametrize("given", [[], [{"sku": "A-1", "amount": 1}] * 7], ids=["nothing", "other items"])
 def test_a_correction_that_loses_items_is_refused(models: ModelServer, strategy: str, given: list[Any]) -> None:
-    models.always(lambda r: gives({"lines": given if is_again(r) else without_sku(rows_of(r), 237, 238)}))
+    models.always(lambda r: gives({"lines": given if is_correction(r) else without_sku(rows_of(r), 237, 238)}))
     context = context_of(seconds=120)
 
     result = process(context=context, strategy=strategy)
@@ -251,7 +249,7 @@ def test_a_correction_that_loses_items_is_refused(models: ModelServer, strategy:
     pages = "pages 1 to 10" if strategy == "direct-json" else "page 5"
     assert f"2 items do not fit the schema and were left out ({pages}" in warning(context, "items_rejected")
     assert "The member 'sku' is missing." in warning(context, "items_rejected")
-    assert sum(map(is_again, models.requests)) == 2
+    assert sum(map(is_correction, models.requests)) == 2
 
 
 def test_rejected_items_are_named_by_their_own_pages(models: ModelServer) -> None:
@@ -260,7 +258,7 @@ def test_rejected_items_are_named_by_their_own_pages(models: ModelServer) -> Non
     def answer(request: Request) -> Reply:
         rows = without_sku(rows_of(request), 7, 237)
         evidence = {f"/lines/{at}/amount": {"page": at // 50 + 1, "quote": f"{at}.50"} for at in range(500)}
-        return gives({"lines": [] if is_again(request) else rows}, evidence)
+        return gives({"lines": [] if is_correction(request) else rows}, evidence)
 
     models.always(answer)
     context = context_of(seconds=120)
@@ -275,7 +273,7 @@ def test_a_rule_may_require_all_items(models: ModelServer) -> None:
 
 
 def test_a_response_too_long_to_repeat_is_not_shown_in_part(models: ModelServer) -> None:
-    """Before, a corrective retry showed the first 40,000 of 59,000 characters, and 336 of 500 rows came back."""
+    """A model that is shown only a part of its response would return only the rows in that part."""
     models.will(says(json.dumps({"data": {"lines": ALL}}, indent=8)[:-1]), lambda r: gives({"lines": rows_of(r)}))
 
     assert process(strategy="direct-json").data["lines"] == ALL
@@ -286,7 +284,7 @@ def test_a_response_too_long_to_repeat_is_not_shown_in_part(models: ModelServer)
 
 def test_values_outside_of_lists_are_corrected_without_the_lists(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
-        return gives({"total": 7}) if is_again(request) else gives({"total": "7", "lines": rows_of(request)})
+        return gives({"total": 7}) if is_correction(request) else gives({"total": "7", "lines": rows_of(request)})
 
     models.always(answer)
     context = context_of(seconds=120)
@@ -299,8 +297,8 @@ def test_values_outside_of_lists_are_corrected_without_the_lists(models: ModelSe
 
 
 def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) -> None:
-    """A correction contains only the lines of the wrong value. Before, the other values, which it cannot find there,
-    were replaced by null, and the task failed.
+    """A correction shows only the lines of the wrong value. The model cannot find other values there and returns null
+    for them, which must not replace valid values.
     """
     names = ("opening", "closing", "number")
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], **{name: {"type": "number"} for name in names}}}
@@ -308,7 +306,7 @@ def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) ->
     document = ocr_of(*pages_of(200), "Opening balance: 12.25\n\nClosing balance: 99.75")
 
     def answer(request: Request) -> Reply:
-        if is_again(request):
+        if is_correction(request):
             return gives({"opening": 12.25, "closing": None, "number": 7})
         return gives({"opening": "12.25 EUR", "closing": 99.75, "lines": rows_of(request)})
 
@@ -317,7 +315,7 @@ def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) ->
     assert data == {"opening": 12.25, "closing": 99.75, "number": 7, "lines": ALL[:200]}
 
 
-def test_the_pieces_are_checked_with_whole_items(models: ModelServer) -> None:
+def test_the_schema_for_pieces_still_requires_complete_items(models: ModelServer) -> None:
     models.always(lambda r: gives({"lines": rows_of(r)}))
     process(100)
     system = models.requests[0].message("system")
@@ -326,7 +324,7 @@ def test_the_pieces_are_checked_with_whole_items(models: ModelServer) -> None:
     assert shown["properties"]["lines"]["items"] == ROW
 
 
-def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: ModelServer) -> None:
+def test_shared_definitions_stay_strict_within_items(models: ModelServer) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -344,15 +342,15 @@ def test_definitions_that_items_share_with_the_rest_are_exact_in_items(models: M
     assert "items_rejected" in codes(context)
 
 
-def test_an_item_of_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
-    """Before, since the error is about the item as a whole, no value of it had to be kept: any item of the right form
-    replaced it.
+def test_an_item_that_fits_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
+    """The error concerns the whole item, so there is no valid value that the correction must keep. It must not be
+    replaced by any other valid item.
     """
     rows = {"type": "array", "items": {"anyOf": [ROW, {"type": "string"}]}}
     schema = {**SCHEMA, "properties": {"lines": rows}}
 
     def answer(request: Request) -> Reply:
-        if is_again(request):
+        if is_correction(request):
             return gives({"lines": ["another"]})
         return gives({"lines": [[*row.values()] if row["sku"] == "A-7" else row for row in rows_of(request)]})
 
@@ -367,7 +365,7 @@ def test_an_item_of_no_alternative_is_not_replaced_by_another(models: ModelServe
 
 # ---- Conflicts ------------------------------------------------------------------------------------------------------
 def totals(*values: Any) -> Any:
-    """Return a reader that finds these totals in the pieces in turn, and chooses the last of different ones."""
+    """Return a simulated model that finds these totals in the pieces, in order. In a conflict, it chooses the last."""
 
     def answer(request: Request) -> Reply:
         piece = re.search(r"piece (\d+) of", request.message("user"))
@@ -384,15 +382,15 @@ def with_total(**keywords: Any) -> dict[str, Any]:
 
 
 def test_the_model_is_asked_once_about_values_that_differ(models: ModelServer) -> None:
-    """Before, the first subtotal that was carried forward became the total."""
+    """Otherwise, a subtotal that is carried forward could become the total."""
     models.always(totals(117017.0, 1006573.25))
     context = context_of(seconds=120)
 
     result = process(100, context=context)
 
     assert result.data["total"] == 1006573.25
-    [asked] = [request for request in models.requests if "piece" not in request.message("user").split("\n")[0]]
-    assert "Values of /total:\n- 117017.0 (page 1)\n- 1006573.25 (page 2)" in asked.message("user")
+    [choice] = [request for request in models.requests if "piece" not in request.message("user").split("\n")[0]]
+    assert "Values of /total:\n- 117017.0 (page 1)\n- 1006573.25 (page 2)" in choice.message("user")
     assert warning(context, "merge_conflict").endswith("/total: page 1, page 2. The model chose one.")
 
 
@@ -442,7 +440,7 @@ def test_the_model_chooses_between_objects_of_two_places(models: ModelServer) ->
 
 
 def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
-    """Before, only the first eight were shown, and the total on the last page could not be chosen."""
+    """At most eight values are shown. The last one, which is often the total, must be one of them."""
     values = [100.5 + number for number in range(10)]
     models.always(totals(*values))
     context = context_of(seconds=120)
@@ -454,7 +452,7 @@ def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
 
 
 def test_the_model_chooses_between_tuples_that_differ(models: ModelServer) -> None:
-    """Before, the task failed with a TypeError after all pieces were paid."""
+    """Lists are not hashable, which must not cause an error."""
     place = {"type": ["array", "null"], "prefixItems": [{"type": "number"}, {"type": "number"}]}
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "place": place}}
     places = {1: [1.5, 2.5], 2: [3.5, 4.5]}
@@ -475,7 +473,7 @@ SUMMED = with_total(**{"x-sum-of": "/lines/*/amount", "x-merge": "last"})
 
 
 def test_amounts_that_cannot_be_read_are_not_summed(models: ModelServer) -> None:
-    """Before, a warning stated that the sum of "50.00 EUR" and "50.00" is 50.00."""
+    """There must be no warning that the sum of "50.00 EUR" and "50.00" is 50.00."""
     amount = {"type": "array", "items": {"type": "string"}}
     schema = {"type": "object", "properties": {"total": {"type": "string", "x-sum-of": "/rows/*"}, "rows": amount}}
     models.always(gives({"total": "100.00", "rows": ["50.00 EUR", "50.00"]}))
@@ -492,7 +490,7 @@ def test_a_total_that_differs_from_its_sum_is_reported(models: ModelServer) -> N
 
 
 def test_sums_are_exact(models: ModelServer) -> None:
-    """As binary fractions, 0.1 + 0.2 is not 0.3."""
+    """With binary floating-point numbers, 0.1 + 0.2 is not 0.3."""
     amounts = [{"sku": str(n), "amount": 0.1} for n in range(30)]
     models.always(gives({"total": 3, "lines": amounts}))
     context = context_of(seconds=120)
@@ -521,20 +519,20 @@ def notes_of(request: Request) -> Reply:
     return says("\n".join([*(f"{row['sku']} {row['amount']}" for row in rows), f"items of /lines: {len(rows)}"]))
 
 
-def noted(request: Request) -> list[dict[str, Any]]:
+def rows_in_notes(request: Request) -> list[dict[str, Any]]:
     found = re.findall(r"^(A-\d+) ([\d.]+)$", request.message("user"), re.MULTILINE)
     return [{"sku": sku, "amount": float(amount)} for sku, amount in found]
 
 
-def test_rows_that_are_lost_when_notes_are_combined_are_noticed(models: ModelServer, settings: Any) -> None:
-    """Before, a combination with half of the rows was accepted."""
+def test_rows_that_are_lost_when_notes_are_combined_are_detected(models: ModelServer, settings: Any) -> None:
+    """The first combination has only half of the rows, and must not be accepted."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_threshold_chars": 100_000})
 
     def answer(request: Request) -> Reply:
         if "piece" in request.message("user").split("\n")[1 - 1]:
             return notes_of(request)
-        rows = noted(request)
-        return gives({"lines": rows if is_again(request) else rows[::2]})
+        rows = rows_in_notes(request)
+        return gives({"lines": rows if is_correction(request) else rows[::2]})
 
     models.always(answer)
     context = context_of(seconds=120)
@@ -546,7 +544,9 @@ def test_rows_that_are_lost_when_notes_are_combined_are_noticed(models: ModelSer
 
 def test_a_combination_that_keeps_losing_rows_fails(models: ModelServer) -> None:
     models.always(
-        lambda r: notes_of(r) if "piece" in r.message("user").split("\n")[0] else gives({"lines": noted(r)[::2]})
+        lambda r: (
+            notes_of(r) if "piece" in r.message("user").split("\n")[0] else gives({"lines": rows_in_notes(r)[::2]})
+        )
     )
     with pytest.raises(SchemaInvalid, match="/lines"):
         process(60, strategy="chunked-summarize")
@@ -560,17 +560,17 @@ def test_notes_without_a_count_of_items_are_reported(models: ModelServer) -> Non
 
 
 # ---- Shared corrections ---------------------------------------------------------------------------------------------
-def spoiled(request: Request, *, every: int) -> list[dict[str, Any]]:
-    """Return the rows of a request, with every n-th amount removed."""
+def rows_without_amounts(request: Request, *, every: int) -> list[dict[str, Any]]:
+    """Return the rows of a request without every n-th amount."""
     rows = rows_of(request)
     return [row if int(row["sku"][2:]) % every else {"sku": row["sku"]} for row in rows]
 
 
 @pytest.mark.parametrize(("every", "sizes"), [(50, [10]), (4, [100, 25])], ids=["few", "many"])
 def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every: int, sizes: list[int]) -> None:
-    models.always(lambda r: gives({"lines": rows_of(r) if is_again(r) else spoiled(r, every=every)}))
+    models.always(lambda r: gives({"lines": rows_of(r) if is_correction(r) else rows_without_amounts(r, every=every)}))
     assert process().data["lines"] == ALL
-    again = [request for request in models.requests if is_again(request)]
+    again = [request for request in models.requests if is_correction(request)]
     assert [len(rows_of(request)) for request in again] == sizes
     assert [item["sku"] for request in again for item in rows_of(request)] == [
         f"A-{number}" for number in range(0, 500, every)
@@ -578,18 +578,18 @@ def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every
 
 
 class Killed(BaseException):
-    """The worker process ended."""
+    """The end of the worker process."""
 
 
-def test_a_worker_killed_between_shared_corrections_pays_for_none_twice(models: ModelServer) -> None:
-    """Killed after each response. The next run takes the paid ones from the cache, and the result is the same."""
+def test_no_correction_is_paid_twice_after_the_worker_was_killed(models: ModelServer) -> None:
+    """The worker is killed after each response. The next run uses cached responses, and the result is the same."""
 
-    def dies(_usage: Usage) -> None:
+    def kill(_usage: Usage) -> None:
         raise Killed
 
     def answer(request: Request) -> Reply:
-        if not is_again(request):
-            return gives({"lines": spoiled(request, every=4)})
+        if not is_correction(request):
+            return gives({"lines": rows_without_amounts(request, every=4)})
         rows = rows_of(request)
         is_refused = rows[0]["sku"] == "A-400" and len(request.messages) == 2
         return gives({"lines": rows[:7] if is_refused else rows})
@@ -601,8 +601,8 @@ def test_a_worker_killed_between_shared_corrections_pays_for_none_twice(models: 
     response_cache = MemoryResponseCache()
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(context=context_of(seconds=120, response_cache=response_cache, on_usage=dies))
-    context = context_of(seconds=120, response_cache=response_cache, on_usage=dies)
+            process(context=context_of(seconds=120, response_cache=response_cache, on_usage=kill))
+    context = context_of(seconds=120, response_cache=response_cache, on_usage=kill)
 
     assert process(context=context) == undisturbed
     assert undisturbed.data["lines"] == ALL
@@ -612,17 +612,17 @@ def test_a_worker_killed_between_shared_corrections_pays_for_none_twice(models: 
 
 
 # ---- Several calls at a time ----------------------------------------------------------------------------------------
-class Crowd:
-    """A server that counts concurrent calls."""
+class ConcurrencyCounter:
+    """A simulated model that counts concurrent calls."""
 
     def __init__(self, seconds: float = 0.2) -> None:
-        self.seconds, self.now, self.most = seconds, 0, 0
+        self.seconds, self.now, self.maximum = seconds, 0, 0
         self.lock = threading.Lock()
 
     def __call__(self, request: Request) -> Reply:
         with self.lock:
             self.now += 1
-            self.most = max(self.most, self.now)
+            self.maximum = max(self.maximum, self.now)
         time.sleep(self.seconds)
         with self.lock:
             self.now -= 1
@@ -633,14 +633,14 @@ class Crowd:
 @pytest.mark.slow
 def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": parallel})
-    crowd = Crowd()
-    models.always(crowd)
+    counter = ConcurrencyCounter()
+    models.always(counter)
     seen: list[int] = []
     context = context_of(seconds=120, on_progress=lambda done, _total: seen.append(done))
 
     assert process(context=context).data["lines"] == ALL
 
-    assert crowd.most == parallel
+    assert counter.maximum == parallel
     assert context.usage.calls == len(models.requests)
     assert seen == sorted(seen)
 
@@ -684,8 +684,8 @@ def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, setting
     context = context_of(seconds=120, response_cache=response_cache)
     assert process(context=context).data["lines"] == ALL
 
-    asked = [re.search(r"piece \d+ of", request.message("user")) for request in models.requests]
-    names = [found.group() for found in asked if found]
+    pieces = [re.search(r"piece \d+ of", request.message("user")) for request in models.requests]
+    names = [found.group() for found in pieces if found]
     assert {name for name in names if names.count(name) > 1} == {"piece 2 of"}
 
 
@@ -703,4 +703,4 @@ def test_a_cancelled_run_does_not_wait_for_its_calls(models: ModelServer, settin
     began = time.monotonic()
     with pytest.raises(Fenced):
         process(context=context)
-    assert time.monotonic() - began < 9  # a call may take 10 s
+    assert time.monotonic() - began < 9  # less than the timeout of a call, which is 10 s

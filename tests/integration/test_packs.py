@@ -255,7 +255,7 @@ def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
 def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A26: no client was promised an expiry of these, so they are not counted as violations."""
     assert storage_cleanup.delete_orphans() == 0  # the completion may use recent packs
-    assert after_restore.unknown_deliveries(delete=False) == 0
+    assert after_restore.find_unknown_deliveries(delete=False) == 0
     completion.complete(job.pk)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     assert storage_cleanup.delete_orphans() == 0

@@ -204,7 +204,7 @@ def of_retention(rows: Million) -> dict[str, Case]:
     paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: storage_cleanup.BATCH])
     return {
         "purge": Case(
-            work=lambda _: retention.purge_some(),
+            work=lambda _: retention.purge_batch(),
             by=(
                 "exports_jobs_finished",
                 "exports_event_untold",
@@ -216,7 +216,7 @@ def of_retention(rows: Million) -> dict[str, Case]:
         ),
         # It finds jobs by their final events, oldest first.
         "delete events": Case(
-            work=lambda _: retention.delete_some_events(),
+            work=lambda _: retention.delete_batch_of_events(),
             by=("exports_event_ends",),
             most=1_000,
         ),

@@ -369,7 +369,7 @@ def test_each_due_schedule_has_a_separate_transaction(dataset: Dataset, alice: U
     for _ in range(20):
         make_schedule(alice, dataset, cron="0 * * * *", timezone="UTC")
     held: list[int] = []
-    original = runs.move_on
+    original = runs.handle_due
 
     def counting(*args: Any) -> None:
         original(*args)
@@ -379,6 +379,6 @@ def test_each_due_schedule_has_a_separate_transaction(dataset: Dataset, alice: U
         return Schedule.objects.due(START + timedelta(hours=1)).count()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "move_on", counting)
+        patch.setattr(runs, "handle_due", counting)
         run(START + timedelta(hours=1))
     assert held == list(range(20, 0, -1))  # each run was committed before the next one began

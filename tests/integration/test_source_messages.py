@@ -20,7 +20,7 @@ from exports.worker import execution
 from tests.conftest import client_of
 from tests.integration.factories import finish, make_job
 from tests.integration.staff import page_of, text_of
-from tests.integration.test_execution import empty_bucket, failing  # noqa: F401 - a fixture
+from tests.integration.test_execution import empty_bucket, replace_function  # noqa: F401 - a fixture
 
 RAISED = "RAISE EXCEPTION 'secret <b>row</b> 42' USING DETAIL = 'row (42)', HINT = E'Ask\\x1bus.';"
 MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."
@@ -30,7 +30,7 @@ MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."
 def failed(dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any) -> Job:
     """A job with a chunk whose only attempt failed, because the function raised an error."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
-    failing(source_db, RAISED)
+    replace_function(source_db, RAISED)
     job = make_job(dataset, alice, 1, allow_degraded=False)
     execution.drain()
     job.refresh_from_db()
@@ -61,7 +61,7 @@ def test_the_chunk_has_the_message_and_the_log_does_not(failed: Job, caplog: Any
 @pytest.mark.parametrize("body", ["RAISE EXCEPTION '%', repeat('x', 100000);", "PERFORM repeat('y', 100000)::int;"])
 def test_the_message_is_bounded(dataset: Dataset, alice: User, source_db: psycopg.Connection, body: str) -> None:
     """A34."""
-    failing(source_db, body)
+    replace_function(source_db, body)
     make_job(dataset, alice, 1)
     execution.drain()
     assert len(Chunk.objects.get().source_message) == MAX_MESSAGE
@@ -75,7 +75,7 @@ def test_a_retry_and_a_success_clear_the_message(
     assert Chunk.objects.get().source_message == ""
     execution.drain()
     assert Chunk.objects.get().source_message == MESSAGE
-    failing(source_db, "")
+    replace_function(source_db, "")
     actions.retry(failed)
     assert finish(failed).chunks.get().source_message == ""
 
@@ -86,7 +86,7 @@ def test_a_snapshot_has_the_message_of_the_failure_that_it_replaces(
     """A34: the source failed, so staff see the reason."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
     finish(make_job(dataset, alice, 1))
-    failing(source_db, RAISED)
+    replace_function(source_db, RAISED)
     finish(job := make_job(dataset, alice, 1, reuse="never"))
     assert (job.chunks.get().source, job.chunks.get().source_message) == ("snapshot", MESSAGE)
 

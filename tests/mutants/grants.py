@@ -32,7 +32,7 @@ MUTANTS = [
         name="redeem a link whose owner has lost access",
         old="      AND u.is_active AND %(may_download)s\n",
         new="      AND u.is_active\n",
-        tests=grants("an_accepted_job_ends_but_its_owner_gets_nothing_of_it"),
+        tests=grants("an_accepted_job_ends_but_its_owner_cannot_download_it"),
     ),
     ACCESS(
         name="give a delivery with keys that are no longer granted",

@@ -104,7 +104,7 @@ MUTANTS = [
         old="REPLACEMENTS = 50",
         new="REPLACEMENTS = 2",
         tests=tests_of(
-            "tests/integration/test_execution.py", "a_path_that_others_replace_again_and_again_costs_no_second_call"
+            "tests/integration/test_execution.py", "repeated_replacements_by_other_jobs_cost_no_second_call"
         ),
     ),
     PACKS(
@@ -348,7 +348,7 @@ MUTANTS = [
         name="look up the idempotency key only before the transaction",
         old="        return self.find(rows, user_id=user_id)\n",
         new="        return None\n",
-        tests=idempotency("a_request_stored_in_the_meantime_is_repeated"),
+        tests=idempotency("a_job_that_was_created_in_the_meantime_is_returned"),
     ),
     IDEMPOTENCY(
         name="do not store the idempotency key",

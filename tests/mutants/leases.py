@@ -191,7 +191,7 @@ MUTANTS = [
     Mutant(
         name="hold the slot while files are checked for reuse",
         file="exports/worker/execution.py",
-        old="        slot.free()  # for other workers meanwhile\n",
+        old="        slot.free()  # so that other workers can use it in the meantime\n",
         new="",
         tests=batches("a_worker_checks_files_without_its_slot"),
     ),
@@ -345,7 +345,7 @@ MUTANTS = [
     Mutant(
         name="reuse a slot while its call still runs",
         file="exports/source/database.py",
-        old="            self.may_still_run = True  # also when ending it is interrupted\n"
+        old="            self.may_still_run = True  # in case the next line is interrupted\n"
         "            self.may_still_run = not self._end_call()\n",
         new="",
         tests=tests_of("tests/chaos/test_source.py", "aborted_calls_end_before_their_slots_are_reused"),

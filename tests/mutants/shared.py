@@ -166,7 +166,7 @@ MUTANTS = [
         name="write the outcome of an older generation into the row",
         old=".filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)",
         new=".filter(pk=state.task_id, uuid=state.uuid)",
-        tests=recovery("an_end_of_an_earlier_generation_is_not_recorded"),
+        tests=recovery("an_outcome_of_an_earlier_generation_is_not_recorded"),
     ),
     OUTCOME(
         name="write the outcome of a lost document into the row with its id",
@@ -193,7 +193,7 @@ MUTANTS = [
         name="overwrite the row of an ended task",
         old="        Task.objects.open()\n        .filter(",
         new="        Task.objects.all()\n        .filter(",
-        tests=recovery("a_recorded_end_is_not_written_again"),
+        tests=recovery("a_recorded_outcome_is_not_overwritten"),
     ),
     RECOVERY(
         name="recover tasks whose first run-state is still being created",

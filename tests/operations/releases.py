@@ -31,7 +31,7 @@ TASK = """
 
 @shared_task(name="exports.look_ahead")
 def look_ahead(**_later: object) -> None:
-    periodic.once("look_ahead", every=0, run=lambda: None)
+    periodic.run_if_due("look_ahead", every=0, run=lambda: None)
 """
 # An unknown kind of event, before a job's end.
 EVENT = """

@@ -45,7 +45,7 @@ from tests.integration import test_iam
 from tests.integration.factories import finish, make_job
 from tests.integration.receiver import Received, receiver
 from tests.integration.test_doctor import name_of, passes
-from tests.integration.test_iam import Administered, Keys
+from tests.integration.test_iam import Keys, SeaweedFSWithIam
 from tests.serving import serving, variables
 from tests.waiting import wait_until
 
@@ -166,9 +166,9 @@ def test_workers_can_be_restarted_before_or_after_web(
 
 # ---- Keys of the object storage -------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFSWithIam]:
     root = tmp_path_factory.mktemp("rotation")
-    server = Administered(root, KeptSettings(root), durable=False, given={})
+    server = SeaweedFSWithIam(root, KeptSettings(root), durable=False, given={})
     try:
         server.start()
         yield server
@@ -176,14 +176,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
         server.stop()
 
 
-def iam(store: Administered) -> Any:
+def iam(store: SeaweedFSWithIam) -> Any:
     key, secret = store.operator
     return boto3.client(
         "iam", endpoint_url=store.url, region_name="us-east-1", aws_access_key_id=key, aws_secret_access_key=secret
     )
 
 
-def second_pair(store: Administered, user: str) -> Keys:
+def second_pair(store: SeaweedFSWithIam, user: str) -> Keys:
     made = iam(store).create_access_key(UserName=user)["AccessKey"]
     return Keys(made["AccessKeyId"], made["SecretAccessKey"])
 
@@ -192,7 +192,7 @@ Use = Callable[[Keys, Keys], dict[str, str]]
 
 
 @pytest.fixture
-def use(store: Administered, settings: LazySettings) -> Use:
+def use(store: SeaweedFSWithIam, settings: LazySettings) -> Use:
     """Make this process use a pair for the service and one for downloads. Returns the variables for other processes."""
 
     def use(service: Keys, download: Keys) -> dict[str, str]:
@@ -210,7 +210,7 @@ def use(store: Administered, settings: LazySettings) -> Use:
 
 
 @pytest.fixture
-def pairs(store: Administered) -> tuple[Keys, Keys]:
+def pairs(store: SeaweedFSWithIam) -> tuple[Keys, Keys]:
     """The first pair of each of the two users."""
     name = os.urandom(4).hex()
     service = store.user(f"service-{name}", policy("service", bucket=store.bucket))
@@ -218,7 +218,7 @@ def pairs(store: Administered) -> tuple[Keys, Keys]:
     return service, download
 
 
-def user_of(store: Administered, keys: Keys) -> str:
+def user_of(store: SeaweedFSWithIam, keys: Keys) -> str:
     for user in iam(store).list_users()["Users"]:
         listed = iam(store).list_access_keys(UserName=user["UserName"])["AccessKeyMetadata"]
         if keys.id in {each["AccessKeyId"] for each in listed}:
@@ -226,7 +226,7 @@ def user_of(store: Administered, keys: Keys) -> str:
     raise AssertionError
 
 
-def forget(store: Administered, keys: Keys) -> None:
+def forget(store: SeaweedFSWithIam, keys: Keys) -> None:
     iam(store).delete_access_key(UserName=user_of(store, keys), AccessKeyId=keys.id)
 
 
@@ -235,7 +235,7 @@ def redirected(api: APIClient, job: Job) -> str:
 
 
 def test_both_key_pairs_work_until_the_old_one_is_deleted(
-    store: Administered, pairs: tuple[Keys, Keys], use: Use, submit: Submit, api: APIClient
+    store: SeaweedFSWithIam, pairs: tuple[Keys, Keys], use: Use, submit: Submit, api: APIClient
 ) -> None:
     newer = (second_pair(store, user_of(store, pairs[0])), second_pair(store, user_of(store, pairs[1])))
     urls = []
@@ -255,7 +255,7 @@ def test_both_key_pairs_work_until_the_old_one_is_deleted(
 
 
 def test_chunks_wait_when_the_old_pair_is_deleted_too_early(
-    store: Administered, pairs: tuple[Keys, Keys], use: Use, submit: Submit, tmp_path: Path
+    store: SeaweedFSWithIam, pairs: tuple[Keys, Keys], use: Use, submit: Submit, tmp_path: Path
 ) -> None:
     """A40: with a worker that still has the deleted pair, and then with one that has the new pair."""
     lose_messages()
