@@ -21,8 +21,8 @@ class StackError(Exception):
 class Process:
     """A process that can be restarted: `start` after `stop` or `kill` appends to the same log.
 
-    `environment` is the complete environment. `title` is the start of the command lines of descendants that create
-    sessions of their own.
+    `environment` is the complete environment. `title` identifies descendants that create new sessions: their command
+    lines start with it.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Process:
         self.kill_all(pids)
 
     def kill(self) -> None:
-        """Kill the process and its descendants with SIGKILL, and wait for their end."""
+        """Kill the process and its descendants with SIGKILL, and wait until they have ended."""
         if self.child is not None:
             self.kill_all(self.members())
 
