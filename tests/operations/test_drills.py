@@ -209,7 +209,7 @@ def test_the_password_of_the_database_is_wrong(workers: Workers, dataset: Datase
             doctor=lambda: "database.reachable" in here.doctor(),
         )
 
-        admin.execute("ALTER ROLE sluice2 PASSWORD 'right'")  # Database is away: the password and the URL differ
+        admin.execute("ALTER ROLE sluice2 PASSWORD 'right'")  # Database is unreachable: the password and the URL differ
         here.is_over("SluiceDatabaseDown")
         wait_until(lambda: set(here.readiness().values()) == {"ok"}, limit=LIMIT)
         succeeds(here.export())
@@ -242,7 +242,7 @@ def test_the_bucket_is_gone(workers: Workers, dataset: Dataset, alice: User) -> 
             doctor=lambda: any(name.startswith("storage.") for name in here.doctor()),
         )
 
-        create()  # Object storage is away: bring it back, then check the doctor
+        create()  # Object storage is unreachable: bring it back, then check the doctor
         wait_until(lambda: not any(name.startswith("storage.") for name in here.doctor()), limit=LIMIT)
         succeeds(job)
         here.is_over("ExportChunksNotTaken")
@@ -280,7 +280,7 @@ def test_the_key_of_the_object_storage_is_wrong(workers: Workers, dataset: Datas
         )
         job = here.export()
 
-        correct()  # Object storage is away: status 403, Keys are rotated: the storage reloads its file on SIGHUP
+        correct()  # Object storage is unreachable: status 403, Keys are rotated: the storage reloads its file on SIGHUP
         wait_until(lambda: not any(name.startswith("storage.") for name in here.doctor()), limit=LIMIT)
         succeeds(job)
         assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}

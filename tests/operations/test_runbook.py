@@ -357,19 +357,19 @@ def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dat
     wait_until(lambda: Job.objects.get().status == "success")
 
 
-# ---- Object storage is away -----------------------------------------------------------------------------------------
+# ---- Object storage is unreachable -----------------------------------------------------------------------------------------
 def test_object_storage_is_away(operator: Operator, dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("JFK", "EWR")]
     for _ in jobs:
         fail_with(ChunkUploadFailed())
-    failed = [row["job_id"] for row in operator.query("object-storage-is-away", "EXPORT_UPLOAD_FAILED")]
+    failed = [row["job_id"] for row in operator.query("object-storage-is-unreachable", "EXPORT_UPLOAD_FAILED")]
     assert failed == [str(job.pk) for job in jobs]
-    operator.execute("object-storage-is-away", "repair retry", FAILED_JOBS=" ".join(failed))
+    operator.execute("object-storage-is-unreachable", "repair retry", FAILED_JOBS=" ".join(failed))
     assert set(Job.objects.values_list("status", flat=True)) == {"running"}
-    assert operator.query("object-storage-is-away", "EXPORT_UPLOAD_FAILED") == []
+    assert operator.query("object-storage-is-unreachable", "EXPORT_UPLOAD_FAILED") == []
 
 
-# ---- A chunk fails again and again ----------------------------------------------------------------------------------
+# ---- A chunk fails repeatedly ----------------------------------------------------------------------------------
 RAISES = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ BEGIN RAISE division_by_zero; END $$
@@ -384,19 +384,19 @@ def test_a_failing_function_is_found_fixed_and_retried(
     source_db.execute(RAISES)
     job = make_job(dataset, alice, 1, reuse="never", allow_degraded=False)
     execution.drain()
-    (row,) = operator.query("a-chunk-fails-again-and-again", "error_detail")
+    (row,) = operator.query("a-chunk-fails-repeatedly", "error_detail")
     assert (row["job_id"], row["key"], row["effective_date"]) == (str(job.pk), "JFK", "2024-02-28")
     assert (row["error_code"], row["error_detail"]) == ("EXPORT_SOURCE_ERROR", "SQLSTATE 22012")
-    assert "division_by_zero" in operator.query("a-chunk-fails-again-and-again", "SELECT count(*)")[0]["error"]
+    assert "division_by_zero" in operator.query("a-chunk-fails-repeatedly", "SELECT count(*)")[0]["error"]
 
     source_db.execute(MENDED)
-    assert operator.query("a-chunk-fails-again-and-again", "SELECT count(*)") == [{"count": "1"}]
-    operator.execute("a-chunk-fails-again-and-again", "repair retry", FAILED_JOB=job.pk)
+    assert operator.query("a-chunk-fails-repeatedly", "SELECT count(*)") == [{"count": "1"}]
+    operator.execute("a-chunk-fails-repeatedly", "repair retry", FAILED_JOB=job.pk)
     execution.drain()
     completion.complete(job.pk)
     job.refresh_from_db()
     assert job.status == "success"
-    assert operator.query("a-chunk-fails-again-and-again", "error_detail") == []
+    assert operator.query("a-chunk-fails-repeatedly", "error_detail") == []
 
 
 def test_a_chunk_that_kills_its_workers(operator: Operator, dataset: Dataset, alice: User) -> None:
@@ -407,7 +407,7 @@ def test_a_chunk_that_kills_its_workers(operator: Operator, dataset: Dataset, al
         Chunk.objects.update(lease_until=past)
         Slot.objects.held().update(lease_until=past)
         operator.execute("jobs-are-stuck", "repair reap")
-    (row,) = operator.query("a-chunk-fails-again-and-again", "error_detail")
+    (row,) = operator.query("a-chunk-fails-repeatedly", "error_detail")
     assert (row["status"], row["error_code"]) == ("failed", "EXPORT_WORKER_LOST")
     assert row["attempts"] == str(settings.SLUICE.export_max_attempts)
 

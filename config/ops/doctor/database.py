@@ -266,5 +266,5 @@ SUBJECT = Subject(
         check_rules,
     ),
     remedy_if_unreachable="Check that Postgres is running and that DATABASE_URL points to it: "
-    "docs/runbook.md#database-is-away.",
+    "docs/runbook.md#database-is-unreachable.",
 )  # fmt: skip
