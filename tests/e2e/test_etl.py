@@ -225,7 +225,7 @@ def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User, rule: 
     leaving = workers.start(BOTH_QUEUES, concurrency=1)
     task = make_task(alice, "once:until never", rule=rule)
     wait_until(lambda: ocr_calls(task))
-    leaving.ask_to_stop()
+    leaving.send_stop_signal()
     wait_until(lambda: not leaving.alive)
     state = runstate.read(task.pk)
     assert state

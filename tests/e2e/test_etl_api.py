@@ -45,7 +45,7 @@ def clients(web: Web) -> Iterator[Clients]:
     clients = Clients(web)
     yield clients
     for client in clients.made:
-        client.leave()
+        client.disconnect()
 
 
 class RawClient:
@@ -218,9 +218,9 @@ def test_a_stopping_process_answers_waiting_requests(alice: User, own_web: Web, 
     )
     waiter.start()
     wait_until(lambda: waiting_requests(web) == 1)
-    process.ask_to_stop()
+    process.send_stop_signal()
     waiter.join(timeout=5)
     wait_until(lambda: not process.alive, limit=4)
-    client.leave()
+    client.disconnect()
     assert statuses == [200]
     assert errors(web) == []

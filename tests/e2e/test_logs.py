@@ -256,7 +256,7 @@ def keep_paths(secrets: Secrets) -> None:
 
 def end(processes: list[Process]) -> None:
     for process in processes:
-        process.ask_to_stop()
+        process.send_stop_signal()
     for process in processes:
         process.stop()
 

@@ -93,7 +93,7 @@ class Client:
         self.connection.sock.connect((LOOPBACK, self.connection.port))
         return self
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         if self.response:
             self.response.close()
         self.connection.close()
@@ -116,7 +116,7 @@ def clients(web: Web) -> Iterator[Clients]:
     clients = Clients(web)
     yield clients
     for client in clients.made:
-        client.leave()
+        client.disconnect()
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def metric(web: Web, name: str) -> float:
     """Return the sum of a metric over its labels."""
     client = Client(web)
     text = client.request("/metrics").read().decode()
-    client.leave()
+    client.disconnect()
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
 
@@ -189,7 +189,7 @@ def test_a_resumed_stream_misses_and_repeats_nothing(
     job = make_job(dataset, alice, 4)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
-    client.leave()
+    client.disconnect()
     for _ in range(3):
         end_chunk()
     fail_chunk()
@@ -198,7 +198,7 @@ def test_a_resumed_stream_misses_and_repeats_nothing(
     while True:
         client = clients(token).watch(job, after=last)
         (event,) = client.take(1)
-        client.leave()
+        client.disconnect()
         events.append(event)
         last = event.id
         if event.event == "status" and event.data["status"] == "failed":
@@ -220,7 +220,7 @@ def test_a_stream_cut_inside_an_event_resumes_with_that_event(
     (snapshot,) = client.take(1)
     fail_chunk()
     assert client.line().startswith(b"id: ")
-    client.leave()
+    client.disconnect()
 
     assert kinds(list(clients(token).watch(job, after=snapshot.id)))[-1] == "status"
 
@@ -377,7 +377,7 @@ def test_queries_stop_when_the_last_listener_leaves(
     streams = [clients(token).watch(job) for _ in range(5)]
     wait_until(lambda: listeners(web) == 5)
     for stream in streams:
-        stream.leave()
+        stream.disconnect()
     wait_until(lambda: listeners(web) == 0)
     wait_until(NoQueries(web))
     assert errors(web) == []
@@ -394,7 +394,7 @@ def test_a_client_that_does_not_read_causes_no_work(
     actions.cancel(job)
     wait_until(NoQueries(web))
     assert listeners(web) == 2
-    leaver.leave()
+    leaver.disconnect()
     wait_until(lambda: listeners(web) == 1)
 
     events = list(reader)
@@ -442,9 +442,9 @@ def test_streams_end_on_shutdown(dataset: Dataset, alice: User, own_web: Web, to
     stream.take(1)
     wait_until(lambda: listeners(web) == 1)  # the hub starts to listen after the stream has opened
     process = web.started()
-    process.ask_to_stop()
+    process.send_stop_signal()
     assert list(stream) == []
-    stream.leave()
+    stream.disconnect()
     wait_until(lambda: not process.alive, limit=4)
 
     assert errors(web) == []
@@ -469,6 +469,6 @@ def test_streams_survive_a_database_outage(dataset: Dataset, alice: User, own_we
     fail_chunk()
 
     assert list(stream)[-1].data["status"] == "failed"
-    stream.leave()
+    stream.disconnect()
     assert web.started().log.read_text().count("streams_wait_for_database") == 1
     assert errors(web) == []

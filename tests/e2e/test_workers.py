@@ -179,7 +179,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     leaving = workers.start("exports", concurrency=1)
     job = make_job(dataset, alice, 1)
     wait_until(lambda: is_calling(source_db))
-    leaving.ask_to_stop()
+    leaving.send_stop_signal()
     wait_until(lambda: not leaving.alive)
 
     chunk = Chunk.objects.get()

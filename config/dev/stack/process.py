@@ -64,7 +64,7 @@ class Process:
             )  # fmt: skip
         watchdog().send("watch", f"{self.pid} {self.stop_signal.value}")
 
-    def ask_to_stop(self) -> None:
+    def send_stop_signal(self) -> None:
         if self.alive:
             process_tree.send(self.pid, self.stop_signal)
 
@@ -73,7 +73,7 @@ class Process:
         if self.child is None:
             return
         pids = self.members()
-        self.ask_to_stop()
+        self.send_stop_signal()
         deadline = time.monotonic() + self.grace_seconds
         while self.alive and time.monotonic() < deadline:
             time.sleep(process_tree.POLL_SECONDS)

@@ -194,5 +194,6 @@ SUBJECT = Subject(
         check_reading, check_conditions, check_parts, check_encryption, check_versioning, check_clock, check_lifecycle,
         check_presigned, check_public_access, check_download_key,
     ),
-    remedy_if_unreachable="Check S3_ENDPOINT_URL, S3_BUCKET and the keys: docs/runbook.md#object-storage-is-unreachable.",
+    remedy_if_unreachable="Check S3_ENDPOINT_URL, S3_BUCKET and the keys: "
+    "docs/runbook.md#object-storage-is-unreachable.",
 )  # fmt: skip
