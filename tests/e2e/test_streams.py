@@ -85,8 +85,8 @@ class Client:
     def take(self, count: int) -> list[StreamEvent]:
         return list(islice(self, count))
 
-    def narrow(self) -> "Client":
-        """Limit the receive buffer: by default, the kernel takes megabytes for a client that does not read."""
+    def limit_receive_buffer(self) -> "Client":
+        """Limit the receive buffer. By default, the kernel buffers megabytes for a client that does not read."""
         self.connection.sock = socket.socket()
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.connection.sock.settimeout(20)
@@ -185,7 +185,7 @@ def test_a_stream_reports_a_job_from_start_to_end(
 def test_a_resumed_stream_misses_and_repeats_nothing(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: cut after every single event."""
+    """A25: the client disconnects after each event."""
     job = make_job(dataset, alice, 4)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
@@ -214,7 +214,7 @@ def test_a_resumed_stream_misses_and_repeats_nothing(
 def test_a_stream_cut_inside_an_event_resumes_with_that_event(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: the client has half of the event, so it was not dispatched, and Last-Event-ID is the one before."""
+    """A25: the client has half of the event and did not dispatch it, so Last-Event-ID is that of the event before."""
     job = make_job(dataset, alice, 1)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
@@ -296,11 +296,11 @@ def test_only_the_owner_and_staff_may_open_a_stream(
 
 @pytest.mark.slow
 def test_a_stream_ends_when_its_token_is_deleted(dataset: Dataset, alice: User, clients: Clients) -> None:
-    """A25: within ten seconds. The stream of another token of the same user goes on."""
+    """A25: within ten seconds. The stream of another token of the same user continues."""
     job = make_job(dataset, alice, 1)
     lost, kept = token_of(alice), token_of(alice)
-    ended, going_on = clients(lost).watch(job), clients(kept).watch(job)
-    assert ended.take(1)[0].event == going_on.take(1)[0].event == "snapshot"
+    ended, continuing = clients(lost).watch(job), clients(kept).watch(job)
+    assert ended.take(1)[0].event == continuing.take(1)[0].event == "snapshot"
     AuthToken.objects.filter(token_key=lost[: CONSTANTS.TOKEN_KEY_LENGTH]).delete()
     since = time.monotonic()
     assert list(ended) == []
@@ -308,7 +308,7 @@ def test_a_stream_ends_when_its_token_is_deleted(dataset: Dataset, alice: User, 
     assert clients(lost).problem(f"/exports/{job.pk}/events") == (401, "authentication_failed")
 
     actions.cancel(job)
-    assert [event.event for event in going_on][-1] == "status"
+    assert [event.event for event in continuing][-1] == "status"
 
 
 @pytest.mark.slow
@@ -352,7 +352,7 @@ def test_a_hundred_listeners_cost_no_more_queries_than_one(
 def test_streams_hold_no_connection_to_the_database(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """Open more streams than the pool has connections. The API still answers."""
+    """Open more streams than the pool has connections. The API still responds."""
     job = make_job(dataset, alice, 1)
     streams = [clients(token).watch(job) for _ in range(3 * settings.SLUICE.database_pool_size)]
 
@@ -370,7 +370,7 @@ def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients
 
 
 @pytest.mark.slow
-def test_queries_stop_when_the_last_listener_leaves(
+def test_queries_stop_when_the_last_listener_disconnects(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
     job = make_job(dataset, alice, 1)
@@ -387,14 +387,14 @@ def test_queries_stop_when_the_last_listener_leaves(
 def test_a_client_that_does_not_read_causes_no_work(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
-    """A25: more data than the kernel buffers. One client disconnects in the middle, and one reads on."""
+    """A25: more data than the kernel buffers. One client disconnects in the middle, and one continues to read."""
     job = make_job(dataset, alice, 20_000)
-    leaver, reader = [clients(token).narrow().watch(job) for _ in range(2)]
+    disconnecting, reader = [clients(token).limit_receive_buffer().watch(job) for _ in range(2)]
     wait_until(lambda: listeners(web) == 2)
     actions.cancel(job)
     wait_until(NoQueries(web))
     assert listeners(web) == 2
-    leaver.disconnect()
+    disconnecting.disconnect()
     wait_until(lambda: listeners(web) == 1)
 
     events = list(reader)
@@ -407,7 +407,7 @@ def test_a_client_that_does_not_read_causes_no_work(
 def test_many_simultaneous_changes_are_reported_in_order(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: more than a page of events, in one statement."""
+    """A25: one statement causes more events than a page holds."""
     job = make_job(dataset, alice, 2500)
     stream = clients(token).watch(job)
     actions.cancel(job)
@@ -436,7 +436,7 @@ class NoQueries:
 
 @pytest.mark.slow
 def test_streams_end_on_shutdown(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
-    """Streams end with a whole event and a regular end, so that clients reconnect."""
+    """Streams end after a complete event and with a regular end of the response, so that clients reconnect."""
     web = own_web
     stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
@@ -456,7 +456,7 @@ def test_streams_survive_a_database_outage(dataset: Dataset, alice: User, own_we
     stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
     name = connection.settings_dict["NAME"]
-    # With three broken connections in the pool, the first query fails only after 1 + 2 + 4 s, too late for it.
+    # With three broken connections in the pool, the first query would fail only after 1 + 2 + 4 s.
     connection.close()
     connection.close_pool()  # type: ignore[attr-defined]
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as elsewhere:
