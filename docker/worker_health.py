@@ -50,7 +50,6 @@ def amqp_heartbeats(url: str, end: float) -> Iterator[bytes]:
     received: list[bytes] = []
     with Connection(url, connect_timeout=CONNECT_SECONDS) as connection:
         # Passive, because the workers have declared the exchange, and a different declaration would be refused.
-
         exchange = Exchange("celeryev", type="topic", passive=True)
         queue = Queue(f"health.{uuid()}", exchange, routing_key=ROUTE, durable=False, exclusive=True, auto_delete=True)
 

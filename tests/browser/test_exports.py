@@ -325,7 +325,6 @@ def test_progress_continues_without_the_stream_and_after_it_returns(  # noqa: PL
     workers: Workers,
 ) -> None:
     watch.expect("ERR_")  # the browser reports each interrupted stream
-
     watch.allowed += (f"{HOST}:{stream_proxy.port}",)
     job = make_job(dataset, alice, 6)
     workers.start()

@@ -28,7 +28,6 @@ from tests.operations.stunnel import Authority, Stunnel
 from tests.waiting import wait_until
 
 EXPORTS = "exports,bundles,webhooks"
-
 POST_SECONDS = 3
 
 

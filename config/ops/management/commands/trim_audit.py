@@ -37,7 +37,6 @@ class Command(BaseCommand):
 def delete_some(end: datetime) -> int:
     """Delete up to BATCH_SIZE of the oldest entries, and return their number."""
     oldest = AuditEntry.objects.filter(at__lt=end).order_by("at").values("pk")[:BATCH_SIZE]
-
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL sluice.trim_audit = 'on'")
