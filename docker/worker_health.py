@@ -20,7 +20,7 @@ ROUTE = "worker.heartbeat"  # a Celery event
 
 
 def setting(name: str) -> str:
-    """Return a setting, or the content of the file in its _FILE variable, like `config/env.py`, or ""."""
+    """Return a setting, or the content of the file that its _FILE variable names, as `config/env.py` does, or ""."""
     if path := os.environ.get(f"{name}_FILE"):
         return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     return os.environ.get(name, "")
@@ -49,7 +49,7 @@ def amqp_heartbeats(url: str, end: float) -> Iterator[bytes]:
     broker.patch_transports()  # validates amqps:// like the workers
     received: list[bytes] = []
     with Connection(url, connect_timeout=CONNECT_SECONDS) as connection:
-        # The workers declared it: a different declaration would be refused.
+        # Passive, because the workers have declared the exchange, and a different declaration would be refused.
         exchange = Exchange("celeryev", type="topic", passive=True)
         queue = Queue(f"health.{uuid()}", exchange, routing_key=ROUTE, durable=False, exclusive=True, auto_delete=True)
 

@@ -12,8 +12,9 @@ from django.core.management.base import BaseCommand
 
 log = structlog.get_logger(__name__)
 
-ALL = 100
-# Commands, and how many of their first arguments name objects. Other arguments and all options are not recorded.
+ALL_ARGUMENTS = 100
+# The recorded commands, each with the number of leading arguments that identify objects. Other arguments, and all
+# options, are not recorded.
 RECORDED = {
     "changepassword": 1,
     "clearsessions": 0,
@@ -29,7 +30,7 @@ RECORDED = {
     "reconcile": 0,
     "register_dataset": 1,
     "remove_stale_contenttypes": 0,
-    "repair": ALL,
+    "repair": ALL_ARGUMENTS,
     "reset_second_factors": 1,
     "shell": 0,
     "trim_audit": 0,
@@ -39,8 +40,11 @@ HELP = {"-h", "--help"}
 
 
 class Commands(ManagementUtility):
-    """Django's command line. An entry is written in the transaction of the change, where it has one, or at the end;
-    that of an interactive command, at its start."""
+    """Django's command line, with audit entries.
+
+    An entry is written in the transaction of the change if there is one, and otherwise when the command ends. The entry
+    of an interactive command is written at its start.
+    """
 
     def fetch_command(self, subcommand: str) -> BaseCommand:
         command = super().fetch_command(subcommand)
@@ -51,13 +55,13 @@ class Commands(ManagementUtility):
 
 
 def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) -> None:
-    """Run a command, and write its entry."""
+    """Run a command, and write its audit entry."""
     from config.platform.http import audit
     from config.platform.models import AuditEntry  # models exist when Django has found the command
 
     with audit.pending(audit.Pending(lambda: fields_of(name, arguments[2:]))) as entry:
         outcome = AuditEntry.Outcome.FAILED
-        # After `--`, arguments are those of the database client, whose -h is a host.
+        # Arguments after `--` are passed to the database client, whose -h is a host.
         own = arguments[: arguments.index("--")] if "--" in arguments else arguments
         if name in INTERACTIVE and not HELP & {*own}:
             finish(entry, name, AuditEntry.Outcome.SUCCESS)
@@ -75,7 +79,7 @@ def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) 
 
 
 def finish(entry: Any, name: str, outcome: str) -> None:
-    """Write the entry, or log the command: its database may be unavailable or not migrated."""
+    """Write the entry. If the database is unavailable or not migrated, log the command instead."""
     from django.db import Error, connections
 
     from config.platform.observability import logs
@@ -99,7 +103,7 @@ def fields_of(name: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def leading(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments before the first option, whose value is not distinguishable from an argument."""
+    """Return the arguments before the first option: after it, an argument could be an option's value."""
     options = (number for number, each in enumerate(arguments) if each.startswith("-"))
     return list(arguments[: next(options, len(arguments))])
 

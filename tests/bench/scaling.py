@@ -165,7 +165,7 @@ def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]
             site.wait_for_children(worker, share)
         yield [worker for worker, _ in workers]
         for worker, _ in workers:
-            worker.ask_to_stop()
+            worker.send_stop_signal()
 
 
 def exporter(machine: Machine, name: str, children: int, root: Path) -> Process:

@@ -111,7 +111,7 @@ def running_workers(
             wait_for_children(running[name], count)
         yield running
         for process in running.values():
-            process.ask_to_stop()
+            process.send_stop_signal()
 
 
 def wait_for_children(worker: Process, count: int) -> None:

@@ -1,4 +1,4 @@
-"""A real browser on a real web process: Debian's Chromium, headless. C1, C2.
+"""A real browser (Debian's Chromium, headless) with a real web process. C1, C2.
 
 Every page must load without errors: an error on the console, an exception in a script, or a request to another host
 fails the test.
@@ -39,20 +39,20 @@ SERIOUS_IMPACTS = ("serious", "critical")
 # axe leaves out the rule on the size of targets (WCAG 2.2, 2.5.8) unless it is enabled.
 AXE = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
 THEME = {"resultTypes": ["violations"]}
-# Over plain HTTP, Chromium accepts secure cookies for this name, but for no address.
+# Over plain HTTP, Chromium accepts secure cookies for this name, but not for an IP address.
 HOST = "localhost"
 
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    assert found, "No Chromium: `make browser` installs it as root; else install the package chromium, or set CHROMIUM."
+    assert found, "No Chromium: run `make browser` as root, install the package chromium, or set CHROMIUM."
     return {**browser_type_launch_args, "executable_path": found, "args": list(NO_BACKGROUND_REQUESTS)}
 
 
 @pytest.fixture(scope="session")
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    """The web process of all tests in this process, on their database."""
+    """The web process for all tests in this process. It uses the test database."""
     root = tmp_path_factory.mktemp("web")
     plenty = {"SIGN_IN_RATE": "1000/min", "EXPORT_RATE": "1000/min"}
     with serving(root, variables(root, **plenty, EXPORT_WEBHOOK_ALLOW_CIDRS="127.0.0.0/8")) as running:
@@ -61,7 +61,7 @@ def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @dataclass
 class PageMonitor:
-    """Collects errors and foreign requests of a page."""
+    """Collects the errors of a page and its requests to other hosts."""
 
     allowed: tuple[str, ...]
     seen: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class PageMonitor:
 
 @pytest.fixture
 def watch(web: Web) -> Iterator[PageMonitor]:
-    """`watch.expect("503")` in tests that cause errors on purpose."""
+    """The monitor of the page. Tests that cause errors on purpose call `watch.expect("503")`."""
     storage = urlsplit(str(settings.SLUICE.s3_endpoint_url)).netloc  # downloads come from there
     watch = PageMonitor((f"{HOST}:{web.port}", storage))
     yield watch
@@ -135,10 +135,10 @@ def accessible() -> Callable[[Page], None]:
     return check_accessibility
 
 
-def check_accessibility(page: Page, *, is_ours: bool = True) -> None:
-    """Check the page. The admin has the theme of another project: only its serious problems count."""
-    options, least = (AXE, ALL_IMPACTS) if is_ours else (THEME, SERIOUS_IMPACTS)
-    found = [each for each in Axe().run(page, options=options).response["violations"] if each["impact"] in least]
+def check_accessibility(page: Page, *, is_admin: bool = False) -> None:
+    """Check the page. The admin has the theme of another project, so only serious problems count there."""
+    options, impacts = (THEME, SERIOUS_IMPACTS) if is_admin else (AXE, ALL_IMPACTS)
+    found = [each for each in Axe().run(page, options=options).response["violations"] if each["impact"] in impacts]
     assert found == [], "\n".join(f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found)
 
 
@@ -147,10 +147,10 @@ def fits_width(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
 
-def download(page: Page, act: Callable[[], object], folder: Path) -> Path:
+def download(page: Page, start: Callable[[], object], folder: Path) -> Path:
     """Start a download, and return its file."""
-    with page.expect_download() as coming:
-        act()
-    path = folder / coming.value.suggested_filename
-    coming.value.save_as(path)
+    with page.expect_download() as event:
+        start()
+    path = folder / event.value.suggested_filename
+    event.value.save_as(path)
     return path

@@ -1,4 +1,4 @@
-"""Scenes of the admin: empty, and with the rows of a busy day with some failures."""
+"""Scenes of the admin: empty, and with the rows of a busy day that has some failures."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -117,7 +117,7 @@ FROM generate_series(1, 1000) n
 
 
 def busy(user: User) -> None:
-    """Create a day of work: a thousand jobs and documents, and some that are queued, running, or failing now."""
+    """Create a day of work: a thousand jobs and documents, and some that are queued, running, or failing."""
     Slot.objects.provide(count=8)
     dataset = Dataset.objects.create(name="flights", function="demo.flights_for", base_path="flights")
     Dataset.objects.create(name="weather", function="demo.weather_for", base_path="weather", max_concurrency=2)
@@ -136,11 +136,11 @@ def busy(user: User) -> None:
         Grant.objects.create(
             dataset=Dataset.objects.get(name="weather"), group=Group.objects.create(name=name), key_pattern=pattern
         )
-    now_running(dataset, user)
-    people(user, hook)
+    create_running_job(dataset, user)
+    create_account_rows(user, hook)
 
 
-def now_running(dataset: Dataset, user: User) -> None:
+def create_running_job(dataset: Dataset, user: User) -> None:
     job = make_job(dataset, user, 30, key="JFK")
     Job.objects.filter(pk=job.pk).update(created_at=timezone.now() - timedelta(minutes=8))
     claims = [claim_one(backend=f"sluice-export-{n}") for n in range(5)]
@@ -150,7 +150,8 @@ def now_running(dataset: Dataset, user: User) -> None:
     Slot.objects.filter(token=lost.token).update(lease_until=timezone.now() - timedelta(minutes=2))
 
 
-def people(user: User, hook: Webhook) -> None:
+def create_account_rows(user: User, hook: Webhook) -> None:
+    """Create the limits, usage, and token of a user, failed attempts of a delivery, and log entries."""
     User.objects.filter(pk=user.pk).update(last_login=timezone.now() - timedelta(hours=3), email="alice@shop.example")
     Allowance.objects.create(user=user, daily_jobs=50)
     Usage.objects.update_or_create(
@@ -176,10 +177,10 @@ def list_of(model: type[Model], query: str = "") -> Callable[[User], str]:
     return lambda _user: reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") + query
 
 
-def page_of(model: type[Model], verb: str = "change", **which: Any) -> Callable[[User], str]:
+def page_of(model: type[Model], verb: str = "change", **filters: Any) -> Callable[[User], str]:
     def path(_user: User) -> str:
-        row = model._default_manager.filter(**which).order_by("-pk").first()
-        assert row is not None, (model, which)
+        row = model._default_manager.filter(**filters).order_by("-pk").first()
+        assert row is not None, (model, filters)
         return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{verb}", args=[quote(row.pk)])
 
     return path

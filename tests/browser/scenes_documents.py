@@ -26,7 +26,7 @@ from tests.samples import sample
 from tests.samples.make import INVOICE, printed
 
 MANY = 1_000
-SHOWN = {"/title": "Invoice", "/total": "Total"}  # a word of the cited cell by pointer
+CITED_WORDS = {"/title": "Invoice", "/total": "Total"}  # by pointer; the word identifies the cited cell
 INVOICE_PAGES = (
     """# Invoice INV-2024-17
 
@@ -75,15 +75,14 @@ WARNINGS = [
 
 # ---- Tasks in all states --------------------------------------------------------------------------------------------
 def finish_ocr(task: Task, texts: tuple[str, ...] = INVOICE_PAGES, *, confidence: float | None = None) -> None:
-    """Finish OCR with these pages, of which the last one was recognized with this confidence."""
+    """Finish OCR with these pages. The last page was recognized with this confidence."""
     markdown, pages = "", []
     for number, text in enumerate(texts, 1):
         markdown += f"{page_marker(number)}\n\n"
-        sure = confidence if number == len(texts) else None
-        method = "text" if sure is None else "ocr"
-        pages.append(
-            Page(number=number, start=len(markdown), end=len(markdown) + len(text), method=method, confidence=sure)
-        )
+        page_confidence = confidence if number == len(texts) else None
+        method = "text" if page_confidence is None else "ocr"
+        start, end = len(markdown), len(markdown) + len(text)
+        pages.append(Page(number=number, start=start, end=end, method=method, confidence=page_confidence))
         markdown += f"{text}\n\n"
     facts = {"pages": len(texts), "duration_ms": 840, "version": "1", "ocr_pages": int(confidence is not None)}
     result = OCRResult(markdown=markdown, pages=tuple(pages), provider="local", provider_task_id="t", metadata=facts)
@@ -92,7 +91,7 @@ def finish_ocr(task: Task, texts: tuple[str, ...] = INVOICE_PAGES, *, confidence
 
 
 def finish_postprocessing(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
-    """Finish post-processing like a rule with a model."""
+    """Finish post-processing, as a rule with a model does."""
     state = begin(task, Stage.POSTPROCESS)
     provenance = {
         "strategy": "direct-json",
@@ -111,7 +110,7 @@ def finish_postprocessing(task: Task, data: Any = None, citations: Any = (), war
 
 
 def finish_with_text(task: Task) -> None:
-    """Finish post-processing with a rule that keeps the text."""
+    """Finish post-processing, as a rule that keeps the text does."""
     state = begin(task, Stage.POSTPROCESS)
     provenance: dict[str, Any] = {"strategy": None, "model": None, "usage": Usage().as_dict(), "warnings": []}
     output = {"markdown_s3_key": state.markdown_key, "provider_task_id": "t", "metadata": {"provenance": provenance}}
@@ -139,7 +138,7 @@ def newest(user: User) -> str:
 
 
 def busy(user: User) -> None:
-    """1,000 documents in all states."""
+    """Create 1,000 documents in all states."""
     rule, now = invoices(user), timezone.now()
     error = explain(FileEncrypted(), stage=Stage.OCR)
     ends: list[dict[str, Any]] = [
@@ -148,7 +147,7 @@ def busy(user: User) -> None:
         {"status": Status.CANCELLED},
         {"status": Status.PENDING},
     ]
-    made = Task.objects.bulk_create(
+    tasks = Task.objects.bulk_create(
         Task(
             user=user,
             rule=rule,
@@ -160,9 +159,9 @@ def busy(user: User) -> None:
         )
         for n in range(MANY)
     )
-    for task in made:
+    for task in tasks:
         task.created_at = now - timedelta(minutes=7 * (MANY - task.pk % MANY))
-    Task.objects.bulk_update(made, ["created_at"], batch_size=200)
+    Task.objects.bulk_update(tasks, ["created_at"], batch_size=200)
     running(user)
     waiting(user)
 
@@ -210,8 +209,8 @@ def plain(user: User) -> None:
     finish_with_text(task)
 
 
-def long(user: User) -> None:
-    """300 pages, and 10,000 items."""
+def long_document(user: User) -> None:
+    """Create a document of 300 pages with 10,000 items."""
     task = make_pdf(user, "report.pdf")
     texts = tuple(f"# Chapter {n}\n\n" + f"Paragraph of page {n}. " * 150 for n in range(1, 301))
     finish_ocr(task, texts)
@@ -220,15 +219,16 @@ def long(user: User) -> None:
     finish_postprocessing(task, {"items": items, "title": "Report"}, cited)
 
 
-def pictured(user: User) -> None:
-    """Create an invoice of two pages, read by the local provider, whose images a worker has drawn."""
+def with_page_images(user: User) -> None:
+    """Create an invoice of two pages that the local provider has read. A worker has drawn the images of the pages."""
     task = make_pdf(user, content=sample("invoice.pdf").read_bytes(), kind="pdf")
     state = read_locally(task)
     stored = artifacts.find_ocr(state)
     assert stored
     lines = artifacts.load_ocr(stored).lines[1]
     cited = {
-        pointer: next(cell for line in lines for cell in line if word in cell[-1]) for pointer, word in SHOWN.items()
+        pointer: next(cell for line in lines for cell in line if word in cell[-1])
+        for pointer, word in CITED_WORDS.items()
     }
     citations = [
         {"pointer": pointer, "page": 1, "bbox": cell[:4], "quote": cell[-1], "match": "exact"}
@@ -246,8 +246,8 @@ def reviewed(user: User) -> None:
     review.approve(row, user=user)
 
 
-def again(user: User) -> None:
-    """Create a completed document that is extracted again. The first attempt failed."""
+def extracted_again(user: User) -> None:
+    """Create a completed document that is extracted again. The first attempt of the new run failed."""
     completed(user)
     task = actions.retry(task=Task.objects.latest("task_id"), from_stage=Stage.POSTPROCESS)
     failure = {"code": "llm_unavailable", "detail": LlmUnavailable.detail}
@@ -257,7 +257,7 @@ def again(user: User) -> None:
 
 
 def many_pages(user: User, count: int = 500) -> Task:
-    """Create a document whose pages are all drawn already."""
+    """Create a document with stored images of all pages."""
     task = make_pdf(user, "report.pdf", kind="pdf")
     finish_ocr(task, tuple(f"# Page {number}" for number in range(1, count + 1)))
     finish_postprocessing(task, {"title": "Report"})
@@ -284,9 +284,9 @@ def read_locally(task: Task) -> RunState:
 
 
 def einvoice(user: User, xml: bytes = b"") -> None:
-    """Create an e-invoice in a PDF, read without a model. `xml`: in place of its own."""
-    own = sample("einvoice.xml").read_bytes()
-    content = printed(INVOICE, attached={"factur-x.xml": xml or own})
+    """Create an e-invoice in a PDF that is read without a model. The sample's XML is the default."""
+    default = sample("einvoice.xml").read_bytes()
+    content = printed(INVOICE, attached={"factur-x.xml": xml or default})
     rule = make_rule(user, mode="einvoice", name="E-invoices", json_schema={"type": "object"})
     task = make_task(user, rule=rule, filename="einvoice.pdf", content=content, kind="pdf")
     read_locally(task)
@@ -295,7 +295,7 @@ def einvoice(user: User, xml: bytes = b"") -> None:
 
 
 def wrong_einvoice(user: User) -> None:
-    """Create an e-invoice whose amount due equals neither that of its page nor the sum."""
+    """Create an e-invoice whose amount due equals neither the amount on its page nor the sum."""
     amount = b"<ram:DuePayableAmount>2363.58"
     einvoice(user, sample("einvoice.xml").read_bytes().replace(amount, amount.replace(b"2363", b"9363")))
 
@@ -348,14 +348,14 @@ SCENES = [
     Scene(name="document-failed-reading", path=newest, prepare=failed_early),
     Scene(name="document-failed-extracting", path=newest, prepare=failed_late),
     Scene(name="document-completed", path=newest, prepare=completed),
-    Scene(name="document-pages", path=newest, prepare=pictured),
+    Scene(name="document-pages", path=newest, prepare=with_page_images),
     Scene(name="document-einvoice", path=newest, prepare=einvoice),
     Scene(name="document-einvoice-wrong", path=newest, prepare=wrong_einvoice),
     Scene(name="document-source", path=lambda user: f"{newest(user)}?view=source&json=raw", prepare=completed),
     Scene(name="document-plain", path=newest, prepare=plain),
     Scene(name="document-reviewed", path=newest, prepare=reviewed),
     Scene(name="document-edit", path=lambda user: f"{newest(user)}/edit", prepare=completed),
-    Scene(name="document-edit-pages", path=lambda user: f"{newest(user)}/edit", prepare=pictured),
-    Scene(name="document-again", path=newest, prepare=again),
-    Scene(name="document-long", path=newest, prepare=long),
+    Scene(name="document-edit-pages", path=lambda user: f"{newest(user)}/edit", prepare=with_page_images),
+    Scene(name="document-again", path=newest, prepare=extracted_again),
+    Scene(name="document-long", path=newest, prepare=long_document),
 ]

@@ -33,10 +33,10 @@ COLUMNS = {
 def dataset(name: str = "flights") -> Dataset:
     Slot.objects.provide(count=8)
     columns = [{"name": each, "type": kind} for each, kind in COLUMNS.items()]
-    made, _ = Dataset.objects.get_or_create(
+    row, _ = Dataset.objects.get_or_create(
         name=name, function=f"data.{name}", base_path=name, defaults={"columns": columns}
     )
-    return made
+    return row
 
 
 def newest(user: User) -> str:
@@ -75,7 +75,7 @@ def running(user: User) -> None:
 
 
 def busy(user: User) -> None:
-    """1,000 exports of many kinds."""
+    """Create 1,000 exports of many kinds."""
     bookings = dataset("bookings")
     statuses = [status for status in JobStatus.values if status != JobStatus.SUCCESS]
     now = timezone.now()
@@ -124,7 +124,7 @@ MESSAGE = (
 
 
 def failed(user: User) -> None:
-    """Create failures of two kinds, one with the message of the source, and some successes."""
+    """Create failures of two kinds, one of them with the message of the source, and some successes."""
     make_job(dataset(), user, 12)
     Dataset.objects.update(show_errors=True)
     kinds = [PermanentSourceError("SQLSTATE 42883", message=MESSAGE), SourceTimeout(), None]
@@ -138,7 +138,7 @@ def failed(user: User) -> None:
 
 
 def ready(user: User) -> None:
-    """Create a receipt, with one snapshot and one reused chunk."""
+    """Create a receipt of an export with one snapshot and one reused chunk."""
     job = make_job(dataset("weather"), user, 6)
     for _ in range(6):
         claim = claim_one(backend="scene")
@@ -175,7 +175,7 @@ def cancelled(user: User) -> None:
 
 
 def with_grant(user: User) -> None:
-    """Create a dataset of which the user may export some keys."""
+    """Create a dataset from which the user may export only some keys."""
     team = Group.objects.create(name="team")
     user.groups.add(team)
     Grant.objects.create(dataset=dataset(), group=team, key_pattern="JFK|LGA")
@@ -187,7 +187,7 @@ def with_dataset(user: User) -> None:
 
 
 def scheduled(user: User) -> None:
-    """Create three schedules: one that ran, one that was refused, and one that is paused."""
+    """Create two schedules: one with a run, a skipped run, and a refused run, and one that is paused."""
     daily = make_schedule(user, dataset(), name="Flights of yesterday")
     read = ExportRequestSerializer.read
     runs.run_now(daily, read, submission.Caller(user_id=user.pk), now=timezone.now())
@@ -224,13 +224,13 @@ SCENES = [
     Scene(name="exports-busy", path=lambda _: "/app/exports", prepare=busy),
     Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_dataset),
     Scene(name="export-new-granted", path=lambda _: "/app/exports/new", prepare=with_grant),
-    Scene(name="export-new-without", path=lambda _: "/app/exports/new"),
+    Scene(name="export-new-without-datasets", path=lambda _: "/app/exports/new"),
     Scene(name="export-documents", path=lambda _: "/app/exports/new?dataset=documents", prepare=with_rules),
     Scene(name="schedule-documents", path=first_schedule, prepare=of_documents),
     Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest(user)[-36:]}", prepare=ready),
     Scene(name="export-running", path=newest, prepare=running),
     Scene(name="export-failed", path=newest, prepare=failed),
     Scene(name="export-ready", path=newest, prepare=ready),
-    Scene(name="export-over", path=newest, prepare=expired),
+    Scene(name="export-expired", path=newest, prepare=expired),
     Scene(name="export-cancelled", path=newest, prepare=cancelled),
 ]

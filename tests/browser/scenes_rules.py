@@ -65,14 +65,14 @@ def edited(user: User) -> None:
 
 
 def broken(user: User) -> None:
-    """Create a rule that the API would refuse today, saved under earlier limits."""
+    """Create a rule that was saved under earlier limits and that the API now refuses."""
     one(user)
     bad = {**SCHEMA, "required": "plate", "properties": {"plate": {"type": "text"}, "amount": {"$ref": "other.json"}}}
     Rule.objects.filter(pk=newest(user).pk).update(json_schema=bad, name="")
 
 
 def evaluated(user: User) -> None:
-    """Two evaluations of a rule with three samples, of which the second is worse, and a third that is running."""
+    """Create three evaluations of a rule with three samples: the second is worse than the first, and the third runs."""
     edited(user)
     rule, now = newest(user), timezone.now()
     for number in range(3):

@@ -23,15 +23,15 @@ def make(user: User, number: int = 0, **changes: object) -> Webhook:
     return webhook
 
 
-def only(user: User) -> None:
+def one(user: User) -> None:
     make(user)
 
 
-def sent(user: User, *, count: int = 1000) -> None:
-    """Create deliveries in every state, with an attempt each."""
+def with_deliveries(user: User, *, count: int = 1000) -> None:
+    """Create deliveries in every state, each with one attempt."""
     webhook = make(user)
     states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no response in time")]
-    made = Delivery.objects.bulk_create(
+    deliveries = Delivery.objects.bulk_create(
         Delivery(
             webhook=webhook, type=KINDS[n % 2][0], subject=KINDS[n % 2][1], body=BODY,
             status=states[n % 3][0], attempts=n % 10 + 1,
@@ -42,7 +42,7 @@ def sent(user: User, *, count: int = 1000) -> None:
     )  # fmt: skip
     Attempt.objects.bulk_create(
         Attempt(delivery=each, status_code=states[n % 3][1], error=states[n % 3][2], duration_ms=31 + n)
-        for n, each in enumerate(made)
+        for n, each in enumerate(deliveries)
     )
     test = Delivery.objects.create(
         webhook=webhook, type=TEST, body=BODY, status="delivered", attempts=1, finished_at=Now()
@@ -51,7 +51,7 @@ def sent(user: User, *, count: int = 1000) -> None:
 
 
 def broken(user: User) -> None:
-    sent(user, count=6)
+    with_deliveries(user, count=6)
     hook = Webhook.objects.get(user=user)
     Webhook.objects.filter(pk=hook.pk).update(
         enabled=False, disabled_reason="No delivery has succeeded for three days.", failures=12,
@@ -81,8 +81,8 @@ def of_delivery(user: User) -> str:
 SCENES = [
     Scene(name="webhooks-empty", path=lambda _: "/app/webhooks"),
     Scene(name="webhooks-busy", path=lambda _: "/app/webhooks", prepare=many),
-    Scene(name="webhook-empty", path=path_of, prepare=only),
-    Scene(name="webhook-busy", path=path_of, prepare=sent),
+    Scene(name="webhook-empty", path=path_of, prepare=one),
+    Scene(name="webhook-busy", path=path_of, prepare=with_deliveries),
     Scene(name="webhook-failed", path=path_of, prepare=broken),
     Scene(name="webhook-delivery", path=of_delivery, prepare=broken),
 ]

@@ -1,7 +1,7 @@
-"""Screenshots of every page, by `make screenshots`: light, dark, and on a phone; empty, busy, and failed.
+"""Screenshots of every page for `make screenshots`: in light and dark, and on a phone; empty, busy, and failed.
 
-They are saved in .local/screenshots as <scene>-<look>.png, with an index.html. They are not part of the tests: only
-the status of each page is asserted.
+They are saved in .local/screenshots as <scene>-<look>.png, with an index.html. They are not part of the test suite and
+assert only the status of each page.
 """
 
 import shutil
@@ -27,7 +27,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": WIDE},
     "phone": {"color_scheme": "light", "viewport": NARROW},
 }
-TALLEST = 4000  # pixels of a page; a longer one is cut off
+MAX_HEIGHT = 4000  # pixels; a longer page is cut off
 
 
 def with_factors(user: User) -> None:
@@ -35,7 +35,7 @@ def with_factors(user: User) -> None:
     SecondFactor.objects.create(user=user, kind=SecondFactor.Kind.WEBAUTHN, name="Blue key", secret=b"x")
 
 
-OWN = [
+PLATFORM_SCENES = [
     Scene(name="home", path=lambda _: "/", anonymous=True),
     Scene(name="sign-in", path=lambda _: "/app/sign-in", anonymous=True),
     Scene(name="account", path=lambda _: "/app/account"),
@@ -48,7 +48,7 @@ OWN = [
     Scene(name="api-docs", path=lambda _: "/api/docs", anonymous=True),
 ]
 MODULES = (scenes_exports, scenes_documents, scenes_rules, scenes_webhooks, scenes_admin)
-SCENES: list[Scene] = [*OWN, *(scene for module in MODULES for scene in module.SCENES)]
+SCENES: list[Scene] = [*PLATFORM_SCENES, *(scene for module in MODULES for scene in module.SCENES)]
 INDEX = "<!doctype html><title>Screenshots</title><style>img {{ max-width: 100%; border: 1px solid }}</style>{}"
 FIGURE = '<figure><figcaption>{0}</figcaption><img loading="lazy" src="{0}" alt=""></figure>\n'
 
@@ -73,11 +73,11 @@ def test_take_screenshot(scene: Scene, browser: Browser, web: Web, alice: User, 
         if not scene.anonymous:
             sign_in(context, alice)
         page = context.new_page()
-        answer = page.goto(path)
-        assert answer
-        assert answer.status == scene.status
+        response = page.goto(path)
+        assert response
+        assert response.status == scene.status
         page.wait_for_timeout(500)  # for htmx and charts
         height = page.evaluate("document.documentElement.scrollHeight")
-        page.set_viewport_size({"width": options["viewport"]["width"], "height": max(844, min(height, TALLEST))})
+        page.set_viewport_size({"width": options["viewport"]["width"], "height": max(844, min(height, MAX_HEIGHT))})
         page.screenshot(path=folder / f"{scene.name}-{look}.png")
         context.close()

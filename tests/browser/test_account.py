@@ -98,7 +98,7 @@ def status_for(web: Web, token: str) -> int:
     try:
         return client.request("/exports/limits").status
     finally:
-        client.leave()
+        client.disconnect()
 
 
 @pytest.mark.slow

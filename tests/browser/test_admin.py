@@ -1,5 +1,5 @@
-"""C2: the admin in a browser: no blocked script, no serious accessibility problem, and an action from the list to
-its log entry.
+"""The admin in a browser: no blocked script, no serious accessibility problem, and an action from the list to its log
+entry. C2.
 """
 
 import re
@@ -33,7 +33,7 @@ def open_dark(page: Page, path: str) -> None:
 
 @pytest.fixture
 def accessible() -> Callable[[Page], None]:
-    return partial(check_accessibility, is_ours=False)
+    return partial(check_accessibility, is_admin=True)
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_the_start_page_shows_charts_with_tables(
     open_dark(page, "/admin/")
     accessible(page)
     page.set_viewport_size(PHONE)
-    wait_until(lambda: fits_width(page))  # charts are drawn again
+    wait_until(lambda: fits_width(page))  # the charts are redrawn first
 
     section = page.get_by_role("region", name="Exports by status")
     section.get_by_text("Show as table").click()
@@ -84,16 +84,16 @@ def test_lists_and_detail_pages_are_accessible(
         "dataset-granted",
     )  # fmt: skip
     for path in (*paths, *(PAGES[f"admin-{name}"].path(alice_is_staff) for name in names)):
-        answer = page.goto(path)
-        assert answer
-        assert answer.status == 200
+        response = page.goto(path)
+        assert response
+        assert response.status == 200
         accessible(page)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["admin-file", "admin-receipt", "admin-link", "admin-chunk-failed"])
 def test_long_values_wrap_on_a_phone(page: Page, alice_is_staff: User, name: str) -> None:
-    """A checksum has 64 characters without a break."""
+    """A checksum has 64 characters, with no place to break the line."""
     busy(alice_is_staff)
     page.set_viewport_size(PHONE)
     page.goto(PAGES[name].path(alice_is_staff))
@@ -116,7 +116,7 @@ def test_a_bulk_action_is_confirmed_done_and_logged(page: Page, alice_is_staff: 
 
     page.get_by_role("button", name="Retry failed chunks: 2 exports").dblclick()
 
-    # The two requests run concurrently: each may change one of the exports, and finds the other one changed.
+    # The two requests run concurrently, so each may change one of the exports and find the other one changed already.
     expect(page.get_by_text(re.compile(r"(Retried|Unchanged:) [12] export")).first).to_be_visible()
     running = Job.objects.filter(status="running")
     wait_until(lambda: running.count() >= len(before) + 2)

@@ -1,4 +1,4 @@
-"""The API reference: it loads files of this host only, and "Try it out" works. C4."""
+"""The API reference: it loads only files of this host, and "Try it out" works. C4."""
 
 import json
 from typing import Any
@@ -22,8 +22,8 @@ TOO_WIDE = """() => [...document.querySelectorAll("main *")]
   .map((each) => each.outerHTML.slice(0, 150))"""
 
 
-def opened(page: Page, name: str) -> Locator:
-    """Open an operation by its link, and return it."""
+def open_operation(page: Page, name: str) -> Locator:
+    """Open an operation by its link, and return its element."""
     page.goto(f"{DOCS}#{name}")
     block = page.locator(f"#{name}")
     expect(block.locator("form.try button")).to_be_visible()
@@ -40,7 +40,7 @@ def run(block: Locator, body: Any) -> Any:
 
 @pytest.mark.slow
 def test_it_is_accessible_under_the_content_security_policy(anonymous: Page) -> None:
-    """To anonymous users. `watch` fails the test for a console error or a foreign request."""
+    """For anonymous users. `watch` fails the test if there is a console error or a request to another host."""
     page = anonymous
     page.goto(DOCS)
     expect(page.locator("details.operation")).to_have_count(len(operations()) + len(document()["webhooks"]))
@@ -59,18 +59,18 @@ def test_it_is_accessible_under_the_content_security_policy(anonymous: Page) -> 
 def test_try_it_out_works_with_the_session(page: Page, dataset: Dataset, alice: User) -> None:
     """The CSRF token is sent automatically."""
     body = {"dataset": dataset.name, "items": [ITEM]}
-    answer = run(opened(page, "createExport"), body)
-    assert str(Job.objects.get(user=alice).pk) == answer["jobId"]
-    block = opened(page, "getExport")
-    block.get_by_label("jobId").fill(answer["jobId"])
+    accepted = run(open_operation(page, "createExport"), body)
+    assert str(Job.objects.get(user=alice).pk) == accepted["jobId"]
+    block = open_operation(page, "getExport")
+    block.get_by_label("jobId").fill(accepted["jobId"])
     block.get_by_role("button", name="Send").click()
     expect(block.locator(".answer pre")).to_contain_text('"total": 1')
 
 
 @pytest.mark.slow
 def test_try_it_out_works_with_a_token(page: Page, dataset: Dataset, bob: User) -> None:
-    """Instead of the session of the signed-in user."""
-    block = opened(page, "createExport")
+    """The token is used instead of the session of the signed-in user."""
+    block = open_operation(page, "createExport")
     page.get_by_label("Token for “Try it out”").fill(str(AuthToken.objects.create(bob)[1]))
-    answer = run(block, {"dataset": dataset.name, "items": [ITEM]})
-    assert str(Job.objects.get(user=bob).pk) == answer["jobId"]
+    accepted = run(block, {"dataset": dataset.name, "items": [ITEM]})
+    assert str(Job.objects.get(user=bob).pk) == accepted["jobId"]

@@ -1,4 +1,4 @@
-"""C1: documents in a browser: uploads with progress, live stages, results side by side, failures and retries."""
+"""Documents in a browser: uploads with progress, live stages, text and data side by side, failures and retries. C1."""
 
 import base64
 import re
@@ -57,14 +57,14 @@ def expect_status(page: Page, word: str, *, limit: float = 60) -> None:
 
 @pytest.fixture
 def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the workers follow instructions in the document."""
+    """Make the workers use a fake provider and processor, which follow instructions in the document."""
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
     monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
 
 
 @pytest.fixture
 def slow_images(watch: PageMonitor) -> None:
-    """Allow images that take longer than their request waits. The page requests them again."""
+    """Allow 409 responses for images that take longer than a request waits. The page requests such images again."""
     watch.expect("409")
 
 
@@ -269,7 +269,7 @@ def test_a_failure_is_explained_and_can_be_retried(
 
 @pytest.mark.slow
 def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> None:
-    """The last update may come when a user has opened the retry form."""
+    """The last update may arrive when a user has already opened the retry form."""
     plain, task = make_rule(alice, name="Plain"), make_task(alice)
     complete(task)
     page.goto(path(task))
@@ -283,15 +283,15 @@ def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> N
 
 @pytest.mark.slow
 def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: Workers, rehearsed: None) -> None:
-    """B33: after a confirmation that says what will be lost."""
+    """B33: the user confirms it in a dialog that states what will be lost."""
     task = make_task(alice, "page 3 10\nuntil never")
     workers.start(BOTH_QUEUES)
     page.goto(path(task))
     expect_status(page, "MinerU parsing")
-    with page.expect_event("dialog") as asked:
+    with page.expect_event("dialog") as dialog:
         page.on("dialog", accept)
         page.get_by_role("button", name="Stop").click()
-    assert asked.value.message == "Stop processing this document? The progress of this stage will be lost."
+    assert dialog.value.message == "Stop processing this document? The progress of this stage will be lost."
     expect_status(page, "Cancelled")
 
 
@@ -303,14 +303,14 @@ def test_values_link_to_their_citations(
     rule = make_rule(alice, mode="llm", name="Invoices")
     table = "| Item | Price |\n| --- | --- |\n| Desk lamp | 31.50 |"
     text = f"# Invoice INV-2024-17\n\n{table}\n\n<b>Total</b> due: 645.00 EUR"
-    found = {"number": "INV-2024-17", "total": 645.0, "vat": "none at all"}
+    data = {"number": "INV-2024-17", "total": 645.0, "vat": "none at all"}
     quotes = {
         "/number": {"page": 1, "quote": "Invoice INV-2024-17"},
         "/total": {"page": 1, "quote": "<b>Total</b> due: 645.00"},
         "/vat": {"page": 1, "quote": "no such words"},
     }
     with openai_server.running() as models:
-        models.always(openai_server.gives(found, quotes))
+        models.always(openai_server.gives(data, quotes))
         monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
         monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
         task = make_task(alice, text, rule=rule, filename="invoice.md", kind="md")
@@ -339,7 +339,7 @@ def test_values_link_to_their_citations(
 def test_a_value_is_shown_on_the_image_of_its_page(
     page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, accessible: Accessible
 ) -> None:
-    """B30, B31: from the citation of a value to its row on the image, and from a block of the image to the text."""
+    """B30, B31: the citation of a value leads to its row on the image, and a block of the image to its text."""
     rule = make_rule(alice, mode="llm", name="Invoices")
     texts = ["Invoice INV-2024-17\n\nTotal due: 645.00 EUR", *(f"Terms of page {number}." for number in range(2, 23))]
     content = hostile.printed(*texts)
@@ -383,8 +383,8 @@ def test_a_value_is_shown_on_the_image_of_its_page(
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_images")
 def test_values_and_blocks_highlight_each_other(page: Page, alice: User) -> None:
-    """B30: with the mouse and with the keyboard, also on the page that corrects the values."""
-    scenes.pictured(alice)
+    """B30: by mouse and by keyboard, and on the page for corrections as well."""
+    scenes.with_page_images(alice)
     page.goto(scenes.newest(alice))
     cited, block = page.locator("#image-1 rect.cited"), page.locator("#image-1 rect.block.lit")
     expect(page.locator("#image-1 rect.block").first).to_be_attached()
@@ -409,30 +409,30 @@ def test_values_and_blocks_highlight_each_other(page: Page, alice: User) -> None
 
 @pytest.mark.slow
 def test_images_of_500_pages_load_as_they_come_into_view(page: Page, alice: User) -> None:
-    """B30: thumbnails, too."""
+    """B30: so do thumbnails."""
     task = scenes.many_pages(alice)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/api/v1/" in request.url else None)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url) if "/api/v1/" in request.url else None)
     page.goto(path(task))
     page.wait_for_load_state("networkidle")
     expect(page.locator("#image-1 img")).to_be_visible()
-    pages = [url for url in asked if "width=" not in url]
+    pages = [url for url in requested if "width=" not in url]
     assert 1 <= len(pages) <= 12, len(pages)
-    assert len(asked) - len(pages) <= 120, len(asked)
+    assert len(requested) - len(pages) <= 120, len(requested)
 
     page.locator(".thumbnails a").last.scroll_into_view_if_needed()
     page.locator(".thumbnails a", has_text="500").click()
     expect(page.locator("#image-500")).to_be_in_viewport()
     page.wait_for_load_state("networkidle")
-    assert f"{page.url.partition('/app')[0]}/api/v1/etl/tasks/{task.pk}/pages/500/image" in asked
-    assert len(set(asked)) <= 300, len(set(asked))
+    assert f"{page.url.partition('/app')[0]}/api/v1/etl/tasks/{task.pk}/pages/500/image" in requested
+    assert len(set(requested)) <= 300, len(set(requested))
 
 
 @pytest.mark.slow
 def test_a_result_is_corrected_and_approved(
     page: Page, alice: User, accessible: Accessible, watch: PageMonitor
 ) -> None:
-    """B37: with the keyboard alone."""
+    """B37: only with the keyboard."""
     watch.expect("422")
     task = make_invoice(alice)
     page.goto(path(task))
@@ -466,8 +466,8 @@ def test_a_result_is_corrected_and_approved(
 
 @pytest.mark.slow
 def test_the_last_result_is_shown_until_a_new_one_is_available(page: Page, alice: User) -> None:
-    """B33: at its scroll position, while events update the progress above."""
-    scenes.again(alice)
+    """B33: it stays on the page while events update the progress above it."""
+    scenes.extracted_again(alice)
     task = Task.objects.get()
     page.goto(path(task))
     expect(page.locator("#last #json")).to_contain_text("from an earlier run")
@@ -487,7 +487,7 @@ def test_the_last_result_is_shown_until_a_new_one_is_available(page: Page, alice
 
 @pytest.mark.slow
 def test_a_long_result_opens_at_once_and_loads_more_on_demand(page: Page, alice: User) -> None:
-    scenes.long(alice)
+    scenes.long_document(alice)
     page.goto(scenes.newest(alice))
     assert page.locator(".sheet").count() < 50
     last = page.locator(".sheet").last
@@ -527,7 +527,7 @@ def test_the_tree_opens_by_keyboard(page: Page, alice: User) -> None:
 def test_a_batch_is_uploaded_and_followed_to_its_end(
     page: Page, alice: User, accessible: Accessible, tmp_path: Path
 ) -> None:
-    """C1, B36: the page updates by itself, and a list of a batch leads to its documents."""
+    """C1, B36: the page updates automatically, and the list of a batch links to its documents."""
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"The text of {name}.")
     page.goto(f"{LIST}/batches")

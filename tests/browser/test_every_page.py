@@ -1,4 +1,5 @@
-"""Every page in every state, measured: WCAG 2.2 AA by axe, in light and dark, on a phone, and at 200 % zoom. C1.
+"""Every page in every state conforms to WCAG 2.2 AA, as checked by axe: in light and dark, on a phone, and at 200 %
+zoom. C1.
 
 The pages of the admin are in `test_admin.py`: their theme belongs to another project.
 """
@@ -16,9 +17,9 @@ from tests.browser.screenshots import SCENES
 
 pytestmark = pytest.mark.slow
 
-WIDE, ZOOMED, PHONE = 1280, 640, 360  # pixels; a wide window at 200 % has half of them
+WIDE, ZOOMED, PHONE = 1280, 640, 360  # pixels; at 200 % zoom, a wide window has half as many
 HEIGHT = 900
-# Controls whose center belongs to an element that is neither inside nor around them.
+# Controls whose center is covered by an element that neither contains them nor is part of them.
 COVERED = """() => [...document.querySelectorAll("main :is(a[href], button, input, select, textarea, summary)")]
   .filter((each) => each.checkVisibility({ visibilityProperty: true }) && !each.closest(".unseen"))
   .slice(0, 150)
@@ -35,7 +36,7 @@ CUT = """() => [...document.querySelectorAll("main *:not(.unseen, svg *, option)
     && getComputedStyle(each).textOverflow !== "ellipsis" && each.scrollWidth > each.clientWidth + 1
     && each.textContent.trim() && !each.closest("[aria-hidden], .unseen"))
   .map((each) => each.outerHTML.slice(0, 120))"""
-# Submits are counted and not sent, as if the response were slow.
+# Form submissions are counted but not sent, as if the response were slow.
 COUNT_SUBMITS = """() => {
   window.sent = 0;
   window.addEventListener("submit", (event) => { window.sent += 1; event.preventDefault(); });
@@ -56,22 +57,22 @@ def test_it_is_accessible_in_every_theme_and_width(
     if scene.anonymous:
         context.clear_cookies()
     scene.prepare(alice)
-    many = "?limit=10" if scene.name.endswith("-busy") else ""  # axe checks each row
+    limit = "?limit=10" if scene.name.endswith("-busy") else ""  # axe checks each row
     page.emulate_media(reduced_motion="reduce", color_scheme="light")
-    answer = page.goto(scene.path(alice) + many)
-    assert answer
-    assert answer.status == scene.status
-    look(page, "light", WIDE)
+    response = page.goto(scene.path(alice) + limit)
+    assert response
+    assert response.status == scene.status
+    check_layout(page, "light", WIDE)
     check_accessibility(page)
-    look(page, "dark", ZOOMED)
+    check_layout(page, "dark", ZOOMED)
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
-    look(page, "dark", PHONE)
+    check_layout(page, "dark", PHONE)
     check_accessibility(page)
     assert page.evaluate(COVERED) == []
     assert page.evaluate(MOVING) == 0
 
 
-def look(page: Page, scheme: str, width: int) -> None:
+def check_layout(page: Page, scheme: str, width: int) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.set_viewport_size({"width": width, "height": HEIGHT})
     assert fits_width(page), width
@@ -83,8 +84,8 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 120)"))
 
 
-def refreshed(page: Page, part: str) -> None:
-    """Replace a part of the page, as its polling does when something has changed."""
+def replace(page: Page, part: str) -> None:
+    """Replace a part of the page, as polling does when something has changed."""
     page.evaluate("window.before = document.activeElement")
     page.evaluate(
         """part => htmx.ajax("GET", document.querySelector(part).getAttribute("hx-get").split("?")[0],
@@ -94,31 +95,31 @@ def refreshed(page: Page, part: str) -> None:
     page.wait_for_function("() => !document.contains(window.before)")
 
 
-@pytest.mark.parametrize("stop", ["check-summary", "copy-checksum", "program-summary", "create-link"])
-def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, stop: str) -> None:
+@pytest.mark.parametrize("control", ["check-summary", "copy-checksum", "program-summary", "create-link"])
+def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, control: str) -> None:
     scenes_exports.ready(alice)
     page.goto(scenes_exports.newest(alice))
     page.locator("#program-summary").click()
-    page.locator(f"#{stop}").focus()
-    refreshed(page, "#receipt")
-    assert focused(page) == stop
+    page.locator(f"#{control}").focus()
+    replace(page, "#receipt")
+    assert focused(page) == control
 
 
 def test_focus_moves_to_the_replaced_part_if_its_button_is_gone(page: Page, alice: User) -> None:
-    """The link of an expired delivery is not in the new receipt."""
+    """When the delivery has expired, the new receipt has no button that creates a link."""
     scenes_exports.ready(alice)
     page.goto(scenes_exports.newest(alice))
     page.locator("#program-summary").click()
     page.locator("#create-link").focus()
     Receipt.objects.update(expires_at=timezone.now())
-    refreshed(page, "#receipt")
+    replace(page, "#receipt")
     expect(page.locator("#receipt")).to_be_focused()
     page.keyboard.press("Tab")
     assert focused(page) == "copy-checksum"
 
 
 def test_focus_stays_when_a_list_without_ids_is_replaced(page: Page, alice: User) -> None:
-    scenes_webhooks.sent(alice, count=6)
+    scenes_webhooks.with_deliveries(alice, count=6)
     page.goto(scenes_webhooks.path_of(alice))
     page.get_by_role("link", name="Failed", exact=True).focus()
     page.evaluate("htmx.ajax('GET', location.href, { target: '#log', swap: 'outerHTML' })")
@@ -128,8 +129,8 @@ def test_focus_stays_when_a_list_without_ids_is_replaced(page: Page, alice: User
 
 
 def test_a_second_click_on_a_sent_button_is_ignored(page: Page, alice: User) -> None:
-    """The button keeps the focus: `disabled` would move it to the page."""
-    scenes_webhooks.only(alice)
+    """The button keeps the focus. The attribute `disabled` would move the focus to the page."""
+    scenes_webhooks.one(alice)
     page.goto(scenes_webhooks.path_of(alice))
     page.evaluate(COUNT_SUBMITS)
     page.locator("#send-test").focus()

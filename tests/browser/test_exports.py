@@ -1,4 +1,4 @@
-"""C1: exports in a real browser, with real workers and real object storage: from the form to the file on disk."""
+"""Exports in a real browser, with real workers and real object storage: from the form to the file on disk. C1."""
 
 import hashlib
 import re
@@ -29,7 +29,8 @@ from tests.waiting import wait_until
 Accessible = Callable[[Page], None]
 SOON = 60_000  # milliseconds: workers start in the meantime
 
-# A chunk passes when the gate is at its day or later. The gate is a sequence, since transactions do not isolate it.
+# The call of a chunk continues when the gate is at its day or later. The gate is a sequence, because transactions do
+# not isolate sequences.
 GATED = """
 CREATE SEQUENCE data.gate MINVALUE 0 START 0;
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
@@ -40,18 +41,18 @@ BEGIN
 END $$
 """
 
-# An expired countdown takes the place of the visible one.
-COUNTED_DOWN = """() => {
+# Replaces each visible countdown with an expired one.
+EXPIRE_COUNTDOWNS = """() => {
   for (const place of document.querySelectorAll("[data-countdown]")) {
-    const over = place.cloneNode(true);
-    over.dataset.countdown = 0;
-    place.replaceWith(over);
+    const expired = place.cloneNode(true);
+    expired.dataset.countdown = 0;
+    place.replaceWith(expired);
   }
 }"""
 
 
 class ChunkGate:
-    """Lets a given number of a job's chunks pass."""
+    """Lets the calls of a given number of a job's chunks finish."""
 
     def __init__(self, source_db: psycopg.Connection) -> None:
         self.source_db = source_db
@@ -134,7 +135,7 @@ def test_a_link_for_a_program_is_created_and_copied(
     expect(page.get_by_role("status").first).to_contain_text("One-time link created")
     expect(page.locator("#receipt")).to_contain_text("127.0.0.0/24")
     accessible(page)
-    page.wait_for_load_state()  # nothing can be copied before
+    page.wait_for_load_state()  # before that, nothing can be copied
     page.get_by_role("button", name="Copy command").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
@@ -185,7 +186,7 @@ def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
 
 @pytest.mark.slow
 def test_keys_and_columns_are_added_by_their_buttons(dataset: Dataset, alice: User, page: Page) -> None:
-    """A32, A41: by keyboard too; the preview, which is loaded again, keeps the focus."""
+    """A32, A41: by keyboard, too. The focus stays when the preview is reloaded."""
     columns_of(dataset)
     make_job(dataset, alice, 1)
     page.goto("/app/exports/new")
@@ -204,19 +205,19 @@ def test_keys_and_columns_are_added_by_their_buttons(dataset: Dataset, alice: Us
 
 def test_csv_options_are_shown_for_csv_only(dataset: Dataset, page: Page) -> None:
     page.goto("/app/exports/new")
-    delimiter, written_for = page.get_by_label("Delimiter"), page.get_by_label("CSV dialect")
+    delimiter, dialect = page.get_by_label("Delimiter"), page.get_by_label("CSV dialect")
     expect(delimiter).to_be_hidden()
-    written_for.select_option("own")
+    dialect.select_option("own")
     expect(delimiter).to_be_visible()
     page.get_by_label("Format").select_option("json")
-    expect(written_for).to_be_hidden()
+    expect(dialect).to_be_hidden()
 
 
 # ---- Progress -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pytest passes fixtures by name
     dataset: Dataset,
     gate: ChunkGate,
     alice: User,
@@ -249,7 +250,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     gate.open(4)
     expect(page.locator("#chunks tbody tr")).to_have_count(4, timeout=SOON)
     assert page.url.endswith("?status=done")
-    page.evaluate(ONLY_AT_THE_END)
+    page.evaluate(STOP_POLLING_CHUNKS)
     gate.open(6)
     for tab in (page, other):
         expect(tab.locator("#head, #jobs")).to_contain_text("Success", timeout=SOON)
@@ -259,8 +260,8 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     expect(other.get_by_label(f"Select things {str(job.pk)[:8]}")).to_be_checked()
 
 
-# Stops the polling of the chunks' table, which is updated once more when the export ends.
-ONLY_AT_THE_END = """() => {
+# Stops polling for the table of chunks, which is updated once more when the export ends.
+STOP_POLLING_CHUNKS = """() => {
     const chunks = document.getElementById("chunks");
     chunks.setAttribute("hx-trigger", "ended from:#now");
     htmx.process(chunks);
@@ -282,10 +283,10 @@ class StreamProxy:
             while True:
                 client, _ = self.listener.accept()
                 server = socket.create_connection(("127.0.0.1", self.target))
-                threading.Thread(target=self.carry, args=(client, server, True), daemon=True).start()
-                threading.Thread(target=self.carry, args=(server, client, False), daemon=True).start()
+                threading.Thread(target=self.copy, args=(client, server, True), daemon=True).start()
+                threading.Thread(target=self.copy, args=(server, client, False), daemon=True).start()
 
-    def carry(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:  # noqa: FBT001 - a thread's
+    def copy(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:  # noqa: FBT001 - a thread's
         with source, target, suppress(OSError):
             while data := source.recv(65536):
                 if is_request and b"/events HTTP/1.1" in data.partition(b"\r\n")[0]:
@@ -314,7 +315,7 @@ def stream_proxy(web: Any) -> Iterator[StreamProxy]:
 
 
 @pytest.mark.slow
-def test_progress_continues_without_the_stream_and_after_it_returns(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_progress_continues_without_the_stream_and_after_it_returns(  # noqa: PLR0917 - pytest passes fixtures by name
     dataset: Dataset,
     gate: ChunkGate,
     alice: User,
@@ -323,7 +324,7 @@ def test_progress_continues_without_the_stream_and_after_it_returns(  # noqa: PL
     watch: PageMonitor,
     workers: Workers,
 ) -> None:
-    watch.expect("ERR_")  # the browser reports each broken stream
+    watch.expect("ERR_")  # the browser reports each interrupted stream
     watch.allowed += (f"{HOST}:{stream_proxy.port}",)
     job = make_job(dataset, alice, 6)
     workers.start()
@@ -342,7 +343,7 @@ def test_progress_continues_without_the_stream_and_after_it_returns(  # noqa: PL
 
 
 @pytest.mark.slow
-def test_a_running_export_can_be_cancelled_and_replayed(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_a_running_export_can_be_cancelled_and_replayed(  # noqa: PLR0917 - pytest passes fixtures by name
     dataset: Dataset, gate: ChunkGate, alice: User, page: Page, workers: Workers, accessible: Accessible
 ) -> None:
     job = make_job(dataset, alice, 4)
@@ -371,7 +372,7 @@ def test_a_running_export_can_be_cancelled_and_replayed(  # noqa: PLR0917 - pyte
 
 
 @pytest.mark.slow
-def test_failures_are_explained_and_retried_after_the_source_is_fixed(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_failures_are_explained_and_retried_after_the_source_is_fixed(  # noqa: PLR0917 - pytest passes fixtures by name
     dataset: Dataset, alice: User, page: Page, source_db: psycopg.Connection, workers: Workers, accessible: Accessible
 ) -> None:
     source_db.execute("ALTER FUNCTION data.rows_for RENAME TO away")
@@ -397,7 +398,7 @@ def test_failures_are_explained_and_retried_after_the_source_is_fixed(  # noqa: 
 def test_a_server_error_keeps_the_form_contents(
     dataset: Dataset, page: Page, watch: PageMonitor, accessible: Accessible
 ) -> None:
-    """A table is missing while the form is sent."""
+    """A table is missing when the form is sent."""
     watch.expect("500")
     page.goto("/app/exports/new")
     page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-29")
@@ -424,7 +425,7 @@ def test_an_expiring_receipt_updates_without_a_reload(
     page.goto(scenes_exports.newest(alice))
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_be_visible()
     Receipt.objects.update(expires_at=timezone.now())
-    page.evaluate(COUNTED_DOWN)
+    page.evaluate(EXPIRE_COUNTDOWNS)
     expect(page.locator("#receipt")).to_contain_text("The delivery expired")
     accessible(page)
     page.get_by_role("button", name=re.compile("^Download")).click()

@@ -1,4 +1,4 @@
-"""The keyboard's focus is visible: measured by pixels, since axe cannot see it. WCAG 2.2, 2.4.7 and 1.4.11. C1."""
+"""The keyboard focus is visible. Pixels are compared, because axe cannot check it. WCAG 2.2, 2.4.7 and 1.4.11. C1."""
 
 from io import BytesIO
 from typing import Any
@@ -10,9 +10,9 @@ from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
 
-LEAST_CONTRAST = 3.0
+MIN_CONTRAST = 3.0
 MARGIN = 6  # pixels around an element
-MOST_STOPS = 40
+MAX_STOPS = 40  # of the Tab key
 PAGES = ("/app/exports", "/app/documents", "/app/rules", "/app/webhooks", "/app/account", "/app/account/password")
 ACTIVE = """() => {
     const element = document.activeElement
@@ -41,17 +41,17 @@ def shot(page: Page, box: dict[str, Any]) -> Image.Image:
         "width": box["width"] + 2 * MARGIN,
         "height": box["height"] + 2 * MARGIN,
     }
-    # To hide the caret, Playwright would set styles in the page. htmx would copy them, and the content security policy
-    # refuses them.
-    picture = page.screenshot(clip=clip, caret="initial")  # type: ignore[arg-type]
-    return Image.open(BytesIO(picture)).convert("RGB")
+    # To hide the caret, Playwright would set styles in the page. htmx would copy these styles, which the content
+    # security policy refuses.
+    image = page.screenshot(clip=clip, caret="initial")  # type: ignore[arg-type]
+    return Image.open(BytesIO(image)).convert("RGB")
 
 
 def visible_pixels(before: Image.Image, after: Image.Image) -> int:
-    """Return the number of pixels that changed with the least contrast."""
+    """Return the number of pixels that changed with at least the minimum contrast."""
     columns, rows = before.size
     pairs = ((before.getpixel((x, y)), after.getpixel((x, y))) for x in range(columns) for y in range(rows))
-    return sum(contrast(one, other) >= LEAST_CONTRAST for one, other in pairs if one != other)  # type: ignore[arg-type]
+    return sum(contrast(one, other) >= MIN_CONTRAST for one, other in pairs if one != other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def visible_pixels(before: Image.Image, after: Image.Image) -> int:
 def test_focus_is_visible(page: Page, alice: User, path: str, look: dict[str, Any]) -> None:
     page.emulate_media(reduced_motion="reduce", **look)
     page.goto(path)
-    seen = 0
-    for _ in range(MOST_STOPS):
+    count = 0
+    for _ in range(MAX_STOPS):
         page.keyboard.press("Tab")
         box = page.evaluate(ACTIVE)
         if box is None:
@@ -74,5 +74,5 @@ def test_focus_is_visible(page: Page, alice: User, path: str, look: dict[str, An
         page.evaluate("element => element.focus({focusVisible: true, preventScroll: true})", handle)
         side = min(box["width"], box["height"])
         assert visible_pixels(before, after) >= side, box["name"]
-        seen += 1
-    assert seen >= 3
+        count += 1
+    assert count >= 3

@@ -1,4 +1,4 @@
-"""Whole journeys with the keyboard alone, in light and dark: the focus is never lost, and always visible. C1."""
+"""Complete tasks with only the keyboard, in light and dark: the focus is never lost, and it is always visible. C1."""
 
 import re
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from tests.integration.reviewed import SCHEMA, extract
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("scheme", ["light", "dark"])]
 
-MOST_STOPS = 80
-# Called when the focused element is gone, or has lost the focus to nothing.
+MAX_STOPS = 80  # of the Tab key
+# Reports a focused element that was removed, or that lost the focus while no other element received it.
 REPORT_LOST_FOCUS = """
 let last;
 document.addEventListener("focusin", (event) => { last = event.target; });
@@ -40,7 +40,7 @@ NAME = """() => {
 
 @pytest.fixture
 def keyboard(page: Page, scheme: Any) -> Iterator[Page]:
-    """A page in light or dark that notices when the focus is lost."""
+    """A page in light or dark. The test fails if the focus is lost."""
     lost: list[str] = []
     page.emulate_media(reduced_motion="reduce", color_scheme=scheme)
     page.expose_function("lost", lambda element: lost.append(element))  # noqa: PLW0108 - it must be a function
@@ -50,15 +50,15 @@ def keyboard(page: Page, scheme: Any) -> Iterator[Page]:
 
 
 def tab_to(page: Page, name: str) -> None:
-    """Press Tab until a control has the focus, and check by pixels that this is visible."""
-    seen = []
-    for _ in range(MOST_STOPS):
+    """Press Tab until the named control has the focus, and check by pixels that the focus is visible."""
+    names = []
+    for _ in range(MAX_STOPS):
         page.keyboard.press("Tab")
-        seen.append(page.evaluate(NAME))
-        if re.match(name, seen[-1]):
+        names.append(page.evaluate(NAME))
+        if re.match(name, names[-1]):
             break
     else:
-        raise AssertionError(f"{name!r} is none of {seen}")
+        raise AssertionError(f"{name!r} is none of {names}")
     box = page.evaluate(ACTIVE)
     after = shot(page, box)
     page.evaluate("window.measuring = document.activeElement; measuring.blur()")
@@ -86,11 +86,11 @@ def test_an_export_is_submitted_watched_and_downloaded(keyboard: Page, dataset: 
     expect(page.get_by_role("heading", level=1)).to_contain_text("Success", timeout=60_000)
     tab_to(page, "Download")
     button = page.get_by_role("button", name=re.compile("^Download"))
-    for _ in range(2):  # the second time, from a button that was replaced
+    for _ in range(2):  # the second time, the button has been replaced
         expect(button).to_be_enabled()
-        with page.expect_download() as coming:
+        with page.expect_download() as download:
             page.keyboard.press("Enter")
-        assert coming.value.path().read_bytes()
+        assert download.value.path().read_bytes()
         expect(page.locator("#receipt")).to_contain_text("The last link was used")
         expect(button).to_be_focused()
     assert Job.objects.get().status == "success"

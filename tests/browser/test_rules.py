@@ -1,4 +1,4 @@
-"""Rules in a browser: listed, typed, validated while typing, tried, saved, compared, and restored. C1."""
+"""Rules in a browser: lists, typing, validation while typing, trials, saving, comparison, and restoring. C1."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -378,7 +378,7 @@ def test_a_user_signed_out_while_typing_can_sign_in_and_save(
     save(page)
     expect(page.locator("#unsaved")).to_contain_text("Sign in in another tab")
     sign_in(context, alice)
-    watch.monitored(context.new_page()).goto("/app/account")  # a page with a form, and with another CSRF token
+    watch.monitored(context.new_page()).goto("/app/account")  # a page with a form and another CSRF token
     save(page)
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
     rule.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Single sign-on at a real provider, and second factors with a virtual security key. C10."""
+"""Single sign-on with a real provider, and second factors with a virtual security key. C10."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def key(anonymous: Page) -> None:
 
 @pytest.mark.slow
 def test_a_security_key_is_added_and_used(anonymous: Page, carol: User, key: None, accessible: Accessible) -> None:
-    """C10: adding it asks for the password only if that was long ago."""
+    """C10: to add it, the user must enter the password again only if the last time was long ago."""
     page = anonymous
     page.goto("/app/account/second-factors")
     enter(page, "carol", PASSWORD)
@@ -76,7 +76,6 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvide
 def test_a_user_signs_in_at_the_identity_provider(
     browser: Browser, provider: OpenIDProvider, transactional_db: None, tmp_path: Path, accessible: Accessible
 ) -> None:
-
     with serving(tmp_path, variables(tmp_path, **provider.variables())) as web:
         watch = PageMonitor((f"{HOST}:{web.port}", f"127.0.0.1:{provider.port}"))
         context = browser.new_context(base_url=f"http://{HOST}:{web.port}")

@@ -1,4 +1,4 @@
-"""Webhooks in a browser, with a real receiver and real workers: created, tested, viewed, and sent again. C1, A25."""
+"""Webhooks in a browser, with a real receiver and real workers: creation, tests, the log, and resending. C1, A25."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -76,8 +76,8 @@ def test_a_new_webhook_shows_its_secret_once_and_delivers(
     expect(page.locator("#log")).to_have_attribute("data-ended", "")
     expect(page.get_by_role("row").nth(1)).to_contain_text("Delivered")
     accessible(page)
-    (got,) = endpoint.received
-    assert Verifier(secret).verify(got.body, got.headers)
+    (request,) = endpoint.received
+    assert Verifier(secret).verify(request.body, request.headers)
     page.reload()
     expect(page.locator("#secret")).to_have_count(0)
 
@@ -162,7 +162,7 @@ def test_it_can_be_changed_rotated_and_deleted(page: Page, hook: Webhook, access
     page.get_by_label("Export failed").check()
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Webhook saved.")).to_be_visible()
-    page.wait_for_load_state()  # the page does not poll before
+    page.wait_for_load_state()  # before that, the page does not poll
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Rotate secret").click()
     expect(page.locator("#secret")).to_contain_text("whsec_")
@@ -179,7 +179,7 @@ def test_it_can_be_changed_rotated_and_deleted(page: Page, hook: Webhook, access
 
 @pytest.mark.slow
 def test_the_delivery_log_is_filtered_and_paginated(page: Page, alice: User, accessible: Accessible) -> None:
-    scenes_webhooks.sent(alice)
+    scenes_webhooks.with_deliveries(alice)
     page.goto(scenes_webhooks.path_of(alice))
     expect(page.get_by_role("row")).to_have_count(51)
     page.get_by_role("link", name="Failed", exact=True).click()

@@ -71,7 +71,7 @@ def test_graceful_shutdown_hands_chunks_to_another_worker(site: Site) -> None:
     site.source.behave("QUERY", rows=10)
 
     terminated_at, terminated_on = time.monotonic(), timezone.now()
-    leaving.ask_to_stop()
+    leaving.send_stop_signal()
     site.points.release("about to commit")
     wait_until(lambda: not leaving.alive)
     left_at = time.monotonic()

@@ -15,8 +15,8 @@ from tests import what_ran
 from tests.broker import lose_messages
 from tests.serving import serving, variables
 
-# Short, so that tests can wait for recovery, which takes a lease plus a reaper interval at most. Long enough for a
-# machine that stalls for seconds: a lease is renewed after each third of its length.
+# Short, so that tests can wait for recovery, which takes at most one lease and one reaper interval. Long enough for a
+# machine that stalls for seconds: a lease is renewed after each third of its duration.
 LEASE_SECONDS, REAPER_SECONDS = 9, 1
 SHORT_LEASES = {
     "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
@@ -53,8 +53,8 @@ class Workers:
         return self._run(processes.beat(root=self.root, environment=self.environment()))
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of these processes. Leases are short, so that the work of a killed worker is taken over
-        soon.
+        """Return the environment variables of these processes. Leases are short, so that other workers soon take over
+        the work of a killed one.
         """
         return variables(self.root, **SHORT_LEASES)
 
@@ -77,12 +77,12 @@ def workers(transactional_db: None, tmp_path: Path) -> Iterator[Workers]:
     running = Workers(tmp_path)
     yield running
     for process in running.started:
-        process.kill()  # on SIGTERM, Celery would sleep for 20 s when a task is just ending
+        process.kill()  # on SIGTERM, Celery sleeps for 20 s if a task is ending at that moment
 
 
 @pytest.fixture
 def own_web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
-    """A web process of one test, which may stop it or cut its database."""
+    """A web process for one test, which may stop it or cut its database connection."""
     with serving_alone(tmp_path) as running:
         yield running
 

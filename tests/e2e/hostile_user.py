@@ -1,4 +1,6 @@
-"""Clients of a load test, each kind in a process of its own: a hostile user, and another user who is measured."""
+"""Clients of a load test, each in a separate process: a hostile user, and another user whose response times are
+measured.
+"""
 
 import http.client
 import multiprocessing
@@ -12,12 +14,14 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 THREADS = 12
 PAUSE_SECONDS = 0.05
-PIECE = 65_536
+CHUNK_BYTES = 65_536
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True)
 class Attack:
+    """An expensive request."""
+
     method: str
     path: str
     body: bytes = b""
@@ -29,8 +33,8 @@ class Attack:
 
 
 @dataclass
-class Attacked:
-    """Counts of the statuses, and the longest response times of the attacks."""
+class AttackResults:
+    """The number of responses with each status, and the longest response time of each attack."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)
@@ -46,48 +50,48 @@ def process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
-def attack(port: int, attacks: Sequence[Attack], headers: dict[str, str], seconds: float) -> Attacked:
-    """Send attacks from THREADS clients for some seconds."""
-    until, attacked = time.monotonic() + seconds, Attacked()
+def attack(port: int, attacks: Sequence[Attack], headers: dict[str, str], seconds: float) -> AttackResults:
+    """Send the attacks from THREADS clients for this number of seconds."""
+    until, results = time.monotonic() + seconds, AttackResults()
 
     def client(number: int) -> None:
         while True:
             for each in attacks[number::THREADS]:
                 began = time.monotonic()
-                attacked.add(each, ask(port, each, headers), time.monotonic() - began)
+                results.add(each, send(port, each, headers), time.monotonic() - began)
                 if time.monotonic() > until:
                     return
 
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(client, range(THREADS)))
-    return attacked
+    return results
 
 
 def measure(port: int, paths: Sequence[str], headers: dict[str, str], seconds: float) -> dict[str, list[float]]:
-    """Return the response times of GET requests, sent one after the other by one client for each path."""
+    """Return the response times of GET requests. One client for each path sends them one after another."""
     until = time.monotonic() + seconds
 
     def client(path: str) -> list[float]:
-        found = []
+        durations = []
         while time.monotonic() < until:
             began = time.monotonic()
-            status = ask(port, Attack("GET", path), headers)
-            found.append(time.monotonic() - began)
+            status = send(port, Attack("GET", path), headers)
+            durations.append(time.monotonic() - began)
             if status != http.HTTPStatus.OK:
                 raise AssertionError(f"GET {path}: status {status}")
             time.sleep(PAUSE_SECONDS)
-        return found
+        return durations
 
     with ThreadPoolExecutor(len(paths)) as threads:
         return dict(zip(paths, threads.map(client, paths), strict=True))
 
 
-def ask(port: int, attack: Attack, headers: dict[str, str]) -> int:
+def send(port: int, attack: Attack, headers: dict[str, str]) -> int:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
     try:
         body: Any = attack.body or None
         if attack.is_chunked:
-            body = (attack.body[start : start + PIECE] for start in range(0, len(attack.body), PIECE))
+            body = (attack.body[start : start + CHUNK_BYTES] for start in range(0, len(attack.body), CHUNK_BYTES))
         connection.request(
             attack.method, attack.path, body, {**headers, "Content-Type": attack.content_type}, encode_chunked=True
         )

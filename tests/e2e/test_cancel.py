@@ -1,4 +1,4 @@
-"""Cancelling a job while real workers run its chunks (A19). A2, A11, A13."""
+"""Cancelling a job while real workers run its chunks. A2, A11, A13, A19."""
 
 import psycopg
 import pytest

@@ -1,7 +1,7 @@
 """Documents with real workers and a real beat: crashes, shutdowns, FLUSHALL, lost and repeated messages. B2, B3, B6,
 B9, B10, B12.
 
-Provider and processor are rehearsed: they follow instructions in the document (`tests/rehearsal.py`).
+The provider and the processor are fakes that follow instructions in the document (`tests/rehearsal.py`).
 """
 
 import json
@@ -39,8 +39,8 @@ ALL = f"{BOTH_QUEUES},maintenance"
 
 
 @pytest.fixture(autouse=True)
-def rehearsed(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
-    """Use the rehearsed provider and processor in workers, and the same intervals in this process."""
+def use_fakes(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
+    """Use the fake provider and processor in workers, and the same intervals in this process."""
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
     monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
     monkeypatch.setenv("ETL_RETRY_BACKOFF_BASE_SECONDS", "0.5")
@@ -50,7 +50,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
 
 @pytest.fixture
 def rule(alice: User) -> Rule:
-    """A rule under whose name the rehearsed processor records its calls."""
+    """A rule under whose name the fake processor records its calls."""
     return make_rule(alice, mode="llm", name=f"rule-{os.urandom(4).hex()}")
 
 
@@ -81,7 +81,7 @@ def documents() -> list[Path]:
     return list(cache.glob("document-*"))
 
 
-def lines(workers: Workers) -> list[dict[str, Any]]:
+def log_lines(workers: Workers) -> list[dict[str, Any]]:
     return [json.loads(line) for line in workers.logs().splitlines() if line.startswith("{")]
 
 
@@ -97,7 +97,7 @@ def has_expected_result(task: Task) -> bool:
 # ---- The chain ------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_each_stage_enqueues_the_next(alice: User, rule: Rule, workers: Workers) -> None:
-    """B2: each stage runs on its own queue. Recovery does not run here. A failed attempt keeps the chain."""
+    """B2: each stage runs on its own queue. Recovery does not run here. The chain continues after a failed attempt."""
     workers.start("etl-ocr", concurrency=2)
     workers.start("etl-postprocess", concurrency=1)
     text = "once:raise ProviderUnavailable\npost:once:raise LlmInvalidResponse"
@@ -129,21 +129,21 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
 
 @pytest.mark.slow
 def test_users_take_turns_although_one_users_messages_came_first(alice: User, bob: User, workers: Workers) -> None:
-    """B44: bob's two documents are among the next four, and everything is read once."""
+    """B44: bob's two documents are among the first four, and each document is read once."""
     one = make_rule(alice)
     backlog = [make_task(alice, rule=one) for _ in range(12)]
     mine = [make_task(bob, rule=one) for _ in range(2)]
     workers.start("etl-ocr", concurrency=1)
     wait_until(lambda: all(ocr_calls(task) for task in (*backlog, *mine)))
 
-    first = sorted((*backlog, *mine), key=started)
+    first = sorted((*backlog, *mine), key=read_at)
     assert {task.pk for task in mine} <= {task.pk for task in first[:4]}
     workers.start("etl-postprocess", concurrency=1)
     wait_until(lambda: completed(*backlog, *mine))
     assert [ocr_calls(task) for task in (*backlog, *mine)] == [1] * 14
 
 
-def started(task: Task) -> float:
+def read_at(task: Task) -> float:
     """Return when the provider read the document."""
     return (rehearsal.folder() / f"ocr-{task.pk}").stat().st_mtime
 
@@ -182,7 +182,7 @@ def test_a_document_that_kills_its_workers_fails_and_other_tasks_continue(
     assert error
     assert (error["code"], error["stage"], attempts(poison)) == ("ocr_failed", "ocr", (3, 0))
     assert ocr_calls(poison) == 3
-    lost = [line["etl_task_id"] for line in lines(workers) if line["action"] == "worker_lost"]
+    lost = [line["etl_task_id"] for line in log_lines(workers) if line["action"] == "worker_lost"]
     assert sorted(lost) == sorted([poison.pk] * 3 + [good.pk])
 
 
@@ -222,11 +222,11 @@ def stopped(process: Process) -> Iterator[None]:
 @pytest.mark.slow
 def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User, rule: Rule, workers: Workers) -> None:
     """B2: SIGTERM in the middle of a long OCR. It costs no attempt, and the next worker begins at once."""
-    leaving = workers.start(BOTH_QUEUES, concurrency=1)
+    stopping = workers.start(BOTH_QUEUES, concurrency=1)
     task = make_task(alice, "once:until never", rule=rule)
     wait_until(lambda: ocr_calls(task))
-    leaving.ask_to_stop()
-    wait_until(lambda: not leaving.alive)
+    stopping.send_stop_signal()
+    wait_until(lambda: not stopping.alive)
     state = runstate.read(task.pk)
     assert state
     assert (state.token, state.attempts["ocr"]) == ("", 0)
@@ -241,7 +241,7 @@ def test_code_that_ignores_the_timeout_is_stopped(
     alice: User, rule: Rule, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B9, B12: Celery's own limit backs up ETL_TASK_TIMEOUT."""
-    # The limit, a second later, must come while the processor stalls, even if the machine pauses.
+    # Celery's limit is a second longer. It must be reached while the processor stalls, even if the machine pauses.
     monkeypatch.setenv("ETL_TASK_TIMEOUT", "8")
     monkeypatch.setenv("ETL_OCR_MAX_ATTEMPTS", "1")
     workers.start(BOTH_QUEUES, concurrency=1)
@@ -295,13 +295,13 @@ def test_a_broker_outage_at_the_end_of_ocr_loses_no_task(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """B2, B10: the next stage cannot be enqueued. The broker comes back empty."""
+    """B2, B10: the next stage cannot be enqueued. The broker restarts empty."""
     (tmp_path / "broker").mkdir()
     broker = Valkey(tmp_path / "broker", KeptSettings(tmp_path / "broker"), durable=False)
     broker.start()
     try:
         with broker_at(broker.url()):
-            monkeypatch.setenv("CELERY_BROKER_URL", broker.url())  # not earlier than broker_at: Celery reads it, too
+            monkeypatch.setenv("CELERY_BROKER_URL", broker.url())  # only within broker_at, because Celery reads it too
             worker = workers.start(ALL, concurrency=1)
             task = make_task(alice, "until broker-gone", rule=rule)
             wait_until(lambda: ocr_calls(task))
@@ -320,8 +320,8 @@ def test_a_broker_outage_at_the_end_of_ocr_loses_no_task(
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_a_cancel_racing_a_start_has_exactly_one_winner(alice: User, rule: Rule, workers: Workers) -> None:
-    """B6: 200 times, against real workers. A cancelled document is processed no further than its stage at that moment,
-    and every other one has a result.
+    """B6: 200 times, with real workers. A cancelled document is processed no further than its stage at that moment,
+    and every other document has a result.
     """
     workers.start(BOTH_QUEUES, concurrency=3)
     make_task(alice, "Hello.", rule=rule)
@@ -341,7 +341,7 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(alice: User, rule: Rule,
 
     assert [status(task) for task in cancelled] == ["cancelled"] * len(cancelled)
     assert [status(task) for task in refused] == ["completed"] * len(refused)
-    # One that waited for post-processing has been read.
+    # A document that was cancelled while it waited for post-processing had already been read.
     assert all(ocr_calls(task) <= 1 for task in cancelled)
     assert all(ocr_calls(task) == 1 for task in refused)
     assert post_calls(rule) == 1 + len(refused)
@@ -351,7 +351,7 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(alice: User, rule: Rule,
 
 @pytest.mark.slow
 def test_beat_schedules_recovery(workers: Workers) -> None:
-    """B10: `etl.recover`, on the queue of the maintenance worker."""
+    """B10: `etl.recover` is sent to the queue of the maintenance worker."""
     workers.start("maintenance", concurrency=1)
     workers.start_beat()
     wait_until(lambda: valkey().exists(f"etl:{recovery.NAME}"))

@@ -22,7 +22,7 @@ from tests.serving import token_of
 from tests.waiting import expect_within, wait_until
 
 SUBMIT = "/api/v1/etl/submit"
-MOST = 100_000
+MAX_FILE_BYTES = 100_000
 BOUNDARY = "bound"
 TYPE = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 
@@ -30,7 +30,7 @@ TYPE = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 @pytest.fixture(scope="module")
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The web process of all tests that do not stop it."""
-    with serving_alone(tmp_path_factory.mktemp("web"), ETL_MAX_FILE_BYTES=str(MOST)) as running:
+    with serving_alone(tmp_path_factory.mktemp("web"), ETL_MAX_FILE_BYTES=str(MAX_FILE_BYTES)) as running:
         yield running
 
 
@@ -45,7 +45,7 @@ def clients(web: Web) -> Iterator[Clients]:
     clients = Clients(web)
     yield clients
     for client in clients.made:
-        client.leave()
+        client.disconnect()
 
 
 class RawClient:
@@ -63,7 +63,7 @@ class RawClient:
         finally:
             self.connection.close()
 
-    def announce(self, size: int) -> tuple[int, Any]:
+    def send_headers_only(self, size: int) -> tuple[int, Any]:
         """Send the headers only, and read the response."""
         self.connection.putrequest("POST", SUBMIT)
         for name, value in (self.headers | TYPE | {"Content-Length": str(size)}).items():
@@ -101,22 +101,22 @@ def in_parts(body: bytes) -> Iterator[bytes]:
 @pytest.mark.slow
 def test_files_up_to_the_limit_are_accepted_with_or_without_a_length(raw_client: RawClient) -> None:
     """B12."""
-    assert raw_client.send(form(b"x" * MOST))[0] == 202
-    assert raw_client.send(in_parts(form(b"y" * MOST)))[0] == 202
-    assert sorted(Task.objects.values_list("size", flat=True)) == [MOST, MOST]
+    assert raw_client.send(form(b"x" * MAX_FILE_BYTES))[0] == 202
+    assert raw_client.send(in_parts(form(b"y" * MAX_FILE_BYTES)))[0] == 202
+    assert sorted(Task.objects.values_list("size", flat=True)) == [MAX_FILE_BYTES, MAX_FILE_BYTES]
 
 
 def test_a_body_declared_too_large_is_refused_before_it_is_sent(raw_client: RawClient) -> None:
     """B12."""
-    status, body = raw_client.announce(10**12)
+    status, body = raw_client.send_headers_only(10**12)
     assert (status, body["code"]) == (413, "file_too_large")
     status, body = raw_client.send(form(b"x" * 50_000_000))  # a client that reads only after it has sent everything
     assert (status, body["code"]) == (413, "file_too_large")
 
 
-@pytest.mark.parametrize("size", [MOST + 1, MOST + 20_000_000])
+@pytest.mark.parametrize("size", [MAX_FILE_BYTES + 1, MAX_FILE_BYTES + 20_000_000])
 def test_a_body_found_too_large_is_refused(raw_client: RawClient, size: int) -> None:
-    """B12: by the parser, or earlier by the server."""
+    """B12: the parser refuses it, or the server does so earlier."""
     status, body = raw_client.send(in_parts(form(b"x" * size)))
     assert (status, body["code"]) == (413, "file_too_large")
     assert not Task.objects.exists()
@@ -179,7 +179,7 @@ def test_more_requests_can_wait_than_the_database_pool_has_connections(
     clients: Clients,
     token: str,
 ) -> None:
-    """B5: every waiting request gets the first change, and other requests are answered meanwhile."""
+    """B5: every waiting request gets the first change, and other requests get responses meanwhile."""
     users = [alice, *(User.objects.create_user(name, is_staff=True, is_superuser=True) for name in ("sam", "sue"))]
     tokens = [token, *(token_of(user) for user in users[1:])]
     task = make_task(alice)
@@ -206,7 +206,7 @@ def waiting_requests(web: Web) -> float:
 
 
 @pytest.mark.slow
-def test_a_stopping_process_answers_waiting_requests(alice: User, own_web: Web, token: str) -> None:
+def test_a_stopping_process_responds_to_waiting_requests(alice: User, own_web: Web, token: str) -> None:
     web, client = own_web, Client(own_web, token)
     task = make_task(alice)
     state = runstate.read(task.pk)
@@ -218,9 +218,9 @@ def test_a_stopping_process_answers_waiting_requests(alice: User, own_web: Web, 
     )
     waiter.start()
     wait_until(lambda: waiting_requests(web) == 1)
-    process.ask_to_stop()
+    process.send_stop_signal()
     waiter.join(timeout=5)
     wait_until(lambda: not process.alive, limit=4)
-    client.leave()
+    client.disconnect()
     assert statuses == [200]
     assert errors(web) == []

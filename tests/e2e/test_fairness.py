@@ -40,7 +40,7 @@ def finish(claimed: Claim) -> None:
 
 @pytest.fixture
 def large(dataset: Dataset, alice: User, slots: int) -> Job:
-    """A job of 10,000 chunks: some done, and one running in each slot but one."""
+    """A job of 10,000 chunks: some are done, and one runs in each slot but one."""
     job = make_job(dataset, alice, LARGE, key="LARGE")
     for _ in range(100):
         finish(claim())
@@ -51,10 +51,10 @@ def large(dataset: Dataset, alice: User, slots: int) -> Job:
     return job
 
 
-def served(until: Callable[[Counter[object]], bool]) -> Counter[object]:
+def claims_until(condition: Callable[[Counter[object]], bool]) -> Counter[object]:
     """Claim and finish chunks in sequence, and return the number of claims of each job."""
     counts: Counter[object] = Counter()
-    while not until(counts):
+    while not condition(counts):
         claimed = claim()
         counts[claimed.job_id] += 1
         finish(claimed)
@@ -62,39 +62,39 @@ def served(until: Callable[[Counter[object]], bool]) -> Counter[object]:
 
 
 def test_a_small_job_alternates_with_a_large_one(large: Job, dataset: Dataset, bob: User, slots: int) -> None:
-    """A10, A37: all its chunks are among the next 2 x 5 claims plus the slots."""
+    """A10, A37: all its chunks are claimed within the next 2 x 5 claims plus the number of slots."""
     small = make_job(dataset, bob, SMALL, key="SMALL")
 
-    counts = served(lambda counts: counts[small.pk] == SMALL)
+    counts = claims_until(lambda counts: counts[small.pk] == SMALL)
     assert counts.total() <= 2 * SMALL + slots
     assert counts[large.pk] >= SMALL - 1
 
 
 @pytest.mark.slow
 def test_many_small_jobs_do_not_starve_a_large_one(large: Job, dataset: Dataset, bob: User) -> None:
-    """A10, A37: the large job gets every second claim while there are twenty small jobs of another user, at once or one
+    """A10, A37: the large job gets every second claim while another user has twenty small jobs, at the same time or one
     after another.
     """
     at_once = [make_job(dataset, bob, SMALL, key=f"SMALL{n}") for n in range(20)]
-    counts = served(lambda counts: all(counts[job.pk] == SMALL for job in at_once))
+    counts = claims_until(lambda counts: all(counts[job.pk] == SMALL for job in at_once))
     assert 20 * SMALL - 1 <= counts[large.pk] <= 20 * SMALL + 1
 
     before = Job.objects.get(pk=large.pk).done
     for number in range(20):
         one = make_job(dataset, bob, SMALL, key=f"NEXT{number}")
-        served(lambda counts, one=one: counts[one.pk] == SMALL)  # type: ignore[misc]
+        claims_until(lambda counts, one=one: counts[one.pk] == SMALL)  # type: ignore[misc]
     assert Job.objects.get(pk=large.pk).done - before >= 20 * (SMALL - 1)
 
 
 def test_a_job_with_only_retries_takes_its_turn(dataset: Dataset, alice: User, bob: User, slots: int) -> None:
-    """A10, A17: the source is back after an outage, and the retries are due before a job that came later."""
+    """A10, A17: the source has recovered from an outage, and the retries are due before a job that came later."""
     large = make_job(dataset, alice, 200, key="LARGE")
     for _ in range(100):
         outcomes.fail(claim(), SourceUnavailable(), delay=60)
     assert Chunk.objects.filter(status="retrying").update(available_at=Now()) == 100
     small = make_job(dataset, bob, SMALL, key="SMALL")
 
-    counts = served(lambda counts: counts[small.pk] == SMALL)
+    counts = claims_until(lambda counts: counts[small.pk] == SMALL)
     assert counts.total() <= 4 * SMALL + slots
     assert counts[large.pk] >= SMALL
 
@@ -144,10 +144,10 @@ def test_calls_and_file_checks_do_not_block_each_other(
 
 
 @pytest.mark.slow
-def test_users_take_turns_although_a_worker_is_killed(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_users_take_turns_although_a_worker_is_killed(  # noqa: PLR0917 - pytest passes fixtures by name
     dataset: Dataset, alice: User, bob: User, workers: Workers, source_db: psycopg.Connection, slots: int
 ) -> None:
-    """A37: the ranks are in the rows, so a killed worker and concurrent ones change no turn."""
+    """A37: the ranks are in the rows, so neither a killed worker nor concurrent workers change the order."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE sql STABLE AS
@@ -165,7 +165,7 @@ def test_users_take_turns_although_a_worker_is_killed(  # noqa: PLR0917 - pytest
     victim.kill()
     wait_until(lambda: Job.objects.filter(pk=job.pk, status="success").exists(), limit=60)
 
-    # What the killed worker had is repeated after its lease.
+    # The chunks of the killed worker are repeated after its lease.
     in_turn = job.chunks.filter(attempts=1).aggregate(first=Min("started_at"), last=Max("started_at"))
     between = Chunk.objects.filter(
         job__user=alice, started_at__gt=in_turn["first"], started_at__lt=in_turn["last"], attempts=1

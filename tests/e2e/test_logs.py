@@ -31,7 +31,7 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.serving import serving
 from tests.waiting import wait_until
 
-# Rows, and errors that quote rows: raised by the function, by a cast, and by missing rights.
+# Rows, and errors that quote rows: raised by the function, by a cast, and by missing permissions.
 FUNCTION = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -77,23 +77,23 @@ class Client:
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Message]:
         """Return status, body, and headers of a response. A body that is not bytes is sent as JSON."""
         connection = http.client.HTTPConnection(LOOPBACK, self.web.port, timeout=20)
-        given = {
+        sent_headers = {
             "Authorization": f"Bearer {self.token}",
             "Content-Type": "application/json",
             "User-Agent": "pearl-agent/1.0",
             "Cookie": "sessionid=pearlpearlpearl",
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
-        sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        connection.request(method, path, sent, given)
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        connection.request(method, path, content, sent_headers)
         response = connection.getresponse()
         text = response.read()
         connection.close()
         is_json = "json" in response.headers.get("Content-Type", "")
         return response.status, json.loads(text) if is_json and text else text, response.headers
 
-    def submit(self, **wanted: Any) -> str:
-        status, accepted, headers = self.request("POST", "/exports", {"dataset": "things", **wanted})
+    def submit(self, **request: Any) -> str:
+        status, accepted, headers = self.request("POST", "/exports", {"dataset": "things", **request})
         assert status == 202, accepted
         assert headers["X-Request-ID"]
         return f"/exports/{accepted['jobId']}"
@@ -149,17 +149,17 @@ def hooks() -> Iterator[Receiver]:
         yield running
 
 
-# ---- The run ----------------------------------------------------------------------------------------------------
+# ---- A full run ----------------------------------------------------------------------------------------------------
 
 
 def register_webhooks(client: Client, hooks: Receiver) -> None:
     url = f"{hooks.url}/pearl-path-token?pearl=pearl"
-    status, made, _ = client.request(
+    status, created, _ = client.request(
         "POST", "/exports/webhooks", {"url": url, "events": ["export.succeeded", "export.failed"]}
     )
-    assert status == 201, made
-    client.secrets.add(made["secret"], made["secret"].removeprefix("whsec_"), url)
-    client.request("POST", f"/exports/webhooks/{made['id']}/test")
+    assert status == 201, created
+    client.secrets.add(created["secret"], created["secret"].removeprefix("whsec_"), url)
+    client.request("POST", f"/exports/webhooks/{created['id']}/test")
     client.request("POST", "/exports/webhooks", {"url": "http://pearl:pearl@10.0.0.1/pearl", "events": ["pearl"]})
 
 
@@ -244,19 +244,19 @@ def run(client: Client, workers: Workers, hooks: Receiver) -> None:
         wait_until(Tick.objects.filter(name=task).exists)
 
 
-def keep_paths(secrets: Secrets) -> None:
+def add_paths(secrets: Secrets) -> None:
     for path in Chunk.objects.values_list("path", flat=True):
         secrets.add(path, path.rpartition("/")[2])
     secrets.add(*Receipt.objects.values_list("object_key", flat=True), "_receipts/")
     secrets.add(*File.objects.values_list("sha256", flat=True))
 
 
-# ---- The lines --------------------------------------------------------------------------------------------------
+# ---- The log lines -------------------------------------------------------------------------------------------------
 
 
-def end(processes: list[Process]) -> None:
+def stop_all(processes: list[Process]) -> None:
     for process in processes:
-        process.ask_to_stop()
+        process.send_stop_signal()
     for process in processes:
         process.stop()
 
@@ -265,9 +265,9 @@ def end(processes: list[Process]) -> None:
 def test_logs_hold_no_private_data(client: Client, workers: Workers, hooks: Receiver) -> None:
     """A28: every line of every process, from start to exit, is JSON with an action and without private data."""
     run(client, workers, hooks)
-    keep_paths(client.secrets)
+    add_paths(client.secrets)
     client.web.stop()
-    end(workers.started)
+    stop_all(workers.started)
 
     logs = {path.name: path.read_text() for path in (workers.root / "logs").iterdir()}
     assert logs.keys() == {"web.log", "beat.log", "worker0.log", "worker2.log", "worker3.log"}

@@ -1,4 +1,4 @@
-"""Messages and brokers that would make a worker exit."""
+"""Messages and states of the broker that make a Celery worker exit by default."""
 
 import base64
 import bz2
@@ -75,8 +75,8 @@ def test_an_invalid_message_is_dropped(
     body: bytes,
     headers: dict[str, Any],
 ) -> None:
-    """Before, it ended every worker that received it, and was redelivered to the next. An exception is logged and
-    counted.
+    """Otherwise, each worker that received it would exit, and it would be redelivered to the next. An exception is
+    logged and counted.
     """
     folder = workers.root / "metrics"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
@@ -104,7 +104,7 @@ def test_an_invalid_message_is_dropped(
 def test_a_message_that_cannot_be_decoded_is_dropped(
     dataset: Dataset, api: APIClient, workers: Workers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Before its type was checked, it ended the worker; 758 compressed bytes took 1.8 GB."""
+    """Otherwise, it would end the worker, and 758 compressed bytes would take 1.8 GB."""
     folder = workers.root / "metrics"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
     put_undecodable(kind)
@@ -154,7 +154,7 @@ def put_undecodable(kind: str) -> None:
 
 @pytest.mark.slow
 def test_remote_control_is_off(dataset: Dataset, api: APIClient, workers: Workers) -> None:
-    """A command through the broker could stop consumption, while `/readyz` shows no problem."""
+    """Otherwise, a command through the broker could stop consumption, while `/readyz` shows no problem."""
     from config.celery import app
 
     workers.start(concurrency=1)
@@ -182,7 +182,7 @@ def test_heartbeats_name_the_queues(workers: Workers, admin_client: Client, monk
 
 @pytest.mark.slow
 def test_a_full_broker_pauses_a_worker(dataset: Dataset, api: APIClient, workers: Workers) -> None:
-    """`noeviction`: writes are rejected while reads work. Before, the worker exited at each message."""
+    """`noeviction`: writes are rejected while reads work. Otherwise, the worker would exit at each message."""
     worker = workers.start(concurrency=1)
     assert export(api)
     pid = worker.pid

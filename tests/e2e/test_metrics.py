@@ -39,7 +39,7 @@ END $$
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the metrics of this test's processes. `workers` takes it from the environment."""
+    """A folder for the metrics of this test's processes. `workers` reads it from the environment."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "metrics"))
     monkeypatch.setenv("EXPORT_MAX_ATTEMPTS", "2")
     monkeypatch.setenv("EXPORT_BACKOFF_BASE_SECONDS", "0.1")
@@ -76,7 +76,7 @@ class Client:
 
 
 def scrape(web: Web) -> dict[str, dict[str, float]]:
-    """Return our metrics as `{sample: {label value, or "": number}}`, without buckets."""
+    """Return the metrics of Sluice as `{sample: {label value, or "": number}}`, without buckets."""
     connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -119,12 +119,12 @@ def run(client: Client, source_db: psycopg.Connection) -> None:
     wait_until(ended)
 
 
-def by(field: str, **filters: Any) -> dict[str, float]:
+def counts_by(field: str, **filters: Any) -> dict[str, float]:
     counted = Chunk.objects.filter(**filters).values_list(field).annotate(n=Count("pk")).order_by()
     return {name: float(number) for name, number in counted}
 
 
-def total(field: str) -> dict[str, float]:
+def sums_of(field: str) -> dict[str, float]:
     sums = Chunk.objects.filter(status="done").values_list("source").annotate(n=Sum(field)).order_by()
     return {name: float(number) for name, number in sums}
 
@@ -144,23 +144,23 @@ def test_a_scrape_of_any_web_process_matches_the_rows(
     exported = scrape(second)
 
     assert Job.objects.filter(status="success").count() == 4
-    moves = exported["export_job_status_total"]
-    assert {name: moves[name] for name in ("pending", "success", "failed", "cancelled")} == {
+    transitions = exported["export_job_status_total"]
+    assert {name: transitions[name] for name in ("pending", "success", "failed", "cancelled")} == {
         "pending": 6, "success": 4, "failed": 2, "cancelled": 0
     }  # fmt: skip
     assert exported["export_job_latency_ms_count"] == {"": 4}
     assert exported["export_job_latency_ms_sum"][""] == pytest.approx(latencies().total_seconds() * 1000)
 
-    failures = by("error_code", status="failed")
+    failures = counts_by("error_code", status="failed")
     assert failures == {"EXPORT_SOURCE_ERROR": 2}
     assert nonzero(exported["export_chunk_failures_total"]) == failures
-    sources = by("source", status="done")
+    sources = counts_by("source", status="done")
     assert sources.keys() == {"live", "reused", "snapshot"}
     # BROKEN and DDDD were tried twice.
     assert nonzero(exported["export_chunks_total"]) == {**sources, "failed": 2, "retried": 2}
     assert exported["export_chunk_duration_seconds_count"] == {"": sources["live"]}
-    assert nonzero(exported["export_rows_total"]) == total("rows")
-    assert nonzero(exported["export_bytes_total"]) == total("bytes")
+    assert nonzero(exported["export_rows_total"]) == sums_of("rows")
+    assert nonzero(exported["export_bytes_total"]) == sums_of("bytes")
 
     assert nonzero(exported["export_queue_depth"]) == {}
     assert exported["export_slots"] == {"held": 0, "free": 8}
@@ -170,8 +170,8 @@ def test_a_scrape_of_any_web_process_matches_the_rows(
 def latencies() -> timedelta:
     """Return the sum of the durations of all successful jobs, from submission to end."""
     times = Job.objects.filter(status="success").aggregate(sum=Sum(F("finished_at") - F("created_at")))
-    took: timedelta = times["sum"]
-    return took
+    total: timedelta = times["sum"]
+    return total
 
 
 def counters_of(exported: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""The source database as a separate server: a role with its own limits, and a hot standby. A13, A14."""
+"""The source database on a separate server: a role with its own limits, and a hot standby. A13, A14."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ BEGIN
     RETURN QUERY SELECT key, n, effective_date FROM data.facts ORDER BY n;
 END $$
 """
-OUR_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sluice-export-%'"
+SLUICE_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sluice-export-%'"
 
 
 class Standby(Postgres):
@@ -66,7 +66,7 @@ class Standby(Postgres):
             file.write("max_standby_streaming_delay = '100ms'\n")
 
     def provision(self) -> None:
-        """Do nothing: roles and databases are the primary's."""
+        """Do nothing: roles and databases come from the primary."""
 
 
 @pytest.fixture(scope="module")
@@ -126,27 +126,27 @@ def exporter(owner: psycopg.Connection, primary: Postgres) -> Callable[..., str]
 
 
 @pytest.fixture
-def point(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Set the source URL of this process and of the workers that it starts."""
+def use_source(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Set the URL of the source for this process and for the workers that it starts."""
 
-    def point(url: str) -> None:
+    def use_source(url: str) -> None:
         monkeypatch.setenv("SOURCE_DATABASE_URL", url)
         settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": SecretStr(url)})
 
-    return point
+    return use_source
 
 
 @pytest.fixture
-def limited_role(exporter: Callable[..., str], point: Callable[[str], None]) -> str:
+def limited_role(exporter: Callable[..., str], use_source: Callable[[str], None]) -> str:
     """Let workers connect as a role with a limit of two connections."""
-    point(url := exporter(limit=2))
+    use_source(url := exporter(limit=2))
     return url
 
 
 @pytest.fixture
-def unlimited_role(primary: Postgres, point: Callable[[str], None]) -> str:
+def unlimited_role(primary: Postgres, use_source: Callable[[str], None]) -> str:
     """Let workers connect as a role without a connection limit."""
-    point(url := primary.url(SUPERUSER, "source"))
+    use_source(url := primary.url(SUPERUSER, "source"))
     return url
 
 
@@ -156,7 +156,7 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPORT_BACKOFF_BASE_SECONDS", "0.1")
 
 
-def number(connection: psycopg.Connection, statement: str) -> int:
+def read_number(connection: psycopg.Connection, statement: str) -> int:
     row = connection.execute(statement).fetchone()
     assert row
     return int(row[0])
@@ -168,17 +168,17 @@ def succeeded(job: Job) -> bool:
     return job.status == "success"
 
 
-def most_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
-    """Wait for the condition, and return the largest sample meanwhile."""
-    most = 0
+def maximum_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
+    """Wait for the condition, and return the largest sample in the meantime."""
+    maximum = 0
 
     def check() -> bool:
-        nonlocal most
-        most = max(most, sample())
+        nonlocal maximum
+        maximum = max(maximum, sample())
         return condition()
 
     wait_until(check)
-    return most
+    return maximum
 
 
 # ---- The role -------------------------------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ def most_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
 
 @pytest.mark.usefixtures("transactional_db")
 def test_the_documented_role_can_export_and_do_nothing_else(
-    exporter: Any, functions: Dataset, alice: User, point: Any
+    exporter: Any, functions: Dataset, alice: User, use_source: Any
 ) -> None:
-    """A13: minimal rights, read-only."""
+    """A13: minimal privileges, read-only."""
     url = exporter(limit=3)
-    point(url)
+    use_source(url)
     make_job(functions, alice, 1)
     execution.drain()
     assert Chunk.objects.get().status == "done"
@@ -216,7 +216,7 @@ def setting(connection: psycopg.Connection, name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_a_session_sets_its_own_limits(
-    exporter: Any, owner: psycopg.Connection, functions: Dataset, alice: User, point: Any
+    exporter: Any, owner: psycopg.Connection, functions: Dataset, alice: User, use_source: Any
 ) -> None:
     """A13: read from within the call. The dataset's timeout applies, not the role's."""
     names = ("statement_timeout", "client_connection_check_interval", "lock_timeout", "timezone")
@@ -227,7 +227,7 @@ def test_a_session_sets_its_own_limits(
             FROM unnest('{{{",".join(names)}}}'::text[]) name
         $$
     """)
-    point(exporter(limit=3))
+    use_source(exporter(limit=3))
     functions.statement_timeout = 90
     functions.save()
     make_job(functions, alice, 1)
@@ -250,12 +250,12 @@ def test_a_role_with_too_few_connections_slows_a_job_without_failures(
     workers.start("bundles,maintenance", concurrency=1)
     workers.start("exports", concurrency=4)
     job = make_job(functions, alice, 20)
-    most = most_while(
+    maximum = maximum_while(
         lambda: succeeded(job),
-        lambda: number(owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'exporter'"),
+        lambda: read_number(owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'exporter'"),
     )
 
-    assert most == 2
+    assert maximum == 2
     assert "source_full" in workers.logs()
     assert set(Chunk.objects.values_list("status", "attempts")) == {("done", 1)}
     wait_until(lambda: not Slot.objects.held().exists())
@@ -266,7 +266,7 @@ def test_a_role_with_too_few_connections_slows_a_job_without_failures(
 def test_a_dataset_limit_holds_across_all_workers(
     owner: psycopg.Connection, functions: Dataset, alice: User, workers: Workers
 ) -> None:
-    """A13: two calls of the limited dataset, and others beside them, counted in the source."""
+    """A13: two calls of the limited dataset and more calls of another, counted in the source."""
     owner.execute("INSERT INTO data.pauses VALUES (0.2)")
     owner.execute("""
         CREATE FUNCTION data.others(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
@@ -280,30 +280,30 @@ def test_a_dataset_limit_holds_across_all_workers(
     jobs = [make_job(functions, alice, 10), make_job(free, alice, 10)]
 
     calls = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%\"{}\"%'"
-    most_of_others = 0
+    maximum_of_others = 0
 
     def calls_of_limited_dataset() -> int:
-        nonlocal most_of_others
-        most_of_others = max(most_of_others, number(owner, calls.format("others")))
-        return number(owner, calls.format("rows_for"))
+        nonlocal maximum_of_others
+        maximum_of_others = max(maximum_of_others, read_number(owner, calls.format("others")))
+        return read_number(owner, calls.format("rows_for"))
 
-    assert most_while(lambda: all(map(succeeded, jobs)), calls_of_limited_dataset) == 2
-    assert most_of_others > 2
+    assert maximum_while(lambda: all(map(succeeded, jobs)), calls_of_limited_dataset) == 2
+    assert maximum_of_others > 2
 
 
 # ---- A hot standby --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def replica(standby: Postgres, owner: psycopg.Connection, point: Any) -> Iterator[psycopg.Connection]:
+def replica(standby: Postgres, owner: psycopg.Connection, use_source: Any) -> Iterator[psycopg.Connection]:
     """The superuser of the standby, which has caught up with the primary. Exports use it as their source."""
-    point(standby.url(SUPERUSER, "source"))
+    use_source(standby.url(SUPERUSER, "source"))
     with psycopg.connect(standby.url(SUPERUSER, "source"), autocommit=True) as connection:
-        follow(owner, connection)
+        wait_for_replay(owner, connection)
         yield connection
 
 
-def follow(owner: psycopg.Connection, replica: psycopg.Connection) -> None:
+def wait_for_replay(owner: psycopg.Connection, replica: psycopg.Connection) -> None:
     """Wait until the standby has replayed everything that the primary has written so far."""
     lsn = owner.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
     assert lsn
@@ -316,19 +316,19 @@ def test_exports_read_from_a_hot_standby_only(
 ) -> None:
     """A14."""
     owner.execute("INSERT INTO data.pauses VALUES (0.2)")
-    follow(owner, replica)
+    wait_for_replay(owner, replica)
     workers.start()
     job = make_job(functions, alice, 6)
-    primarys = 0
+    sessions_on_primary = 0
 
-    def on_the_standby() -> int:
-        nonlocal primarys
-        primarys = max(primarys, number(owner, OUR_SESSIONS))
-        return number(replica, OUR_SESSIONS)
+    def sessions_on_standby() -> int:
+        nonlocal sessions_on_primary
+        sessions_on_primary = max(sessions_on_primary, read_number(owner, SLUICE_SESSIONS))
+        return read_number(replica, SLUICE_SESSIONS)
 
-    assert most_while(lambda: succeeded(job), on_the_standby) == 2
-    assert primarys == 0
-    assert number(replica, "SELECT pg_is_in_recovery()::int") == 1
+    assert maximum_while(lambda: succeeded(job), sessions_on_standby) == 2
+    assert sessions_on_primary == 0
+    assert read_number(replica, "SELECT pg_is_in_recovery()::int") == 1
     assert content(PATH) == b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
 
 
@@ -339,10 +339,10 @@ def test_a_call_cancelled_by_replay_is_retried(
 ) -> None:
     """A14, A17: the standby cancels it with SQLSTATE 40001."""
     owner.execute("INSERT INTO data.pauses VALUES (60)")
-    follow(owner, replica)
+    wait_for_replay(owner, replica)
     workers.start()
     job = make_job(functions, alice, 1)
-    wait_until(lambda: number(replica, f"{OUR_SESSIONS} AND state = 'active' AND wait_event = 'PgSleep'"))
+    wait_until(lambda: read_number(replica, f"{SLUICE_SESSIONS} AND state = 'active' AND wait_event = 'PgSleep'"))
     owner.execute("TRUNCATE data.pauses")  # the call reads this table, and replay needs its lock
 
     wait_until(lambda: succeeded(job))
@@ -358,4 +358,4 @@ def test_the_call_of_a_lost_worker_is_terminated_on_the_standby(standby: Postgre
         assert database.end_calls(["sluice-export-lost"]) == set()
         with pytest.raises(psycopg.OperationalError):
             lost.execute("SELECT 1")
-    assert number(replica, OUR_SESSIONS) == 0
+    assert read_number(replica, SLUICE_SESSIONS) == 0

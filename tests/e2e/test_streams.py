@@ -85,15 +85,15 @@ class Client:
     def take(self, count: int) -> list[StreamEvent]:
         return list(islice(self, count))
 
-    def narrow(self) -> "Client":
-        """Limit the receive buffer: by default, the kernel takes megabytes for a client that does not read."""
+    def limit_receive_buffer(self) -> "Client":
+        """Limit the receive buffer. By default, the kernel buffers megabytes for a client that does not read."""
         self.connection.sock = socket.socket()
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.connection.sock.settimeout(20)
         self.connection.sock.connect((LOOPBACK, self.connection.port))
         return self
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         if self.response:
             self.response.close()
         self.connection.close()
@@ -116,7 +116,7 @@ def clients(web: Web) -> Iterator[Clients]:
     clients = Clients(web)
     yield clients
     for client in clients.made:
-        client.leave()
+        client.disconnect()
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def metric(web: Web, name: str) -> float:
     """Return the sum of a metric over its labels."""
     client = Client(web)
     text = client.request("/metrics").read().decode()
-    client.leave()
+    client.disconnect()
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
 
@@ -185,11 +185,11 @@ def test_a_stream_reports_a_job_from_start_to_end(
 def test_a_resumed_stream_misses_and_repeats_nothing(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: cut after every single event."""
+    """A25: the client disconnects after each event."""
     job = make_job(dataset, alice, 4)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
-    client.leave()
+    client.disconnect()
     for _ in range(3):
         end_chunk()
     fail_chunk()
@@ -198,7 +198,7 @@ def test_a_resumed_stream_misses_and_repeats_nothing(
     while True:
         client = clients(token).watch(job, after=last)
         (event,) = client.take(1)
-        client.leave()
+        client.disconnect()
         events.append(event)
         last = event.id
         if event.event == "status" and event.data["status"] == "failed":
@@ -214,13 +214,13 @@ def test_a_resumed_stream_misses_and_repeats_nothing(
 def test_a_stream_cut_inside_an_event_resumes_with_that_event(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: the client has half of the event, so it was not dispatched, and Last-Event-ID is the one before."""
+    """A25: the client has half of the event and did not dispatch it, so Last-Event-ID is that of the event before."""
     job = make_job(dataset, alice, 1)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
     fail_chunk()
     assert client.line().startswith(b"id: ")
-    client.leave()
+    client.disconnect()
 
     assert kinds(list(clients(token).watch(job, after=snapshot.id)))[-1] == "status"
 
@@ -296,11 +296,11 @@ def test_only_the_owner_and_staff_may_open_a_stream(
 
 @pytest.mark.slow
 def test_a_stream_ends_when_its_token_is_deleted(dataset: Dataset, alice: User, clients: Clients) -> None:
-    """A25: within ten seconds. The stream of another token of the same user goes on."""
+    """A25: within ten seconds. The stream of another token of the same user continues."""
     job = make_job(dataset, alice, 1)
     lost, kept = token_of(alice), token_of(alice)
-    ended, going_on = clients(lost).watch(job), clients(kept).watch(job)
-    assert ended.take(1)[0].event == going_on.take(1)[0].event == "snapshot"
+    ended, continuing = clients(lost).watch(job), clients(kept).watch(job)
+    assert ended.take(1)[0].event == continuing.take(1)[0].event == "snapshot"
     AuthToken.objects.filter(token_key=lost[: CONSTANTS.TOKEN_KEY_LENGTH]).delete()
     since = time.monotonic()
     assert list(ended) == []
@@ -308,7 +308,7 @@ def test_a_stream_ends_when_its_token_is_deleted(dataset: Dataset, alice: User, 
     assert clients(lost).problem(f"/exports/{job.pk}/events") == (401, "authentication_failed")
 
     actions.cancel(job)
-    assert [event.event for event in going_on][-1] == "status"
+    assert [event.event for event in continuing][-1] == "status"
 
 
 @pytest.mark.slow
@@ -352,7 +352,7 @@ def test_a_hundred_listeners_cost_no_more_queries_than_one(
 def test_streams_hold_no_connection_to_the_database(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """Open more streams than the pool has connections. The API still answers."""
+    """Open more streams than the pool has connections. The API still responds."""
     job = make_job(dataset, alice, 1)
     streams = [clients(token).watch(job) for _ in range(3 * settings.SLUICE.database_pool_size)]
 
@@ -370,14 +370,14 @@ def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients
 
 
 @pytest.mark.slow
-def test_queries_stop_when_the_last_listener_leaves(
+def test_queries_stop_when_the_last_listener_disconnects(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
     job = make_job(dataset, alice, 1)
     streams = [clients(token).watch(job) for _ in range(5)]
     wait_until(lambda: listeners(web) == 5)
     for stream in streams:
-        stream.leave()
+        stream.disconnect()
     wait_until(lambda: listeners(web) == 0)
     wait_until(NoQueries(web))
     assert errors(web) == []
@@ -387,14 +387,14 @@ def test_queries_stop_when_the_last_listener_leaves(
 def test_a_client_that_does_not_read_causes_no_work(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
-    """A25: more data than the kernel buffers. One client disconnects in the middle, and one reads on."""
+    """A25: more data than the kernel buffers. One client disconnects in the middle, and one continues to read."""
     job = make_job(dataset, alice, 20_000)
-    leaver, reader = [clients(token).narrow().watch(job) for _ in range(2)]
+    disconnecting, reader = [clients(token).limit_receive_buffer().watch(job) for _ in range(2)]
     wait_until(lambda: listeners(web) == 2)
     actions.cancel(job)
     wait_until(NoQueries(web))
     assert listeners(web) == 2
-    leaver.leave()
+    disconnecting.disconnect()
     wait_until(lambda: listeners(web) == 1)
 
     events = list(reader)
@@ -407,7 +407,7 @@ def test_a_client_that_does_not_read_causes_no_work(
 def test_many_simultaneous_changes_are_reported_in_order(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: more than a page of events, in one statement."""
+    """A25: one statement causes more events than a page holds."""
     job = make_job(dataset, alice, 2500)
     stream = clients(token).watch(job)
     actions.cancel(job)
@@ -436,15 +436,15 @@ class NoQueries:
 
 @pytest.mark.slow
 def test_streams_end_on_shutdown(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
-    """Streams end with a whole event and a regular end, so that clients reconnect."""
+    """Streams end after a complete event and with a regular end of the response, so that clients reconnect."""
     web = own_web
     stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
     wait_until(lambda: listeners(web) == 1)  # the hub starts to listen after the stream has opened
     process = web.started()
-    process.ask_to_stop()
+    process.send_stop_signal()
     assert list(stream) == []
-    stream.leave()
+    stream.disconnect()
     wait_until(lambda: not process.alive, limit=4)
 
     assert errors(web) == []
@@ -456,7 +456,7 @@ def test_streams_survive_a_database_outage(dataset: Dataset, alice: User, own_we
     stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
     name = connection.settings_dict["NAME"]
-    # With three broken connections in the pool, the first query fails only after 1 + 2 + 4 s, too late for it.
+    # With three broken connections in the pool, the first query would fail only after 1 + 2 + 4 s.
     connection.close()
     connection.close_pool()  # type: ignore[attr-defined]
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as elsewhere:
@@ -469,6 +469,6 @@ def test_streams_survive_a_database_outage(dataset: Dataset, alice: User, own_we
     fail_chunk()
 
     assert list(stream)[-1].data["status"] == "failed"
-    stream.leave()
+    stream.disconnect()
     assert web.started().log.read_text().count("streams_wait_for_database") == 1
     assert errors(web) == []

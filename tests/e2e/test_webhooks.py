@@ -1,4 +1,4 @@
-"""Webhooks through the real processes: from the request to the receiver, and after a worker crash. A25, A28."""
+"""Webhooks with real processes: from the request to the receiver, and after a worker crash. A25, A28."""
 
 import threading
 from collections.abc import Iterator
@@ -65,11 +65,11 @@ def test_the_delivery_of_a_killed_worker_is_sent_again(
 ) -> None:
     """A12, A25: SIGKILL while the receiver delays its response."""
     hook = subscribe(api, endpoint.url)
-    requested, over = threading.Event(), threading.Event()
+    requested, is_over = threading.Event(), threading.Event()
 
     def wait(to: Any) -> None:
         requested.set()
-        over.wait(60)
+        is_over.wait(60)
         OK(to)
 
     endpoint.replies = [wait]
@@ -78,7 +78,7 @@ def test_the_delivery_of_a_killed_worker_is_sent_again(
     api.post(f"/exports/{job['jobId']}/cancel")
     assert requested.wait(60)
     killed.kill()
-    over.set()
+    is_over.set()
     replacement = workers.start("webhooks,maintenance")
     workers.start_beat()
     assert Delivery.objects.get().status == "pending"
@@ -89,16 +89,16 @@ def test_the_delivery_of_a_killed_worker_is_sent_again(
     assert len(set(endpoint.ids)) == 1
     (shown,) = api.get(f"/exports/webhooks/{hook['id']}/deliveries").json()["results"]
     assert [line["error"] for line in shown["log"]] == ["worker lost", None]
-    replacement.kill()  # a graceful shutdown takes 20 s when a task is just ending
+    replacement.kill()  # a graceful shutdown takes 20 s if a task is ending at that moment
 
 
 @pytest.mark.slow
 def test_a_slow_endpoint_delays_no_other_delivery(api: APIClient, workers: Workers, endpoint: Receiver) -> None:
     slow = subscribe(api, endpoint.url)
-    over = threading.Event()
+    is_over = threading.Event()
 
     def wait(to: Any) -> None:
-        over.wait(10)
+        is_over.wait(10)
         OK(to)
 
     endpoint.then = wait
@@ -111,6 +111,6 @@ def test_a_slow_endpoint_delays_no_other_delivery(api: APIClient, workers: Worke
         api.post(f"/exports/webhooks/{quick['id']}/test")
         wait_until(lambda: elsewhere.received, limit=5)
         assert len(endpoint.received) == 1
-        over.set()
+        is_over.set()
         wait_until(lambda: not Delivery.objects.filter(status="pending").exists())
-    worker.kill()  # a graceful shutdown takes 20 s when a task is just ending
+    worker.kill()  # a graceful shutdown takes 20 s if a task is ending at that moment

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 
-# 300,000 rows, 30 MB, with a pause in the middle that leaves time for a kill.
+# 300,000 rows, 30 MB, with a pause in the middle, during which a test can kill the worker.
 SLOW = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -36,7 +36,7 @@ BEGIN
     RETURN QUERY SELECT {text}, n, effective_date FROM generate_series(150001, 300000) n;
 END $$
 """.replace("{text}", "repeat(key, 30)")
-# Texts that cannot be compressed, so that a Parquet file has several parts too.
+# Texts that cannot be compressed, so that the upload of a Parquet file has several parts.
 DENSE = SLOW.replace("repeat(key, 30)", " || ".join(f"md5(n || '{letter}')" for letter in "abcdef"))
 PARQUET = Shape(format="parquet", compression="zstd")
 
@@ -47,7 +47,7 @@ def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
     return dataset
 
 
-def oracle(source_db: psycopg.Connection) -> str:
+def expected_sha256(source_db: psycopg.Connection) -> str:
     source_db.execute(SLOW.format(seconds=0))
     digest = hashlib.sha256()
     call = "data.rows_for('JFK', '2024-02-28')"
@@ -109,7 +109,7 @@ def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
     source_db.execute(SLOW.format(seconds=0))
     workers.start("exports", concurrency=1)
     wait_until(lambda: succeeded(job))
-    assert hashlib.sha256(content(PATH)).hexdigest() == oracle(source_db)
+    assert hashlib.sha256(content(PATH)).hexdigest() == expected_sha256(source_db)
     assert Chunk.objects.get().attempts == 2
     wait_until(lambda: not list(storage.list_uploads("things/")))
     wait_until(lambda: not Slot.objects.held().exists())
@@ -166,7 +166,7 @@ def test_a_suspended_worker_is_fenced_off_from_its_chunk(
 
     assert storage.head(PATH) == before
     assert Chunk.objects.values().get() == chunk
-    assert hashlib.sha256(content(PATH)).hexdigest() == oracle(source_db)
+    assert hashlib.sha256(content(PATH)).hexdigest() == expected_sha256(source_db)
     assert Receipt.objects.count() == 1
 
 
@@ -174,13 +174,13 @@ def test_a_suspended_worker_is_fenced_off_from_its_chunk(
 def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A12: SIGTERM in the middle of a long call. It costs no attempt, and the next worker begins at once."""
+    """A12: SIGTERM in the middle of a long call. It costs no attempt, and the next worker starts it at once."""
     source_db.execute(SLOW.format(seconds=150))
-    leaving = workers.start("exports", concurrency=1)
+    stopping = workers.start("exports", concurrency=1)
     job = make_job(dataset, alice, 1)
     wait_until(lambda: is_calling(source_db))
-    leaving.ask_to_stop()
-    wait_until(lambda: not leaving.alive)
+    stopping.send_stop_signal()
+    wait_until(lambda: not stopping.alive)
 
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)
@@ -213,15 +213,15 @@ def test_concurrent_calls_never_exceed_the_slots(
     source_db.execute(SLOW.replace("150000", "10").replace("300000", "20").format(seconds=0.2))
     workers.start(concurrency=6)
     job = make_job(dataset, alice, 20)
-    most = 0
+    maximum = 0
 
     def watch() -> bool:
-        nonlocal most
-        most = max(most, live_calls(source_db))
+        nonlocal maximum
+        maximum = max(maximum, live_calls(source_db))
         return succeeded(job)
 
     wait_until(watch)
-    assert most == 2
+    assert maximum == 2
 
 
 @pytest.mark.slow
@@ -246,7 +246,6 @@ def test_logs_hold_no_rows_tokens_or_paths(
 
 
 CSV = Shape()
-PARQUET = Shape(format="parquet", compression="zstd")
 # VmHWM and not ru_maxrss, which starts with the peak of the parent process.
 PEAK = """
 import re, django

@@ -131,7 +131,7 @@ def test_unreachable_servers_are_reported_and_the_others_checked(
         assert findings[check]["level"] == "failure"
         assert findings[check]["state"] == f"It {health.SILENT}.", check
     assert "docs/runbook.md#redis-is-lost" in findings["broker.reachable"]["do"]
-    assert "docs/runbook.md#object-storage-is-away" in findings["storage.reachable"]["do"]
+    assert "docs/runbook.md#object-storage-is-unreachable" in findings["storage.reachable"]["do"]
     assert findings["database.version"]["level"] == "ok"
     assert status == 2
 
@@ -390,7 +390,7 @@ def test_it_finds_a_missing_bucket(change: Callable[..., None]) -> None:
     change(s3_bucket="no-such-bucket")
     level, text = examine(storage.SUBJECT, "reading")
     assert level == "failure"
-    assert "docs/runbook.md#object-storage-is-away" in text
+    assert "docs/runbook.md#object-storage-is-unreachable" in text
 
 
 @pytest.fixture

@@ -491,7 +491,7 @@ def test_a_missing_model_does_not_suggest_a_later_retry(client: Client, alice: U
 
 # ---- Large ones -----------------------------------------------------------------------------------------------------
 def test_long_documents_are_shown_a_few_pages_at_a_time(client: Client, alice: User) -> None:
-    scenes.long(alice)
+    scenes.long_document(alice)
     task = Task.objects.latest("task_id")
     began = time.thread_time()
     page = text(client.get(path(task)))
@@ -542,7 +542,7 @@ def test_pages_are_found_at_any_range_boundary(size: int) -> None:
 
 
 def test_large_json_is_shown_branch_by_branch(client: Client, alice: User) -> None:
-    scenes.long(alice)
+    scenes.long_document(alice)
     task = Task.objects.latest("task_id")
     page = text(client.get(path(task)))
     assert "10,000 items" in page

@@ -1,4 +1,4 @@
-"""docker/compose.yaml without Docker: its commands and health checks run on the tests' servers."""
+"""docker/compose.yaml without Docker: its commands and health checks run with the tests' servers."""
 
 import os
 import re
@@ -23,15 +23,15 @@ DOCKER = PROJECT / "docker"
 TEXT = (DOCKER / "compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OWN = [name for name, service in SERVICES.items() if service["image"].startswith(("sluice:", "sluice-ocr:"))]
+SLUICE_SERVICES = [
+    name for name, service in SERVICES.items() if service["image"].startswith(("sluice:", "sluice-ocr:"))
+]
 SECRETS = "/run/secrets"
 
 
 # ---- Interpolation ------------------------------------------------------------------------------------------------
 def resolved(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text with its variables interpolated: `$$`, `${A}`, `${A:-default}`, `${A:+instead}`, `${A:?}`,
-    nested.
-    """
+    """Return a text with its variables interpolated: `$$`, `${A}`, `${A:-default}`, `${A:+other}`, `${A:?}`, nested."""
     out, rest = "", text
     while "$" in rest:
         before, _, rest = rest.partition("$")
@@ -76,26 +76,27 @@ def seconds(duration: str) -> int:
 # ---- Containers as processes ----------------------------------------------------------------------------------------
 @dataclass(kw_only=True)
 class Machine:
-    """A folder in place of the containers' file systems. `given` are the operator's variables in .env.
+    """A folder in place of the containers' file systems.
 
-    `instead` replaces container hosts, ports, and folders with local ones.
+    `dotenv` contains the operator's variables in .env. `replacements` maps container hosts, ports, and folders to local
+    ones.
     """
 
     folder: Path
-    given: dict[str, str] = field(default_factory=dict)
-    instead: dict[str, str] = field(default_factory=dict)
+    dotenv: dict[str, str] = field(default_factory=dict)
+    replacements: dict[str, str] = field(default_factory=dict)
     web_port: int = 0
     path: str = field(default_factory=lambda: os.environ["PATH"])
     running: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         subprocess.run(["sh", DOCKER / "secrets.sh", self.secrets], check=True, stdout=subprocess.DEVNULL)
-        self.given = uncommented((DOCKER / ".env.example").read_text()) | self.given
+        self.dotenv = uncommented((DOCKER / ".env.example").read_text()) | self.dotenv
         for place in ("/var/lib/metrics", "/var/tmp"):  # noqa: S108  the containers'
             here = self.folder / "mounts" / place.rpartition("/")[2]
             here.mkdir(parents=True)
-            self.instead[place] = str(here)
-        self.instead["/tmp/schedule"] = str(self.folder / "schedule")  # noqa: S108  each container has its own /tmp
+            self.replacements[place] = str(here)
+        self.replacements["/tmp/schedule"] = str(self.folder / "schedule")  # noqa: S108  each container has its own /tmp
 
     @property
     def secrets(self) -> Path:
@@ -103,34 +104,34 @@ class Machine:
 
     def secret(self, name: str) -> Path:
         """Return the file that is mounted for a secret."""
-        file = resolved(COMPOSE["secrets"][name]["file"], self.given)
+        file = resolved(COMPOSE["secrets"][name]["file"], self.dotenv)
         return self.secrets / file.removeprefix("./secrets/") if file.startswith("./") else Path(file)
 
-    def here(self, text: str, service: str) -> str:
+    def localized(self, text: str, service: str) -> str:
         """Replace the container's hosts, ports, and folders in a text with local ones."""
         for name in SERVICES[service].get("secrets", []):
             text = re.sub(rf"{SECRETS}/{name}\b", str(self.secret(name)), text)
         assert SECRETS not in text, f"{service} has no such secret: {text}"
-        for there, instead in self.instead.items():
-            text = text.replace(there, instead)
+        for theirs, ours in self.replacements.items():
+            text = text.replace(theirs, ours)
         return text
 
     def environment(self, service: str) -> dict[str, str]:
         declared = SERVICES[service].get("environment", {})
         passed = {
-            name: self.given.get(name) if value is None else resolved(value, self.given)
+            name: self.dotenv.get(name) if value is None else resolved(value, self.dotenv)
             for name, value in declared.items()
         }
         return {
             "PATH": self.path,
-            **{name: self.here(value, service) for name, value in passed.items() if value is not None},
+            **{name: self.localized(value, service) for name, value in passed.items() if value is not None},
         }
 
     def command(self, service: str, key: str = "command") -> list[str]:
         written = SERVICES[service].get(key, [])
         if isinstance(written, str):
-            return shlex.split(self.here(resolved(written, self.given), service))
-        return [self.here(resolved(part, self.given), service) for part in written]
+            return shlex.split(self.localized(resolved(written, self.dotenv), service))
+        return [self.localized(resolved(part, self.dotenv), service) for part in written]
 
     def start(self, service: str, **variables: str) -> Process:
         """Start the container's command with the tests' interpreter. `variables` may name other programs."""
@@ -147,9 +148,9 @@ class Machine:
         return process
 
     def check(self, service: str) -> subprocess.CompletedProcess[str]:
-        """Run its health check as written, within its timeout."""
+        """Run the service's health check as written, within its timeout."""
         check = SERVICES[service]["healthcheck"]
-        kind, *test = [self.here(resolved(part, self.given), service) for part in check["test"]]
+        kind, *test = [self.localized(resolved(part, self.dotenv), service) for part in check["test"]]
         command: Sequence[str] = test if kind == "CMD" else ["sh", "-c", *test]
         if command[0] == "python":
             command = [sys.executable, *command[1:]]
@@ -185,20 +186,20 @@ class Machine:
 
 
 @contextmanager
-def own_machine(folder: Path, variables: Mapping[str, str]) -> Iterator[Machine]:
-    """Yield a machine with the tests' servers. `variables` are Sluice's settings there."""
+def machine_with_servers(folder: Path, variables: Mapping[str, str]) -> Iterator[Machine]:
+    """Yield a machine that uses the tests' servers. `variables` are Sluice's settings for these servers."""
     [port] = ports.free(1)
     machine = Machine(folder=folder, web_port=port)
     for name in ("REDIS_URL", "DATABASE_URL", *(name for name in variables if name.startswith("S3_"))):
         if (machine.secrets / f"{name.lower()}.txt").exists():
             (machine.secrets / f"{name.lower()}.txt").write_text(f"{variables[name]}\n")
     (machine.secrets / "source_database_url.txt").write_text(f"{variables['SOURCE_DATABASE_URL']}\n")
-    machine.given |= {
+    machine.dotenv |= {
         "SOURCE_DATABASE_URL_FILE": "./secrets/source_database_url.txt",
         "S3_ENDPOINT_URL": variables["S3_ENDPOINT_URL"],
         "S3_BUCKET": variables["S3_BUCKET"],
     }
-    machine.instead |= {
+    machine.replacements |= {
         "0.0.0.0": "127.0.0.1",  # noqa: S104
         "--port 8000": f"--port {port}",
         "127.0.0.1:8000": f"127.0.0.1:{port}",

@@ -2,7 +2,7 @@
 
     python -m tests.operations.debian
 
-needs neither root nor sudo, only apt and dpkg. Without these, programs of the same names on PATH are used.
+needs neither root nor sudo, only apt and dpkg. Without apt and dpkg, the programs on PATH are used.
 """
 
 import os
@@ -27,7 +27,7 @@ def program(name: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables with which these programs find their libraries."""
+    """Return the environment variables that these programs need to find their libraries."""
     libraries = [str(ROOT / folder) for folder in ("usr/lib", "lib") if (ROOT / folder).is_dir()]
     libraries += [str(path) for folder in libraries for path in Path(folder).glob("*-linux-gnu*")]
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)} if libraries else dict(os.environ)
@@ -38,7 +38,7 @@ def unpack() -> None:
     if STAMP.exists() and STAMP.read_text().split() == list(PACKAGES):
         return
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        print("No apt-get here: the tests of operations want", *PACKAGES, "on PATH.", file=sys.stderr)  # noqa: T201
+        print("apt-get is missing. The operations tests need on PATH:", *PACKAGES, file=sys.stderr)  # noqa: T201
         return
     print("Unpacking", *PACKAGES, "from Debian's packages into .local/debian …", flush=True)  # noqa: T201
     shutil.rmtree(ROOT, ignore_errors=True)

@@ -22,8 +22,8 @@ from jsonschema import Draft202012Validator
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "docker" / "kubernetes"
 OVERLAYS = ("small", "production")
-# The oldest version that README.md supports, and the newest with schemas here, which must not have removed anything
-# used.
+# The oldest version that README.md supports, and the newest version with installed schemas, which must still have every
+# field that is used.
 VERSIONS = ("1.29", "1.37")
 # KEDA's kinds are not part of Kubernetes.
 KEDA = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "keda.json").read_text()))
@@ -92,14 +92,14 @@ def rendered(overlay: str) -> list[Document]:
     return read(done.stdout)
 
 
-def of(documents: list[Document], *kinds: str) -> dict[str, Document]:
-    """Return the objects of some kinds, by name."""
+def objects(documents: list[Document], *kinds: str) -> dict[str, Document]:
+    """Return the objects of these kinds, by name."""
     return {document["metadata"]["name"]: document for document in documents if document["kind"] in kinds}
 
 
 def pods(documents: list[Document]) -> dict[str, Document]:
     """Return the pod template of each Deployment and Job."""
-    return {name: document["spec"]["template"] for name, document in of(documents, "Deployment", "Job").items()}
+    return {name: document["spec"]["template"] for name, document in objects(documents, "Deployment", "Job").items()}
 
 
 def containers(pod: Document) -> dict[str, Document]:
@@ -108,8 +108,8 @@ def containers(pod: Document) -> dict[str, Document]:
 
 
 def environment(documents: list[Document], container: Document, *, secrets: dict[str, str], ip: str) -> dict[str, str]:
-    """Return the variables of a container, resolved as by the kubelet."""
-    settings = {name: document["data"] for name, document in of(documents, "ConfigMap").items()}
+    """Return the variables of a container, resolved like the kubelet does."""
+    settings = {name: document["data"] for name, document in objects(documents, "ConfigMap").items()}
     given: dict[str, str] = {}
     for source in container.get("envFrom", ()):
         given |= settings[source["configMapRef"]["name"]] if "configMapRef" in source else secrets

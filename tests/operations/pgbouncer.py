@@ -35,7 +35,9 @@ server_round_robin = 1
 
 
 class PgBouncer(LocalServer):
-    """`size`: server connections per user and database. `more`: lines of pgbouncer.ini. With several server
+    """A PgBouncer in transaction mode.
+
+    `size`: server connections per user and database. `more`: additional lines of pgbouncer.ini. With several server
     connections, `server_round_robin` runs each statement of a client in a different one.
     """
 

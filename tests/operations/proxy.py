@@ -14,15 +14,18 @@ PORTS = (3000, 5555, 8080, 8081, 8333, 8443, 9090, 15672)
 
 
 class Proxy:
-    """`instead` replaces texts of the configuration, mainly the addresses of upstream servers."""
+    """The proxy of a machine.
 
-    def __init__(self, machine: Machine, instead: Mapping[str, str]) -> None:
+    `replacements` maps texts of the configuration to others, mainly the addresses of upstream servers.
+    """
+
+    def __init__(self, machine: Machine, replacements: Mapping[str, str]) -> None:
         self.machine = machine
-        self.instead = dict(instead)
+        self.replacements = dict(replacements)
         self.ports = dict(zip(PORTS, ports.free(len(PORTS)), strict=True))
         self.folder = machine.folder / "proxy"
         self.process: Process | None = None
-        machine.instead |= {
+        machine.replacements |= {
             "/etc/proxy": str(self.folder / "etc"),
             "127.0.0.1:8081": f"127.0.0.1:{self.ports[8081]}",
         }
@@ -47,13 +50,13 @@ class Proxy:
         return self.process
 
     def local(self, text: str) -> str:
-        """Write a configuration file with local values instead of the container's."""
+        """Return the text of a configuration file with local values instead of the container's."""
         text = text.replace("/tmp/proxy", str(self.folder / "run"))  # noqa: S108  the container's
         text = text.replace("/etc/proxy", str(self.folder / "etc"))
         for name in SERVICES["proxy"]["secrets"]:
             text = text.replace(f"/run/secrets/{name}", str(self.machine.secret(name)))
-        for there, here in self.instead.items():
-            text = text.replace(there, here)
+        for theirs, ours in self.replacements.items():
+            text = text.replace(theirs, ours)
         return re.sub(r"(listen (?:127\.0\.0\.1:)?|^ +)(\d+)(?=[ ;])", self.port, text, flags=re.MULTILINE)
 
     def port(self, found: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""RabbitMQ from its Debian package, on free ports and without root, beside any other instance.
+"""RabbitMQ from its Debian package, on free ports and without root. Other instances can run at the same time.
 
-A script of ours starts Erlang, since the packaged one contains a fixed path. epmd is a child of the test, since one
-that Erlang starts would keep running.
+Erlang is started by our own script, because the packaged script contains a fixed path. The test starts epmd, because an
+epmd that Erlang starts would keep running.
 """
 
 import os
@@ -30,7 +30,7 @@ log.console = true
 log.console.level = info
 log.file = false
 collect_statistics_interval = 1000
-# Quorum queues flush to disk before they confirm; less room than on a server is enough.
+# Quorum queues flush to disk before they confirm; less space than on a server is enough.
 raft.wal_max_size_bytes = 8000000
 disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 512MB
@@ -49,7 +49,7 @@ exec "$BINDIR/erlexec" "$@"
 
 
 class RabbitMQ(LocalServer):
-    """`more`: lines of rabbitmq.conf. Data survive `stop`, `kill`, and `start`."""
+    """A RabbitMQ node. `more`: additional lines of rabbitmq.conf. Data survive `stop`, `kill`, and `start`."""
 
     name: ClassVar[str] = "rabbitmq"
     port_count: ClassVar[int] = 3
@@ -57,7 +57,7 @@ class RabbitMQ(LocalServer):
     def __init__(self, root: Path, kept: KeptSettings, *, more: str = "") -> None:
         super().__init__(root, kept, durable=False)
         self.more = more
-        self.names: Process | None = None  # epmd
+        self.epmd: Process | None = None
 
     @property
     def url(self) -> str:
@@ -83,7 +83,7 @@ class RabbitMQ(LocalServer):
         erl.chmod(0o700)
 
     def new_process(self) -> Process:
-        self.names = Process(
+        self.epmd = Process(
             name="epmd",
             command=[str(next(erlang().glob("erts-*/bin/epmd"))), "-address", LOOPBACK, "-port", str(self.ports[2])],
             folder=self.data,
@@ -120,20 +120,20 @@ class RabbitMQ(LocalServer):
         }
 
     def launch(self) -> None:
-        assert self.names
-        if not self.names.alive:
-            self.names.start()
+        assert self.epmd
+        if not self.epmd.alive:
+            self.epmd.start()
         super().launch()
 
     def stop(self) -> None:
         super().stop()
-        if self.names:
-            self.names.stop()
+        if self.epmd:
+            self.epmd.stop()
 
     def kill(self) -> None:
         super().kill()
-        if self.names:
-            self.names.kill()
+        if self.epmd:
+            self.epmd.kill()
 
     def is_ready(self) -> bool:
         try:
@@ -147,11 +147,9 @@ class RabbitMQ(LocalServer):
         connection.connect()
         return connection
 
-    # ---- Inspection and faults
-    # ----------------------------------------------------------------------------------------
-
+    # ---- Inspection and faults --------------------------------------------------------------------------------------
     def ctl(self, *arguments: str) -> str:
-        """Return the output of `rabbitmqctl`, which starts a separate Erlang and takes seconds."""
+        """Return the output of `rabbitmqctl`, which starts a separate Erlang VM and takes seconds."""
         command = [str(scripts() / "rabbitmqctl"), "--quiet", "--node", self.node, *arguments]
         done = subprocess.run(
             command, cwd=self.data, env=self.environment(), check=True, capture_output=True, text=True, timeout=90
@@ -164,7 +162,7 @@ class RabbitMQ(LocalServer):
         with self.connect() as connection, connection.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).message_count)
 
-    def held(self, queue: str) -> int:
+    def unacknowledged(self, queue: str) -> int:
         """Return the number of unacknowledged messages, from the queue's own state."""
         query = f"ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:query_messages_checked_out/1)"
         return int(self.ctl("eval", f"element(2, element(2, {query}))."))

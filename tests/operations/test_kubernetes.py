@@ -1,4 +1,4 @@
-"""The rendered manifests: their internal references, and their agreement with the code."""
+"""The rendered manifests: their references to each other, and their consistency with the code."""
 
 import json
 import re
@@ -21,12 +21,12 @@ from config.platform.http import health
 from config.platform.http.outbound import ssrf_guard
 from config.platform.observability import counters
 from tests.operations import manifests
-from tests.operations.manifests import FOLDER, OVERLAYS, Document, containers, of, pods, rendered
+from tests.operations.manifests import FOLDER, OVERLAYS, Document, containers, objects, pods, rendered
 
 README = (FOLDER / "README.md").read_text()
 COMPOSE = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services"]
-# Created by hand according to the README, and in no file.
-BY_HAND = {"sluice-secrets", "sluice-broker", "sluice-tls"}
+# Created manually according to the README, and in no file.
+CREATED_MANUALLY = {"sluice-secrets", "sluice-broker", "sluice-tls"}
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
 KUBELET = {"POD_IP", "PUBLIC_HOSTS"}  # a part of ALLOWED_HOSTS
@@ -43,7 +43,7 @@ def production() -> list[Document]:
     return rendered("production")
 
 
-def mains(documents: list[Document]) -> dict[str, Document]:
+def main_containers(documents: list[Document]) -> dict[str, Document]:
     """Return the main container of each of Sluice's pods."""
     return {name: containers(pod)["sluice"] for name, pod in pods(documents).items()}
 
@@ -66,7 +66,7 @@ def test_every_object_matches_its_schema(documents: list[Document]) -> None:
 
 
 def test_every_object_is_in_the_restricted_namespace(documents: list[Document]) -> None:
-    (namespace,) = of(documents, "Namespace").values()
+    (namespace,) = objects(documents, "Namespace").values()
 
     assert {document["metadata"].get("namespace") for document in documents} == {"sluice", None}
     assert [document["kind"] for document in documents if "namespace" not in document["metadata"]] == ["Namespace"]
@@ -86,30 +86,30 @@ def test_every_reference_resolves(documents: list[Document]) -> None:
     secrets = set(re.findall(r'"secret(?:Name|KeyRef|Ref)": (?:\{"name": )?"([^"]+)"', text))
     secrets |= {
         target["name"]
-        for authentication in of(documents, "TriggerAuthentication").values()
+        for authentication in objects(documents, "TriggerAuthentication").values()
         for target in authentication["spec"]["secretTargetRef"]
     }
 
-    assert referred == of(documents, "ConfigMap").keys()
-    assert secrets <= BY_HAND
+    assert referred == objects(documents, "ConfigMap").keys()
+    assert secrets <= CREATED_MANUALLY
     assert all(re.search(rf"create secret (generic|tls) {name} ", README) for name in secrets)
-    assert not of(documents, "Secret")
+    assert not objects(documents, "Secret")
     for pod in pods(documents).values():
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
         mounted = [mount["name"] for container in containers(pod).values() for mount in container["volumeMounts"]]
         claims = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes.values() if len(volume) > 1
                   and "persistentVolumeClaim" in volume}  # fmt: skip
         assert set(mounted) == volumes.keys()
-        assert claims <= of(documents, "PersistentVolumeClaim").keys()
-        assert pod["spec"]["serviceAccountName"] in of(documents, "ServiceAccount")
+        assert claims <= objects(documents, "PersistentVolumeClaim").keys()
+        assert pod["spec"]["serviceAccountName"] in objects(documents, "ServiceAccount")
 
 
 def selected(documents: list[Document], selector: Document) -> set[str]:
     """Return the Deployments and Jobs whose pods match a selector."""
 
     def fits(labels: dict[str, str]) -> bool:
-        location_of = selector.get("matchLabels", {}).items() <= labels.items()
-        return location_of and all(
+        has_labels = selector.get("matchLabels", {}).items() <= labels.items()
+        return has_labels and all(
             labels.get(expression["key"]) in expression["values"] for expression in selector.get("matchExpressions", ())
         )
 
@@ -117,37 +117,37 @@ def selected(documents: list[Document], selector: Document) -> set[str]:
 
 
 def test_selectors_match_their_pods(documents: list[Document]) -> None:
-    for name, deployment in of(documents, "Deployment").items():
+    for name, deployment in objects(documents, "Deployment").items():
         assert selected(documents, deployment["spec"]["selector"]) == {name}
-    for name, service in of(documents, "Service").items():
+    for name, service in objects(documents, "Service").items():
         assert selected(documents, {"matchLabels": service["spec"]["selector"]}) == {name}
 
 
 def test_the_ingress_routes_to_web(documents: list[Document]) -> None:
-    (ingress,), (service,) = of(documents, "Ingress").values(), of(documents, "Service").values()
+    (ingress,), (service,) = objects(documents, "Ingress").values(), objects(documents, "Service").values()
     (rule,) = ingress["spec"]["rules"]
     backend = rule["http"]["paths"][0]["backend"]["service"]
     (port,) = service["spec"]["ports"]
-    (container_port,) = mains(documents)["web"]["ports"]
-    allowed = next(iter(of_settings(documents)))["ALLOWED_HOSTS"].split(",")
+    (container_port,) = main_containers(documents)["web"]["ports"]
+    allowed = next(iter(settings_maps(documents)))["ALLOWED_HOSTS"].split(",")
 
     assert backend == {"name": service["metadata"]["name"], "port": {"name": port["name"]}}
     assert port["targetPort"] == container_port["name"]
-    assert f"--port={container_port['containerPort']}" in mains(documents)["web"]["command"]
+    assert f"--port={container_port['containerPort']}" in main_containers(documents)["web"]["command"]
     assert {rule["host"], *ingress["spec"]["tls"][0]["hosts"]} == set(allowed)
     body = re.fullmatch(r"(\d+)m", ingress["metadata"]["annotations"]["nginx.org/client-max-body-size"])
     assert body
     assert int(body[1]) * 1024**2 > Environment.model_fields["etl_max_file_bytes"].default + 1024**2
 
 
-def of_settings(documents: list[Document]) -> Iterator[dict[str, str]]:
+def settings_maps(documents: list[Document]) -> Iterator[dict[str, str]]:
     """Yield the ConfigMaps of settings that are not secret."""
-    yield from (map_["data"] for map_ in of(documents, "ConfigMap").values() if "ALLOWED_HOSTS" in map_["data"])
+    yield from (map_["data"] for map_ in objects(documents, "ConfigMap").values() if "ALLOWED_HOSTS" in map_["data"])
 
 
 # ---- Pods -------------------------------------------------------------------------------------------------------
 def test_pods_run_with_least_privilege(documents: list[Document]) -> None:
-    (account,) = of(documents, "ServiceAccount").values()
+    (account,) = objects(documents, "ServiceAccount").values()
     assert account["automountServiceAccountToken"] is False
     for pod in pods(documents).values():
         spec = pod["spec"]
@@ -184,7 +184,7 @@ def test_pods_match_the_compose_containers(documents: list[Document]) -> None:
     services = {name: service for name, service in COMPOSE.items() if name in pods(documents)}
     ours = {name for name, service in COMPOSE.items() if service["image"].startswith(("sluice:", "sluice-ocr:"))}
     assert services.keys() == pods(documents).keys() == ours
-    for name, main in mains(documents).items():
+    for name, main in main_containers(documents).items():
         limits, service = main["resources"]["limits"], services[name]
         assert megabytes(limits["memory"]) == megabytes(service["deploy"]["resources"]["limits"]["memory"])
         assert cores(limits["cpu"]) == float(service["deploy"]["resources"]["limits"]["cpus"])
@@ -209,7 +209,7 @@ def test_pods_have_time_for_graceful_shutdown(documents: list[Document]) -> None
 
 
 def test_probes_refer_to_existing_ports_and_commands(documents: list[Document]) -> None:
-    for name, main in mains(documents).items():
+    for name, main in main_containers(documents).items():
         probes = {kind: main[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe") if kind in main}
         if name.startswith("worker-"):
             assert {tuple(probe["exec"]["command"]) for probe in probes.values()} == {("/usr/local/bin/worker-health",)}
@@ -233,7 +233,7 @@ def test_probes_refer_to_existing_ports_and_commands(documents: list[Document]) 
 
 def test_writable_paths_are_volumes(documents: list[Document]) -> None:
     """Everything else is read-only."""
-    for name, main in mains(documents).items():
+    for name, main in main_containers(documents).items():
         values = [variable.get("value", "") for variable in main.get("env", ())]
         paths = re.findall(r"/(?:var|tmp)[\w/]*", " ".join([*values, *main["command"]]))
         mounts = [mount["mountPath"] for mount in main["volumeMounts"] if not mount.get("readOnly")]
@@ -258,7 +258,7 @@ def test_workers_mount_the_metrics_folder(documents: list[Document]) -> None:
 
 def test_the_readme_podmonitor_scrapes_existing_ports(production: list[Document]) -> None:
     monitor = yaml.safe_load(re.search(r"```yaml\n(.*?)```", README, re.DOTALL)[1])  # type: ignore[index]
-    trigger_spec = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+    scraped = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
     ports = {
         port["name"]
         for pod in pods(production).values()
@@ -266,15 +266,15 @@ def test_the_readme_podmonitor_scrapes_existing_ports(production: list[Document]
         for port in container.get("ports", ())
     }
 
-    assert trigger_spec == ports
-    assert {"web", *of(production, "ScaledObject")} <= selected(production, monitor["spec"]["selector"])
+    assert scraped == ports
+    assert {"web", *objects(production, "ScaledObject")} <= selected(production, monitor["spec"]["selector"])
     assert all(resolve(endpoint["path"]) for endpoint in monitor["spec"]["podMetricsEndpoints"])
 
 
 # ---- Disruptions and scaling ------------------------------------------------------------------------------------
 def test_disruption_budgets_allow_one_pod_of_each_kind_to_be_unavailable(production: list[Document]) -> None:
-    budgets = of(production, "PodDisruptionBudget")
-    deployments, scaled = of(production, "Deployment"), of(production, "ScaledObject")
+    budgets = objects(production, "PodDisruptionBudget")
+    deployments, scaled = objects(production, "Deployment"), objects(production, "ScaledObject")
 
     assert budgets.keys() == deployments.keys() - {"beat"}
     for name, budget in budgets.items():
@@ -285,8 +285,8 @@ def test_disruption_budgets_allow_one_pod_of_each_kind_to_be_unavailable(product
 
 
 def test_deployments_scaled_by_keda_set_no_replicas(production: list[Document]) -> None:
-    for scaled in of(production, "ScaledObject").values():
-        target = of(production, "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
+    for scaled in objects(production, "ScaledObject").values():
+        target = objects(production, "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
         assert "replicas" not in target["spec"]
         assert scaled["spec"]["minReplicaCount"] < scaled["spec"]["maxReplicaCount"]
         for trigger in scaled["spec"]["triggers"]:
@@ -295,32 +295,32 @@ def test_deployments_scaled_by_keda_set_no_replicas(production: list[Document]) 
 
 
 def concurrency(documents: list[Document], name: str) -> int:
-    word = next(word for word in mains(documents)[name]["command"] if word.startswith("--concurrency="))
-    return int(manifests.expanded(word.partition("=")[2], next(of_settings(documents))))
+    word = next(word for word in main_containers(documents)[name]["command"] if word.startswith("--concurrency="))
+    return int(manifests.expanded(word.partition("=")[2], next(settings_maps(documents))))
 
 
-def trigger(documents: list[Document], name: str, of_: str) -> dict[str, str]:
+def trigger(documents: list[Document], name: str, trigger_name: str) -> dict[str, str]:
     found: dict[str, str] = next(
         trigger["metadata"]
-        for trigger in of(documents, "ScaledObject")[name]["spec"]["triggers"]
-        if trigger["name"] == of_
+        for trigger in objects(documents, "ScaledObject")[name]["spec"]["triggers"]
+        if trigger["name"] == trigger_name
     )
     return found
 
 
 def test_the_maximum_number_of_workers_matches_the_slots(production: list[Document]) -> None:
-    slots, each = int(next(of_settings(production))["EXPORT_DB_SLOTS"]), concurrency(production, "worker-exports")
+    slots, each = int(next(settings_maps(production))["EXPORT_DB_SLOTS"]), concurrency(production, "worker-exports")
 
-    assert of(production, "ScaledObject")["worker-exports"]["spec"]["maxReplicaCount"] * each == slots
+    assert objects(production, "ScaledObject")["worker-exports"]["spec"]["maxReplicaCount"] * each == slots
     assert int(trigger(production, "worker-exports", "depth")["threshold"]) == each
 
 
 def test_one_pod_is_added_per_batch_of_concurrent_documents(production: list[Document]) -> None:
-    trigger_spec, given = trigger(production, "worker-etl-ocr", "depth"), next(of_settings(production))
+    trigger_spec, given = trigger(production, "worker-etl-ocr", "depth"), next(settings_maps(production))
 
     assert int(trigger_spec["listLength"]) == concurrency(production, "worker-etl-ocr")
     assert trigger_spec["listName"] == f"{given['ETL_ARQ_QUEUE_NAME']}-ocr"
-    limit = megabytes(mains(production)["worker-etl-ocr"]["resources"]["limits"]["memory"])
+    limit = megabytes(main_containers(production)["worker-etl-ocr"]["resources"]["limits"]["memory"])
     assert limit / concurrency(production, "worker-etl-ocr") >= 1.2 * 1024  # memory per document
 
 
@@ -329,7 +329,7 @@ def policies(documents: list[Document], name: str, direction: str) -> list[Docum
     """Return the rules that apply to the pods of a Deployment or Job."""
     return [
         rule
-        for policy in of(documents, "NetworkPolicy").values()
+        for policy in objects(documents, "NetworkPolicy").values()
         if name in selected(documents, policy["spec"]["podSelector"])
         for rule in policy["spec"].get(direction, ())
     ]
@@ -340,12 +340,12 @@ def ports_of(rule: Document) -> set[int]:
 
 
 def test_network_policies_deny_by_default(production: list[Document]) -> None:
-    nothing = of(production, "NetworkPolicy")["nothing"]["spec"]
+    nothing = objects(production, "NetworkPolicy")["nothing"]["spec"]
 
     assert selected(production, nothing["podSelector"]) == pods(production).keys()
     assert set(nothing["policyTypes"]) == {"Ingress", "Egress"}
     assert not {"ingress", "egress"} & nothing.keys()
-    for policy in of(production, "NetworkPolicy").values():
+    for policy in objects(production, "NetworkPolicy").values():
         rules = [*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ())]
         assert all(rule["ports"] and (rule.get("to") or rule.get("from")) for rule in rules)
 
@@ -357,8 +357,8 @@ def test_ingress_rules_name_ports_with_listeners(production: list[Document]) -> 
         assert listened <= allowed
     assert {rule["from"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
             for rule in policies(production, "web", "ingress")} == {"nginx-ingress", "monitoring"}  # fmt: skip
-    trigger_spec = trigger(production, "worker-exports", "age")["serverAddress"]
-    assert ".monitoring.svc:" in trigger_spec  # KEDA queries the Prometheus whose access is allowed
+    address = trigger(production, "worker-exports", "age")["serverAddress"]
+    assert ".monitoring.svc:" in address  # KEDA queries the Prometheus whose access is allowed
 
 
 def test_all_pods_reach_dns_database_broker_and_object_storage(production: list[Document]) -> None:
@@ -495,7 +495,7 @@ def applied(kubectl: list[str], words: list[str], overlay: str) -> set[str]:
 
 
 def test_an_upgrade_migrates_before_it_replaces_pods(kubectl: list[str], documents: list[Document]) -> None:
-    overlay = "production" if of(documents, "ScaledObject") else "small"
+    overlay = "production" if objects(documents, "ScaledObject") else "small"
     first, second, last = (applied(kubectl, words, overlay) for words in commands("kubectl apply -k $overlay"))
     everything = {f"{document['kind'].lower()}/{document['metadata']['name']}" for document in documents}
     steps = [words[1:] for words in commands("kubectl") if {"job/migrate", "migrate", "-k", "rollout"} & set(words)]
@@ -503,7 +503,7 @@ def test_an_upgrade_migrates_before_it_replaces_pods(kubectl: list[str], documen
     assert sorted([*first, *second, *last]) == sorted(everything)
     assert {"deployment/web", "service/web"} <= last
     assert {name for name in second if name.startswith("deployment/")} == {
-        f"deployment/{name}" for name in of(documents, "Deployment").keys() - {"web"}
+        f"deployment/{name}" for name in objects(documents, "Deployment").keys() - {"web"}
     }
     assert {name.partition("/")[0] for name in first} == {"namespace", "serviceaccount", "configmap", "job"} | (
         {"networkpolicy"} if overlay == "production" else set()
@@ -522,7 +522,7 @@ def test_the_migration_command_applies_its_dependencies(kubectl: list[str], prod
     maps = {source["configMapRef"]["name"] for source in pod["containers"][0]["envFrom"] if "configMapRef" in source}
     reached = {
         name
-        for name, policy in of(production, "NetworkPolicy").items()
+        for name, policy in objects(production, "NetworkPolicy").items()
         if "migrate" in selected(production, policy["spec"]["podSelector"])
     }
 
@@ -553,10 +553,10 @@ def test_labels_in_readme_commands_select_the_intended_objects(documents: list[D
         selector = words[words.index("-l") + 1].split("=")
         found = {
             name
-            for name, deployment in of(documents, "Deployment").items()
+            for name, deployment in objects(documents, "Deployment").items()
             if deployment["metadata"]["labels"].get(selector[0]) == selector[1]
         }
-        assert found == of(documents, "Deployment").keys()
+        assert found == objects(documents, "Deployment").keys()
 
 
 def test_the_readme_creates_the_secrets_that_pods_and_keda_need(
@@ -573,7 +573,7 @@ def test_the_readme_creates_the_secrets_that_pods_and_keda_need(
         )  # fmt: skip
         secret = json.loads(done.stdout)
         made[secret["metadata"]["name"]] = secret["data"]
-    (authentication,) = of(production, "TriggerAuthentication").values()
+    (authentication,) = objects(production, "TriggerAuthentication").values()
 
     assert {f"{name}=" for name in made["sluice-secrets"]} == set(lines)
     for target in authentication["spec"]["secretTargetRef"]:

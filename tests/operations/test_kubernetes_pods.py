@@ -1,4 +1,4 @@
-"""The manifests' pods without a cluster: commands, variables, volumes, and probes, and KEDA's queries."""
+"""The manifests' pods without a cluster: their commands, variables, volumes, and probes; and KEDA's queries."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.factories import make_job
 from tests.operations import manifests
-from tests.operations.manifests import FOLDER, Document, containers, of, pods, rendered
+from tests.operations.manifests import FOLDER, Document, containers, objects, pods, rendered
 from tests.operations.scraper import scraper
 from tests.serving import serving, variables
 from tests.waiting import wait_until
@@ -50,7 +50,7 @@ SECRETS = ("SECRET_KEY", "DATABASE_URL", "SOURCE_DATABASE_URL", "REDIS_URL", "S3
 
 @dataclass
 class Pod:
-    """The containers of a pod as processes. Mounts are below `root`. Other files of the image are missing."""
+    """The containers of a pod as processes. Mounts are below `root`; other files of the image do not exist."""
 
     name: str
     root: Path
@@ -77,7 +77,7 @@ class Pod:
             given = self.environment(container)
             process = Process(
                 name=f"{self.name}-{name}",
-                command=self.here(container, [manifests.expanded(word, given) for word in container["command"]]),
+                command=self.localized(container, [manifests.expanded(word, given) for word in container["command"]]),
                 log=self.root / "logs" / f"{name}.log",
                 environment=given,
             )
@@ -86,7 +86,7 @@ class Pod:
 
     def mount(self) -> None:
         """Create each volume as a folder of its name, with the contents of its ConfigMap."""
-        maps = of(self.documents, "ConfigMap")
+        maps = objects(self.documents, "ConfigMap")
         for volume in pods(self.documents)[self.name]["spec"]["volumes"]:
             folder = self.root / "volumes" / volume["name"]
             folder.mkdir(parents=True)
@@ -108,10 +108,12 @@ class Pod:
         if not container.get("envFrom"):
             return {**given, "PATH": os.environ["PATH"]}
         given |= {name: theirs[name] for name in SERVERS if name in theirs}
-        given |= {name: self.here(container, [value])[0] for name, value in given.items() if value.startswith("/var/")}
+        given |= {
+            name: self.localized(container, [value])[0] for name, value in given.items() if value.startswith("/var/")
+        }
         return {**given, **self.changes, "PATH": os.environ["PATH"]}
 
-    def here(self, container: Document, command: list[str]) -> list[str]:
+    def localized(self, container: Document, command: list[str]) -> list[str]:
         """Return a command with local paths of its mounts, local ports, and the local Python."""
         mounts = {mount["mountPath"]: str(self.root / "volumes" / mount["name"]) for mount in container["volumeMounts"]}
         # In one pass: the replacements themselves are below /tmp.
@@ -137,7 +139,7 @@ class Pod:
 
     def execute(self, command: list[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.here(self.main, command), env=self.environment(self.main), timeout=timeout,
+            self.localized(self.main, command), env=self.environment(self.main), timeout=timeout,
             check=False, capture_output=True, text=True,
         )  # fmt: skip
 
@@ -250,7 +252,7 @@ def test_the_metrics_container_exports_worker_metrics(pod: Pod, dataset: Dataset
     assert Chunk.objects.filter(status="done").count() == 3
     exported = pod.counted()
     assert exported["export_rows_total live"] == Chunk.objects.aggregate(rows=Sum("rows"))["rows"]
-    # Web alone exports gauges, from the rows: several pods would add up.
+    # Only web exports gauges, from the rows: gauges of several pods would add up.
     assert not any(name.startswith(("export_queue_depth", "sluice_database_up")) for name in exported)
 
 
@@ -259,7 +261,7 @@ def triggers(kind: str) -> dict[str, dict[str, str]]:
     """Return the parameters of all triggers of a kind, such as `worker-exports depth`."""
     return {
         f"{name} {trigger['name']}": trigger["metadata"]
-        for name, scaled in of(rendered("production"), "ScaledObject").items()
+        for name, scaled in objects(rendered("production"), "ScaledObject").items()
         for trigger in scaled["spec"]["triggers"]
         if trigger["type"] == kind
     }
@@ -320,7 +322,7 @@ return redis.error_reply('neither a list nor nothing: ' .. kind)
 
 @pytest.fixture
 def keda(transactional_db: None) -> Iterator[redis.Redis]:
-    """A client with the rights that the README grants to KEDA's Redis user."""
+    """A client with the permissions that the README grants to KEDA's Redis user."""
     lose_messages()
     rule = re.search(r"^ +ACL SETUSER keda on >PASSWORD (.*)$", README, re.MULTILINE)
     assert rule

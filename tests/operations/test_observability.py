@@ -41,8 +41,8 @@ ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
 CASES: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.test.yml").read_text())
 RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-OF_THE_TARGET = {"job", "instance", "host"}  # labels that Prometheus adds
-OWN = {"ALERTS": {"alertname", "alertstate", "severity"}}  # series of Prometheus itself
+TARGET_LABELS = {"job", "instance", "host"}  # labels that Prometheus adds
+PROMETHEUS_SERIES = {"ALERTS": {"alertname", "alertstate", "severity"}}  # series of Prometheus itself
 ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
 
 # Panels about failures, which have no series before the first failure.
@@ -130,8 +130,8 @@ def test_every_panel_has_a_description_a_unit_and_an_action(panel: dict[str, Any
     assert panel["targets"]
     references = [target["refId"] for target in panel["targets"]]
     assert len(set(references)) == len(references)
-    for selectors_used in (panel, *panel["targets"]):
-        assert selectors_used["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for each in (panel, *panel["targets"]):
+        assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
 def test_the_dashboard_starts_with_the_overall_health() -> None:
@@ -157,10 +157,10 @@ def test_provisioning_finds_the_dashboard_and_its_data_source() -> None:
 # ---- Exported metrics --------------------------------------------------------------------------------------------
 @dataclass
 class Exposition:
-    """The metrics of a scrape: the labels of each series' name, and their values.
+    """The metrics of a scrape. `values`: the values of each label, by series name.
 
-    `declared`: the labels of metrics that may have no series yet. All of Sluice's have them from the start. Some of
-    django-prometheus' appear in the shared files with the first event of their kind.
+    `declared`: the labels of metrics that may have no series yet. All of Sluice's metrics have series from the start.
+    Some of django-prometheus' appear in the shared files with the first event of their kind.
     """
 
     values: dict[str, dict[str, set[str]]] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Exposition:
     )
 
     @classmethod
-    def by(cls, text: str) -> "Exposition":
+    def parse(cls, text: str) -> "Exposition":
         exposition = cls()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -182,22 +182,22 @@ class Exposition:
 
     def mismatches(self, selector: promql.Selector) -> list[str]:
         """Return the errors of a selector."""
-        if selector.metric in OWN:
+        if selector.metric in PROMETHEUS_SERIES:
             return []
         labels = self.values.get(selector.metric)
         if labels is None:
             if selector.metric not in self.declared:
-                return [f"{selector.metric} is no metric"]
+                return [f"{selector.metric} is not a metric"]
             return [f"{selector.text} has no such label" for label, _ in selector.matchers
                     if label not in self.declared[selector.metric]]  # fmt: skip
         return [
             f"{selector.text}: no series has {label}={value}"
             for label, value in selector.matchers
-            if label not in OF_THE_TARGET and value not in labels.get(label, set())
+            if label not in TARGET_LABELS and value not in labels.get(label, set())
         ]
 
     def labels_of(self, metric: str) -> set[str]:
-        return OWN.get(metric) or {*self.values.get(metric, {}), *self.declared.get(metric, set())}
+        return PROMETHEUS_SERIES.get(metric) or {*self.values.get(metric, {}), *self.declared.get(metric, set())}
 
 
 def labels_in_code() -> dict[str, set[str]]:
@@ -212,7 +212,7 @@ def labels_in_code() -> dict[str, set[str]]:
 
 
 def expressions() -> Iterator[tuple[str, str, set[str]]]:
-    """Yield the location of each expression, the expression, and labels that its texts mention."""
+    """Yield the location of each expression, the expression, and the labels that its texts mention."""
     for rule in RULES:
         texts = " ".join(rule.get("annotations", {}).values())
         yield str(rule.get("alert") or rule["record"]), rule["expr"], set(re.findall(r"\$labels\.(\w+)", texts))
@@ -233,12 +233,12 @@ def assert_metrics_exist(exposition: Exposition) -> None:
     """Assert that every name, label, and value in rules, rule tests, panels, and scalers was exported."""
     records = {rule["record"] for rule in RULES if "record" in rule}
     errors = []
-    for place, expression, location_of in expressions():
+    for place, expression, mentioned in expressions():
         selectors_used = [each for each in promql.selectors(expression) if each.metric not in records]
         errors += [f"{place}: {miss}" for each in selectors_used for miss in exposition.mismatches(each)]
         if selectors_used:
             known = set().union(*(exposition.labels_of(each.metric) for each in selectors_used))
-            errors += [f"{place}: no label {label}" for label in (promql.groupings(expression) | location_of) - known]
+            errors += [f"{place}: no label {label}" for label in (promql.groupings(expression) | mentioned) - known]
     errors += [f"a test of alerts: {miss}" for each in inputs() for miss in exposition.mismatches(each)]
     assert errors == []
 
@@ -301,14 +301,14 @@ class Prometheus:
         return next(str(rule["state"]) for rule in self.rules() if rule["name"] == name)
 
     def has_series(self, expression: str, *, seconds: int) -> bool:
-        """Return whether a panel would show data for so many seconds until now."""
+        """Return whether a panel would show data for the last `seconds`."""
         now = time.time()
         drawn = self.request("query_range", query=expression, start=now - seconds, end=now, step=1)["result"]
         return any(value != "NaN" for series in drawn for _, value in series["values"])
 
 
 def fast_alert(alert: str, changes: dict[str, str]) -> str:
-    """Return a rule file with one alert, without `for`, and with lower thresholds."""
+    """Return a rule file with one alert, with a `for` of one second and lower thresholds."""
     rule = next(dict(rule) for rule in RULES if rule.get("alert") == alert)
     for before, after in changes.items():
         assert before in rule["expr"]
@@ -317,7 +317,7 @@ def fast_alert(alert: str, changes: dict[str, str]) -> str:
     return yaml.safe_dump({"groups": [{"name": "impatient", "rules": [rule]}]})
 
 
-def as_grafana_queries(expression: str, *, seconds: int) -> str:
+def expand_grafana_variables(expression: str, *, seconds: int) -> str:
     for variable in ("$__rate_interval", "$__range", "$__interval"):
         expression = expression.replace(variable, f"{seconds}s")
     assert "$" not in expression
@@ -394,8 +394,8 @@ def produce_every_series(client: Client, source_db: psycopg.Connection) -> None:
         good = client.submit(items=items("A", "BB", "CCC", "DDDD"))
         client.submit(items=items("A", "REFUSED"))
         client.submit(items=items("BROKEN"))
-        exposition = client.request("GET", f"/exports/{good}/events")[1]
-        assert b"success" in exposition
+        events = client.request("GET", f"/exports/{good}/events")[1]
+        assert b"success" in events
         wait_until(ended)
         client.submit(items=items("A", "BB", "EEEEE"))
         source_db.execute(FUNCTION.format(down="DDDD"))
@@ -422,7 +422,7 @@ def test_rules_and_panels_query_existing_metrics_and_alerts_fire(
         began = time.time()
         produce_every_series(client, source_db)
         text = client.request("GET", "/metrics")[1].decode()
-        assert_metrics_exist(Exposition.by(text))
+        assert_metrics_exist(Exposition.parse(text))
         assert_rules_are_healthy(prometheus)
         assert_panels_have_data(prometheus, client, since=began)
         assert_scalers_get_one_number(prometheus)
@@ -465,7 +465,7 @@ def empty_panels(prometheus: Prometheus, *, seconds: int) -> set[str]:
     return {
         name
         for name, expression in queries.items()
-        if not prometheus.has_series(as_grafana_queries(expression, seconds=seconds), seconds=seconds)
+        if not prometheus.has_series(expand_grafana_variables(expression, seconds=seconds), seconds=seconds)
     }
 
 

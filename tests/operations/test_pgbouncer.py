@@ -1,5 +1,6 @@
-"""PgBouncer in transaction mode in front of Sluice's database, with fewer sessions than clients; and the refusal of
-a pooler in front of the source.
+"""PgBouncer in front of Sluice's database, in transaction mode, with fewer sessions than clients.
+
+Also: a pooler in front of the source is refused.
 """
 
 import os
@@ -27,7 +28,7 @@ from tests.waiting import wait_until
 
 SESSIONS = 2
 POOLER = "is a connection pooler; a direct connection to Postgres is required"
-# Error messages of a session that is not the expected one.
+# Error messages of statements that run in a different session than expected.
 OTHER_SESSION = re.compile(
     r"prepared statement|cursor \\?\".*does not exist|InvalidCursorName|SQLSTATE (26000|34000|42P05)"
 )
@@ -74,7 +75,7 @@ def test_all_work_succeeds_through_two_sessions(pooled: Site, pgbouncer: PgBounc
         with site.client.stream("GET", f"/exports/{jobs[0].pk}/events", timeout=60) as stream:
             for text in stream.iter_text():
                 events += text
-                clients = max(clients, len(of_sluice(pgbouncer, "CLIENTS")))
+                clients = max(clients, len(connections_of_sluice(pgbouncer, "CLIENTS")))
         site.settle(lost, *jobs, limit=90)
         settle(task)
         wait_until(lambda: len(receiving.ids) == 4)
@@ -85,10 +86,10 @@ def test_all_work_succeeds_through_two_sessions(pooled: Site, pgbouncer: PgBounc
     assert events.count('"status": "done"') >= 40 or events.count('"status":"done"') >= 40
     assert site.client.get("/readyz").json()["checks"]["database"] == "ok"
     assert "sluice_database_up 1.0" in site.client.get("/metrics").text
-    assert len(of_sluice(pgbouncer, "SERVERS")) <= SESSIONS < clients
+    assert len(connections_of_sluice(pgbouncer, "SERVERS")) <= SESSIONS < clients
 
 
-def of_sluice(pgbouncer: PgBouncer, what: str) -> list[dict[str, object]]:
+def connections_of_sluice(pgbouncer: PgBouncer, what: str) -> list[dict[str, object]]:
     return [row for row in pgbouncer.show(what) if row["database"] == connection.settings_dict["NAME"]]
 
 
@@ -109,9 +110,9 @@ def test_all_staff_pages_render(pooled: Site) -> None:
 
     pages = ["/admin/", "/app/exports"]
     pages += [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in administered()]
-    answers = {page: site.client.get(page, follow_redirects=True).status_code for page in pages}
+    statuses = {page: site.client.get(page, follow_redirects=True).status_code for page in pages}
     assert len(pages) > 12
-    assert set(answers.values()) == {200}, answers
+    assert set(statuses.values()) == {200}, statuses
 
 
 def administered() -> Iterator[type[Model]]:
@@ -129,7 +130,7 @@ def manage(*arguments: str, **variables: str) -> str:
 
 
 def test_migrations_run_through_pgbouncer(pgbouncer: PgBouncer) -> None:
-    """From an empty database."""
+    """On an empty database."""
     import psycopg
 
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as direct:
@@ -144,13 +145,13 @@ def test_migrations_run_through_pgbouncer(pgbouncer: PgBouncer) -> None:
 
 
 def test_a_pooler_without_its_setting_is_detected(pgbouncer: PgBouncer) -> None:
-    """`migrate` reports it, too, before web and workers start."""
-    through_it = pgbouncer.url("sluice")
-    events = manage("check", "--database", "default", DATABASE_URL=through_it)
-    assert "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on." in events
-    for good in ({"DATABASE_URL": through_it, "DATABASE_PREPARE": "false"}, {}):
+    """`migrate` reports it too, before web and workers start."""
+    pooled_url = pgbouncer.url("sluice")
+    output = manage("check", "--database", "default", DATABASE_URL=pooled_url)
+    assert "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on." in output
+    for good in ({"DATABASE_URL": pooled_url, "DATABASE_PREPARE": "false"}, {}):
         assert "pooler" not in manage("check", "--database", "default", **good)
-    assert is_pooled(through_it)
+    assert is_pooled(pooled_url)
     assert not is_pooled(os.environ["DATABASE_URL"])
 
 

@@ -19,19 +19,19 @@ from django.contrib.auth.models import User
 
 from exports.models import Dataset, Job
 from tests.integration.factories import end_chunk, make_job
-from tests.operations.compose import SERVICES, Machine, own_machine, seconds
+from tests.operations.compose import SERVICES, Machine, machine_with_servers, seconds
 from tests.operations.proxy import Proxy
 from tests.serving import token_of, variables
 from tests.waiting import wait_until
 
-MOST = 1_000_000  # bytes of a file
+MAX_FILE_BYTES = 1_000_000  # bytes of a file
 DATE = "2024-02-28"
 
 
 @pytest.fixture
 def machine(transactional_db: None, tmp_path: Path) -> Iterator[Machine]:
-    with own_machine(tmp_path, variables(tmp_path)) as machine:
-        machine.given["ETL_MAX_FILE_BYTES"] = str(MOST)
+    with machine_with_servers(tmp_path, variables(tmp_path)) as machine:
+        machine.dotenv["ETL_MAX_FILE_BYTES"] = str(MAX_FILE_BYTES)
         yield machine
 
 
@@ -39,7 +39,7 @@ def machine(transactional_db: None, tmp_path: Path) -> Iterator[Machine]:
 def proxy(machine: Machine) -> Proxy:
     storage = urlsplit(os.environ["S3_ENDPOINT_URL"]).netloc
     proxy = Proxy(machine, {"web:8000": f"127.0.0.1:{machine.web_port}", "seaweedfs:8333": storage})
-    machine.given["S3_PUBLIC_ENDPOINT_URL"] = proxy.files
+    machine.dotenv["S3_PUBLIC_ENDPOINT_URL"] = proxy.files
     return proxy
 
 
@@ -53,7 +53,7 @@ def site(machine: Machine, proxy: Proxy) -> Proxy:
 
 
 class Client:
-    """One connection to the port on which the container would listen. The test's teardown closes it."""
+    """One connection to a port of the container, by its local number. The test's teardown closes it."""
 
     opened: ClassVar[list[Any]] = []
 
@@ -75,14 +75,14 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def _connections_end() -> Iterator[None]:
+def _close_connections() -> Iterator[None]:
     yield
     while Client.opened:
         Client.opened.pop().close()
 
 
 def events(stream: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
-    """Yield events as they arrive until the stream ends normally: http.client raises if it is cut."""
+    """Yield events as they arrive until the stream ends normally. http.client raises an error if it is cut off."""
     name = ""
     while line := stream.readline().decode():
         if line.startswith("event: "):
@@ -124,12 +124,12 @@ def test_an_export_works_through_the_proxy(machine: Machine, site: Proxy, datase
     assert b"AccessDenied" in files.request("GET", parts.path).read()
     assert files.request("DELETE", parts.path).status == 403
 
-    received = site.logs()
-    assert '"event":"request"' in received
+    log = site.logs()
+    assert '"event":"request"' in log
     assert not [
         secret
         for secret in (link, parts.path, parts.query, job["jobId"], client.headers["Authorization"])
-        if secret in received
+        if secret in log
     ]
 
 
@@ -185,7 +185,7 @@ def test_spoofed_forwarding_headers_are_ignored(site: Proxy, dataset: Dataset, a
 
 
 def test_headers_of_a_trusted_proxy_are_used(machine: Machine, proxy: Proxy, dataset: Dataset, alice: User) -> None:
-    machine.given["TRUSTED_PROXY_CIDRS"] = "10.1.0.0/16, 127.0.0.1/32"
+    machine.dotenv["TRUSTED_PROXY_CIDRS"] = "10.1.0.0/16, 127.0.0.1/32"
     machine.start("web")
     proxy.start()
     machine.wait_until_healthy("proxy")
@@ -199,13 +199,13 @@ def test_a_body_that_is_too_large_is_refused(site: Proxy, alice: User) -> None:
 
     by_web = next(clients).json("POST", "/exports", "x" * (5 * 1024**2 + 1))
     by_proxy = next(clients).json("POST", "/exports", "x" * (6 * 1024**2 + 1))
-    file_by_web = next(clients).request("POST", "/api/v1/etl/submit", b"x" * (2 * MOST), **form)
-    received = json.loads(file_by_web.read())
-    file_by_proxy = next(clients).request("POST", "/api/v1/etl/submit", b"x" * (3 * MOST + 100_000), **form)
+    file_by_web = next(clients).request("POST", "/api/v1/etl/submit", b"x" * (2 * MAX_FILE_BYTES), **form)
+    problem = json.loads(file_by_web.read())
+    file_by_proxy = next(clients).request("POST", "/api/v1/etl/submit", b"x" * (3 * MAX_FILE_BYTES + 100_000), **form)
 
     assert (by_web[0], by_web[1]["code"], "requestId" in by_web[1]) == (413, "body_too_large", True)
     assert (by_proxy[0], by_proxy[1]["code"], "requestId" in by_proxy[1]) == (413, "body_too_large", False)
-    assert (file_by_web.status, received["code"]) == (413, "file_too_large")
+    assert (file_by_web.status, problem["code"]) == (413, "file_too_large")
     assert file_by_proxy.status == 413
     assert file_by_proxy.headers["Content-Type"] == "application/problem+json"
 
@@ -220,7 +220,7 @@ def test_an_anonymous_upload_is_refused_before_the_file_is_sent(site: Proxy) -> 
 
 
 def test_connections_per_address_are_limited(machine: Machine, proxy: Proxy, dataset: Dataset, alice: User) -> None:
-    proxy.instead["limit_conn addresses 500;"] = "limit_conn addresses 2;"
+    proxy.replacements["limit_conn addresses 500;"] = "limit_conn addresses 2;"
     machine.start("web")
     proxy.start()
     machine.wait_until_healthy("proxy")
@@ -237,7 +237,7 @@ def test_connections_per_address_are_limited(machine: Machine, proxy: Proxy, dat
 
 
 def test_staff_reach_the_monitoring_tools_on_their_own_ports(machine: Machine, proxy: Proxy) -> None:
-    proxy.instead["grafana:3000"] = f"127.0.0.1:{machine.web_port}"  # any server
+    proxy.replacements["grafana:3000"] = f"127.0.0.1:{machine.web_port}"  # any server
     machine.start("web")
     proxy.start()
     machine.wait_until_healthy("proxy")
@@ -256,7 +256,7 @@ class Echo(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_told: object) -> None:
+    def log_message(self, *_arguments: object) -> None:
         pass
 
 
@@ -264,7 +264,7 @@ def test_spoofed_headers_are_ignored_on_staff_ports_too(machine: Machine, proxy:
     """Grafana counts wrong passwords by address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as grafana:
         threading.Thread(target=grafana.serve_forever, daemon=True).start()
-        proxy.instead["grafana:3000"] = f"127.0.0.1:{grafana.server_port}"
+        proxy.replacements["grafana:3000"] = f"127.0.0.1:{grafana.server_port}"
         machine.start("web")
         proxy.start()
         machine.wait_until_healthy("proxy")
@@ -287,7 +287,7 @@ def test_a_web_shutdown_ends_streams_cleanly_and_asks_clients_to_retry(
     received = events(Client(site, alice).request("GET", f"/exports/{job.pk}/events"))
     assert next(received)[0] == "snapshot"
     [web] = [process for process in machine.running if process.name == "web"]
-    web.ask_to_stop()
+    web.send_stop_signal()
     assert list(received) == []  # to its end, without an error
     web.wait(30)
 
@@ -308,7 +308,7 @@ def test_a_proxy_shutdown_lets_responses_finish(machine: Machine, site: Proxy, d
     received = events(stream)
     assert next(received)[0] == "snapshot"
     assert site.process
-    site.process.ask_to_stop()
+    site.process.send_stop_signal()
     wait_until(lambda: refused(site))
     end_chunk()
     assert next(name for name, data in received if name == "chunk" and data["status"] == "done")
@@ -343,11 +343,11 @@ def test_everything_is_https_with_a_certificate(machine: Machine, proxy: Proxy, 
     response.read()
     home = client.request("GET", "/").read().decode()
     assert f"https://localhost:{proxy.ports[8443]}" in home
-    # Also where the proxy responds by itself.
+    # Also for the proxy's own responses.
     machine.running[0].kill()
-    away = client.request("GET", "/exports")
-    assert (away.status, away.headers["Strict-Transport-Security"]) == (503, "max-age=31536000")
-    away.read()
+    unavailable = client.request("GET", "/exports")
+    assert (unavailable.status, unavailable.headers["Strict-Transport-Security"]) == (503, "max-age=31536000")
+    unavailable.read()
     # With a host name that starts with `files.`, S3 responds in its own format.
     files = client.request("GET", "/bucket/key", Host="files.example.org")
     assert (files.status, b"<Code>" in files.read()) == (403, True)

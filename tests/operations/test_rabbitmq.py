@@ -1,4 +1,4 @@
-"""RabbitMQ as the broker: quorum queues with a delivery limit, and every guarantee that Sluice gives on Redis.
+"""RabbitMQ as the broker: quorum queues with a delivery limit, and the same guarantees as with Redis.
 
 The fixture `site` checks the invariants of tests/chaos/invariants.py at the end of each test.
 """
@@ -28,7 +28,6 @@ from tests.operations.stunnel import Authority, Stunnel
 from tests.waiting import wait_until
 
 EXPORTS = "exports,bundles,webhooks"
-BUSY = 15  # seconds of tolerance on a busy machine
 POST_SECONDS = 3
 
 
@@ -40,7 +39,7 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 
 @pytest.fixture
 def wire(rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The proxy to RabbitMQ of all processes. This process publishes without it."""
+    """The proxy between all processes and RabbitMQ. The test process itself publishes without it."""
     proxy = proxy_of(rabbitmq.url)
     with rabbitmq.connect() as connection, connection.channel() as channel:
         for name in list(app.amqp.queues):
@@ -130,7 +129,7 @@ def test_messages_of_a_killed_worker_are_redelivered(on_rabbitmq: Site, rabbitmq
 
 @pytest.mark.timeout(240)
 def test_a_chunk_that_kills_its_whole_worker_fails_alone(on_rabbitmq: Site) -> None:
-    """The row counts attempts, whatever happens to the messages."""
+    """Attempts are counted in the row, independently of messages."""
     site = on_rabbitmq
     site.source.behave("POISON", pause=60)
     site.variables["EXPORT_MAX_ATTEMPTS"] = "2"
@@ -153,7 +152,7 @@ def test_a_chunk_that_kills_its_whole_worker_fails_alone(on_rabbitmq: Site) -> N
 
 
 def test_rabbitmq_drops_a_message_at_the_delivery_limit(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
-    """After as many deliveries as the limit allows. The job continues, since the reaper sends a new wake-up message."""
+    """The job continues nevertheless, because the reaper sends a new wake-up message."""
     site = on_rabbitmq
     site.start_web()
     job = site.submit("A")
@@ -171,10 +170,10 @@ def test_rabbitmq_drops_a_message_at_the_delivery_limit(on_rabbitmq: Site, rabbi
 def lose_consumed_message(rabbitmq: RabbitMQ) -> bool:
     """Take the only message, and disconnect like a killed worker. Returns whether there was one."""
     connection: Any = rabbitmq.connect()
-    was_there = connection.default_channel.basic_get("exports") is not None
+    found = connection.default_channel.basic_get("exports") is not None
     connection.collect()
-    wait_until(lambda: rabbitmq.held("exports") == 0)
-    return was_there
+    wait_until(lambda: rabbitmq.unacknowledged("exports") == 0)
+    return found
 
 
 # ---- Lost and repeated messages ------------------------------------------------------------------------------------
@@ -364,7 +363,7 @@ def test_amqps_checks_the_certificate_and_its_name(
     assert job.status == "success"
     assert site.client.get("/readyz").json()["checks"]["broker"] == "ok"
 
-    for url, answer in {
+    for url, expected in {
         ours: "ok",
         f"{encrypted}?ssl_cert_reqs=none": "ok",
         encrypted: health.UNTRUSTED,
@@ -373,9 +372,9 @@ def test_amqps_checks_the_certificate_and_its_name(
         ours.replace(LOOPBACK, "127.1") + "&ssl_check_hostname=false": "ok",
     }.items():
         with monkeypatch.context() as patch:
-            patch.setattr(settings, "SLUICE", at(url))
-            assert health.outcome("broker", health.check_broker) == answer, url
+            patch.setattr(settings, "SLUICE", settings_with_broker(url))
+            assert health.outcome("broker", health.check_broker) == expected, url
 
 
-def at(url: str) -> Environment:
+def settings_with_broker(url: str) -> Environment:
     return settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})

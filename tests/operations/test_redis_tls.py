@@ -1,6 +1,6 @@
 """A managed Redis: TLS only, with a user and a password, and without administrative commands.
 
-TLS ends in front of Valkey, since the tests' Valkey has none. Clients see no difference.
+stunnel terminates TLS in front of Valkey, because the tests' Valkey does not support TLS. Clients see no difference.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Error reports of real processes, received by a Sentry over HTTP."""
+"""Error reports of real processes, received by a fake Sentry over HTTP.
+
+Data that must not be reported contains the word "pearl".
+"""
 
 import gzip
 import http.client
@@ -28,7 +31,7 @@ class Ingest:
     bodies: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def about(self, name: str) -> list[dict[str, Any]]:
+    def events_of(self, name: str) -> list[dict[str, Any]]:
         return [event for event in list(self.events) if event["transaction"] == name]
 
 
@@ -72,7 +75,7 @@ def web(ingest: Ingest, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> It
         yield running
 
 
-def ask(web: Web, method: str, path: str, token: str, body: bytes | None = None) -> int:
+def request_status(web: Web, method: str, path: str, token: str, body: bytes | None = None) -> int:
     connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
     headers = {"User-Agent": "pearl", "Cookie": "sessionid=pearlpearl", "Authorization": f"Bearer {token}"}
     connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
@@ -87,18 +90,18 @@ def test_an_error_is_reported_once_without_private_data(
 ) -> None:
     token = token_of(alice)
     workers.start("maintenance", concurrency=1)
-    assert ask(web, "GET", "/broken/pearl?pearl=pearl", token) == 500
+    assert request_status(web, "GET", "/broken/pearl?pearl=pearl", token) == 500
     current_app.send_task("tests.complain")
     current_app.send_task("tests.crash", kwargs={"word": "pearl"})
     # Expected errors: refusals of all kinds, and attempts that are retried.
-    assert ask(web, "POST", "/exports", token, b'{"dataset": "pearl"}') == 400
-    assert ask(web, "POST", "/exports", token, b"{pearl") == 400
-    assert ask(web, "GET", "/exports/pearl", token) == 404
-    assert ask(web, "GET", "/exports", "slc_pearl") == 401
-    wait_until(lambda: ingest.about("tests.crash") and ingest.about("request_failed"))
+    assert request_status(web, "POST", "/exports", token, b'{"dataset": "pearl"}') == 400
+    assert request_status(web, "POST", "/exports", token, b"{pearl") == 400
+    assert request_status(web, "GET", "/exports/pearl", token) == 404
+    assert request_status(web, "GET", "/exports", "slc_pearl") == 401
+    wait_until(lambda: ingest.events_of("tests.crash") and ingest.events_of("request_failed"))
     web.stop()
     for worker in workers.started:
-        worker.ask_to_stop()
+        worker.send_stop_signal()
         worker.wait(45)
 
     assert sorted(event["transaction"] for event in ingest.events) == ["request_failed", "tests.crash"]
@@ -109,7 +112,7 @@ def test_an_error_is_reported_once_without_private_data(
         assert (frame["function"], frame["in_app"]) == ("crash", True)
         assert "vars" not in frame
         assert not {"request", "user", "breadcrumbs", "extra", "modules"} & {name for name in event if event[name]}
-    of_view, of_task = (ingest.about(name)[0] for name in ("request_failed", "tests.crash"))
+    of_view, of_task = (ingest.events_of(name)[0] for name in ("request_failed", "tests.crash"))
     assert of_view["tags"]["request_id"]
     assert (of_task["tags"]["task"], of_task["tags"]["action"]) == ("tests.crash", "unexpected_error")
     for body in ingest.bodies:
@@ -128,7 +131,7 @@ def test_a_sentry_outage_breaks_nothing_and_floods_no_log(
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.broken_settings")
     with serving(workers.root, workers.environment()) as web:
         for _ in range(20):
-            assert ask(web, "GET", "/broken/pearl", token_of(alice)) == 500
+            assert request_status(web, "GET", "/broken/pearl", token_of(alice)) == 500
     log = (workers.root / "logs" / "web.log").read_text()
     assert log.count("request_failed") == 20
     assert "sentry" not in log

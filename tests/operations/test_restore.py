@@ -1,4 +1,4 @@
-"""Backup and restore with the commands of docs/backup.md: only the database goes back in time."""
+"""Backup and restore with the commands of docs/backup.md: only the database returns to an earlier point in time."""
 
 import os
 import signal
@@ -40,13 +40,13 @@ TOOLS = program("pg_dump").parent
 
 
 def command(words: str) -> str:
-    """Return the block of the page that contains this text."""
+    """Return the only shell block of the page that contains these words."""
     (block,) = [block for block in blocks_of(PAGE) if block.language == "sh" and words in block.text]
     return block.text
 
 
 def shell(site: Site) -> dict[str, str]:
-    """Return the variables of the operator's shell: the servers themselves, without the proxies."""
+    """Return the variables of the operator's shell, with the addresses of the servers and not of the proxies."""
     paths = [str(TOOLS), str(Path(sys.executable).parent), os.environ["PATH"]]
     return site.environment(PATH=":".join(paths), BACKUPS=site.folder, PYTHONUNBUFFERED=1)
 
@@ -73,7 +73,9 @@ def run_and_kill(site: Site, words: str, *, at: str) -> None:
 
 # ---- Losing the database --------------------------------------------------------------------------------------------
 def create_extension(site: Site) -> None:
-    """Add the extension of the stack's and compose.yaml's databases, which the restoring role may not create."""
+    """Add the extension that the databases of the stack and of compose.yaml have, and that the restoring role cannot
+    create.
+    """
     with psycopg.connect(site.servers.postgres.url(SUPERUSER, connection.settings_dict["NAME"])) as superuser:
         superuser.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 
@@ -88,12 +90,12 @@ def recreate_database(site: Site) -> None:
         own.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
 
-def stop_all(site: Site, *, but: Process | None = None) -> None:
+def stop_all(site: Site, *, keep: Process | None = None) -> None:
     """Stop all processes that can be stopped."""
     if site.web:
         site.web.stop()
     for process in (*site.workers, *site.beats):
-        if process is not but:
+        if process is not keep:
             process.stop()
 
 
@@ -104,13 +106,13 @@ def highest_token() -> int:
 
 
 @contextmanager
-def listening(site: Site, job: Job, *, after: object = None) -> Iterator[Client]:
+def event_stream(site: Site, job: Job, *, after: object = None) -> Iterator[Client]:
     assert site.web
     client = Client(site.web, token_of(site.owner))
     try:
         yield client.watch(job, after=after)
     finally:
-        client.leave()
+        client.disconnect()
 
 
 def receipt_of(site: Site, job: Job) -> Any:
@@ -133,7 +135,7 @@ class RestoreScenario:
         self.rule = rehearsed_rule(site)
         self.other_rule = make_rule(site.owner, name="other")
 
-    def before(self) -> None:
+    def run_before_backup(self) -> None:
         """Before the backup: a worker is suspended during a chunk, others are running, and some work is queued."""
         site = self.site
         site.start_web()
@@ -167,14 +169,16 @@ class RestoreScenario:
         # The web process restarts on another port.
         self.link = "/exports/" + receipt_of(site, self.done)["signedUrl"].partition("/exports/")[2]
 
-    def afterwards(self) -> None:
-        """Run the lost period: everything ends, is used, replaced, and deleted, and new work is submitted."""
+    def run_lost_period(self) -> None:
+        """Run the work that the restore loses: jobs end, a link is used, objects are replaced and deleted, and new work
+        is submitted.
+        """
         site = self.site
-        with listening(site, self.half) as client:
+        with event_stream(site, self.half) as client:
             site.points.release("about to commit")
             rehearsal.allow(f"go-{self.rule.name}")
             site.start_beat()
-            self.last_heard = list(client)[-1].id
+            self.last_event_id = list(client)[-1].id
         assert site.client.get(self.link).status_code == 302
         receipts.revoke(Receipt.objects.get(job=self.vanished))
         storage.delete(Receipt.objects.get(job=self.vanished).object_key)
@@ -190,7 +194,7 @@ class RestoreScenario:
         self.token, self.calls = highest_token(), self.paid_calls()
 
     def paid_calls(self) -> tuple[int, int]:
-        """Return how often the document was read, and the calls of the model."""
+        """Return the number of OCR runs of the document, and of model calls."""
         return ocr_calls(self.document), post_calls(self.rule)
 
 
@@ -199,12 +203,12 @@ def test_a_restored_database_is_consistent_with_newer_external_state(site: Site)
     """One worker is suspended from before the backup until after the restore."""
     with receiver() as receiving:
         scenario = RestoreScenario(site, receiving)
-        scenario.before()
+        scenario.run_before_backup()
         create_extension(site)
         run(site, "pg_dump")
-        scenario.afterwards()
+        scenario.run_lost_period()
 
-        stop_all(site, but=scenario.frozen_worker)
+        stop_all(site, keep=scenario.frozen_worker)
         recreate_database(site)
         run(site, "pg_restore")
         assert " success " in run(site, "psql"), "the dry run reports nothing"
@@ -235,7 +239,7 @@ def assert_consistent(site: Site, scenario: RestoreScenario, output: str) -> Non
 def resume(site: Site, scenario: RestoreScenario) -> None:
     """Start all processes, and resume the suspended worker."""
     site.start_web()
-    with listening(site, scenario.half, after=scenario.last_heard) as client:
+    with event_stream(site, scenario.half, after=scenario.last_event_id) as client:
         site.start_worker(QUEUES)
         site.start_worker(BOTH_QUEUES)
         site.start_beat()
@@ -243,7 +247,7 @@ def resume(site: Site, scenario: RestoreScenario) -> None:
     assert events[-1].event == "status"
     assert events[-1].data["status"] == "success"
     assert {event.data["key"] for event in events if event.event == "chunk"} == {"HALF"}
-    assert min(event.id for event in events) > scenario.last_heard
+    assert min(event.id for event in events) > scenario.last_event_id
     os.kill(scenario.frozen_pid, signal.SIGCONT)
     site.settle(scenario.half, scenario.stuck, scenario.waiting, scenario.frozen)
     settle(scenario.document)
@@ -251,7 +255,7 @@ def resume(site: Site, scenario: RestoreScenario) -> None:
 
 
 def assert_lost_period_ignored(site: Site, scenario: RestoreScenario) -> None:
-    """Assert that nothing from the lost period is taken for current."""
+    """Assert that nothing from the lost period is used."""
     jobs = Job.objects.all()
     assert {job.status for job in jobs} == {"success"}
     assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}, "an attempt was counted"
@@ -326,8 +330,8 @@ def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lo
     assert markdown_of(again).endswith("Its own text.")
 
 
-def older(site: Site) -> bool:
-    """Return the metric."""
+def reports_older_database(site: Site) -> bool:
+    """Return whether the metric of web reports it."""
     assert site.web
     return "sluice_database_older_than_bucket 1.0" in httpx2.get(f"{site.web.url}/metrics").text
 
@@ -355,14 +359,14 @@ def test_a_restore_without_reconcile_is_noticed(site: Site) -> None:
     run(site, "pg_dump")
     number = Watermark.objects.get().number
     wait_until(lambda: Watermark.objects.get().number > number + 1, limit=30)
-    assert not older(site)
+    assert not reports_older_database(site)
     stop_all(site)
     recreate_database(site)
     run(site, "pg_restore")
     assert "It is older than the bucket" in doctor(site)
 
     start()
-    wait_until(lambda: older(site), limit=30)
+    wait_until(lambda: reports_older_database(site), limit=30)
     assert '"database_older_than_bucket"' in site.logs()
 
     stop_all(site)
@@ -371,4 +375,4 @@ def test_a_restore_without_reconcile_is_noticed(site: Site) -> None:
     start()
     number = Watermark.objects.get().number
     wait_until(lambda: Watermark.objects.get().number > number, limit=30)
-    assert not older(site)
+    assert not reports_older_database(site)

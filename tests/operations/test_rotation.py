@@ -1,4 +1,4 @@
-"""Key rotation in a running installation, according to docs/runbook.md#keys-are-rotated. A22, A25."""
+"""Key rotation in a running installation, as in docs/runbook.md#keys-are-rotated. A22, A25."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def session(alice: User) -> Iterator[httpx2.Client]:
 def test_links_and_sessions_survive_the_three_rounds_in_any_order(
     rounds: list[Web], finished: Job, token: str, session: httpx2.Client
 ) -> None:
-    """C6. Of two successive rounds, each process accepts the signatures of the other."""
+    """C6. In two successive rounds, the processes of each accept the signatures of the other."""
     shown = [link_at(web, finished, token) for web in rounds]
     for number in range(3):
         one, other = rounds[number], rounds[number + 1]
@@ -226,7 +226,7 @@ def user_of(store: SeaweedFSWithIam, keys: Keys) -> str:
     raise AssertionError
 
 
-def forget(store: SeaweedFSWithIam, keys: Keys) -> None:
+def delete_key(store: SeaweedFSWithIam, keys: Keys) -> None:
     iam(store).delete_access_key(UserName=user_of(store, keys), AccessKeyId=keys.id)
 
 
@@ -245,7 +245,7 @@ def test_both_key_pairs_work_until_the_old_one_is_deleted(
     assert [httpx2.get(url, timeout=10).status_code for url in urls] == [200, 200, 200]
 
     for keys in pairs:
-        forget(store, keys)
+        delete_key(store, keys)
     wait_until(lambda: httpx2.get(urls[0], timeout=10).status_code == 403)
     assert httpx2.get(urls[1], timeout=10).status_code == 200
     use(*newer)
@@ -261,16 +261,16 @@ def test_chunks_wait_when_the_old_pair_is_deleted_too_early(
     lose_messages()
     newer = (second_pair(store, user_of(store, pairs[0])), pairs[1])
     environment = variables(tmp_path, **use(*pairs))
-    behind = worker("behind", queues="exports", concurrency=1, root=tmp_path, environment=environment)
+    outdated = worker("outdated", queues="exports", concurrency=1, root=tmp_path, environment=environment)
     try:
-        behind.start()
-        wait_until(lambda: "ready." in behind.log.read_text())
-        forget(store, pairs[0])
+        outdated.start()
+        wait_until(lambda: "ready." in outdated.log.read_text())
+        delete_key(store, pairs[0])
         wait_until(lambda: not passes(storage.SUBJECT, "reading"))
         job = submit("JFK")
-        wait_until(lambda: "storage_unavailable" in behind.log.read_text())
+        wait_until(lambda: "storage_unavailable" in outdated.log.read_text())
     finally:
-        behind.kill()
+        outdated.kill()
     assert set(job.chunks.values_list("status", "attempts")) <= {("pending", 0), ("retrying", 0)}
 
     use(*newer)
@@ -289,17 +289,17 @@ def test_seaweedfs_reloads_its_keys_on_a_signal(tmp_path_factory: pytest.TempPat
         old = Keys(service["credentials"][0]["accessKey"], service["credentials"][0]["secretKey"])
         new = Keys("second", "second-secret")
         both = [*service["credentials"], {"accessKey": new.id, "secretKey": new.secret}]
-        for credentials, fit in ((both, {old, new}), (both[1:], {new})):
+        for credentials, valid in ((both, {old, new}), (both[1:], {new})):
             service["credentials"] = credentials
             server.identities.write_text(json.dumps(document))
             os.kill(server.pid, signal.SIGHUP)
-            wait_until(partial(only, server, fit, of=(old, new)))
+            wait_until(partial(only_these_work, server, valid, candidates=(old, new)))
     finally:
         server.stop()
 
 
-def only(server: SeaweedFS, fit: set[Keys], *, of: tuple[Keys, ...]) -> bool:
-    return {keys for keys in of if can_sign_in(server, keys)} == fit
+def only_these_work(server: SeaweedFS, valid: set[Keys], *, candidates: tuple[Keys, ...]) -> bool:
+    return {keys for keys in candidates if can_sign_in(server, keys)} == valid
 
 
 def can_sign_in(server: SeaweedFS, keys: Keys) -> bool:
@@ -341,7 +341,7 @@ def test_webhooks_are_signed_with_the_last_two_secrets(api: APIClient, alice: Us
 def test_a_second_role_can_replace_the_first(
     dataset: Dataset, alice: User, settings: LazySettings, tmp_path: Path
 ) -> None:
-    """So that both passwords work for a while: a member of the role that owns the tables."""
+    """A role that is a member of the owner of the tables, so that two passwords work during the rotation."""
     make_job(dataset, alice, 1)
     server = servers.started[0].postgres
     with psycopg.connect(server.url(SUPERUSER), autocommit=True) as admin:

@@ -1,4 +1,4 @@
-"""Each query and command of docs/runbook.md, taken from the page, and run on its problem."""
+"""Each query and command of docs/runbook.md, read from the page and run in the situation that it is for."""
 
 import ast
 import csv
@@ -49,7 +49,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)  # each command is a separate process
 PAGE = PROJECT / "docs" / "runbook.md"
-OTHERS = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have separate tests
+TESTED_ELSEWHERE = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have separate tests
 
 
 # ---- The page -------------------------------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ def test_every_runbook_block_is_run_by_a_test() -> None:
         and isinstance(call.args[1], ast.Constant)
     ]
     run = [block(str(anchor), str(words)) for anchor, words in calls]
-    left = [each.place for chapter, each in blocks() if chapter not in OTHERS and each not in run]
+    left = [each.place for chapter, each in blocks() if chapter not in TESTED_ELSEWHERE and each not in run]
     assert left == []
 
 
 class Operator:
-    """An operator with the page, a shell, and psql. Variables such as $JOB are given as `JOB=…`."""
+    """An operator with the page, a shell, and psql. Variables such as $JOB are passed as `JOB=…`."""
 
     def __init__(self, root: Path) -> None:
         folders = [str(Path(sys.executable).parent), str(program("psql").parent), os.environ["PATH"]]
@@ -97,13 +97,13 @@ class Operator:
             root, PATH=os.pathsep.join(folders), EXPORT_LEASE_SECONDS="9", EXPORT_WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
         )  # fmt: skip
 
-    def query(self, anchor: str, words: str, *, instead: tuple[str, str] = ("", "")) -> list[dict[str, str]]:
+    def query(self, anchor: str, words: str, *, replace: tuple[str, str] = ("", "")) -> list[dict[str, str]]:
         """Run a query like psql. Returns its rows, or [{"error": …}] if it fails."""
         found = block(anchor, words)
         url = self.environment["SOURCE_DATABASE_URL" if "source" in found.title else "DATABASE_URL"]
         done = subprocess.run(
             ["psql", "--no-psqlrc", "--csv", "--set", "ON_ERROR_STOP=1", url],
-            check=False, input=found.text.replace(*instead) if instead[0] else found.text, env=self.environment,
+            check=False, input=found.text.replace(*replace) if replace[0] else found.text, env=self.environment,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         return list(csv.DictReader(done.stdout.splitlines())) if done.returncode == 0 else [{"error": done.stderr}]
@@ -239,13 +239,13 @@ def test_beat_and_workers_are_dead(
 def test_a_full_broker_can_be_purged_and_refilled(operator: Operator, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 3)
     for _ in range(50):
-        source_hints()
+        send_wakeup()
     before = queued("exports")
     operator.execute("nothing-runs", "purge --force")
     assert 0 < queued("exports") < before
 
 
-def source_hints() -> None:
+def send_wakeup() -> None:
     from exports.core import wakeups
 
     wakeups.chunks(waiting=1)
@@ -328,7 +328,7 @@ def test_source_is_slow(operator: Operator, blocked: threading.Thread) -> None:
 
     assert operator.query("source-is-slow", "pg_terminate_backend") == []  # no call is that old
     assert blocked.is_alive()
-    ended = operator.query("source-is-slow", "pg_terminate_backend", instead=("5 minutes", "0 seconds"))
+    ended = operator.query("source-is-slow", "pg_terminate_backend", replace=("5 minutes", "0 seconds"))
     assert ended == [{"pg_terminate_backend": "t"}]
     blocked.join(30)
     assert not blocked.is_alive()
@@ -349,7 +349,7 @@ def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dat
     wait_until(lambda: "ready." in exporting.log.read_text())
     exporting.stop()
     job = make_job(dataset, alice, 2)
-    source_hints()
+    send_wakeup()
     operator.execute("nothing-runs", "python manage.py repair reap")
     assert set(job.chunks.values_list("status", "attempts")) == {("pending", 0)}
 
@@ -357,24 +357,24 @@ def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dat
     wait_until(lambda: Job.objects.get().status == "success")
 
 
-# ---- Object storage is away -----------------------------------------------------------------------------------------
-def test_object_storage_is_away(operator: Operator, dataset: Dataset, alice: User) -> None:
+# ---- Object storage is unreachable ----------------------------------------------------------------------------------
+def test_object_storage_is_unreachable(operator: Operator, dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("JFK", "EWR")]
     for _ in jobs:
         fail_with(ChunkUploadFailed())
-    failed = [row["job_id"] for row in operator.query("object-storage-is-away", "EXPORT_UPLOAD_FAILED")]
+    failed = [row["job_id"] for row in operator.query("object-storage-is-unreachable", "EXPORT_UPLOAD_FAILED")]
     assert failed == [str(job.pk) for job in jobs]
-    operator.execute("object-storage-is-away", "repair retry", FAILED_JOBS=" ".join(failed))
+    operator.execute("object-storage-is-unreachable", "repair retry", FAILED_JOBS=" ".join(failed))
     assert set(Job.objects.values_list("status", flat=True)) == {"running"}
-    assert operator.query("object-storage-is-away", "EXPORT_UPLOAD_FAILED") == []
+    assert operator.query("object-storage-is-unreachable", "EXPORT_UPLOAD_FAILED") == []
 
 
-# ---- A chunk fails again and again ----------------------------------------------------------------------------------
+# ---- A chunk fails repeatedly ---------------------------------------------------------------------------------------
 RAISES = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ BEGIN RAISE division_by_zero; END $$
 """
-MENDED = RAISES.replace("plpgsql AS $$ BEGIN RAISE division_by_zero; END $$", "sql AS $$ SELECT $1, 1, $2 $$")
+FIXED = RAISES.replace("plpgsql AS $$ BEGIN RAISE division_by_zero; END $$", "sql AS $$ SELECT $1, 1, $2 $$")
 
 
 def test_a_failing_function_is_found_fixed_and_retried(
@@ -384,19 +384,19 @@ def test_a_failing_function_is_found_fixed_and_retried(
     source_db.execute(RAISES)
     job = make_job(dataset, alice, 1, reuse="never", allow_degraded=False)
     execution.drain()
-    (row,) = operator.query("a-chunk-fails-again-and-again", "error_detail")
+    (row,) = operator.query("a-chunk-fails-repeatedly", "error_detail")
     assert (row["job_id"], row["key"], row["effective_date"]) == (str(job.pk), "JFK", "2024-02-28")
     assert (row["error_code"], row["error_detail"]) == ("EXPORT_SOURCE_ERROR", "SQLSTATE 22012")
-    assert "division_by_zero" in operator.query("a-chunk-fails-again-and-again", "SELECT count(*)")[0]["error"]
+    assert "division_by_zero" in operator.query("a-chunk-fails-repeatedly", "SELECT count(*)")[0]["error"]
 
-    source_db.execute(MENDED)
-    assert operator.query("a-chunk-fails-again-and-again", "SELECT count(*)") == [{"count": "1"}]
-    operator.execute("a-chunk-fails-again-and-again", "repair retry", FAILED_JOB=job.pk)
+    source_db.execute(FIXED)
+    assert operator.query("a-chunk-fails-repeatedly", "SELECT count(*)") == [{"count": "1"}]
+    operator.execute("a-chunk-fails-repeatedly", "repair retry", FAILED_JOB=job.pk)
     execution.drain()
     completion.complete(job.pk)
     job.refresh_from_db()
     assert job.status == "success"
-    assert operator.query("a-chunk-fails-again-and-again", "error_detail") == []
+    assert operator.query("a-chunk-fails-repeatedly", "error_detail") == []
 
 
 def test_a_chunk_that_kills_its_workers(operator: Operator, dataset: Dataset, alice: User) -> None:
@@ -407,7 +407,7 @@ def test_a_chunk_that_kills_its_workers(operator: Operator, dataset: Dataset, al
         Chunk.objects.update(lease_until=past)
         Slot.objects.held().update(lease_until=past)
         operator.execute("jobs-are-stuck", "repair reap")
-    (row,) = operator.query("a-chunk-fails-again-and-again", "error_detail")
+    (row,) = operator.query("a-chunk-fails-repeatedly", "error_detail")
     assert (row["status"], row["error_code"]) == ("failed", "EXPORT_WORKER_LOST")
     assert row["attempts"] == str(settings.SLUICE.export_max_attempts)
 

@@ -1,4 +1,7 @@
-"""Traces of real processes, received by a collector over HTTP."""
+"""Traces of real processes, received by a collector over HTTP.
+
+Data that must not be in spans contains the word "pearl".
+"""
 
 import http.client
 import json
@@ -173,7 +176,7 @@ def test_a_document_is_one_trace(trusting: None, traced: Collector, client: Clie
 def test_each_chunk_is_in_the_trace_of_its_own_job(
     trusting: None, traced: Collector, client: Client, workers: Workers
 ) -> None:
-    """One worker works for many jobs after one wake-up message."""
+    """After one wake-up message, one worker runs chunks of many jobs."""
     jobs = [client.submit(*(f"K{number}{n}" for n in range(5))) for number in range(4)]
     workers.start("exports,bundles", concurrency=1)
     wait_until(lambda: len(traced.named("chunk")) == 20 and len(traced.named("completion")) == 4)
@@ -181,8 +184,8 @@ def test_each_chunk_is_in_the_trace_of_its_own_job(
     traces = {str(job.pk): job.traceparent for job in Job.objects.all()}
     assert len({span.trace for span in requests.values()}) == 4
     for span in traced.named("chunk") + traced.named("completion"):
-        its = traces[span.facts["sluice.job_id"]]
-        assert its.startswith(f"00-{span.trace}-{span.parent}-")
+        traceparent = traces[span.facts["sluice.job_id"]]
+        assert traceparent.startswith(f"00-{span.trace}-{span.parent}-")
         assert requests[span.parent].trace == span.trace
     assert {span.facts["sluice.job_id"] for span in traced.named("chunk")} == set(jobs)
 
@@ -190,7 +193,7 @@ def test_each_chunk_is_in_the_trace_of_its_own_job(
 def test_a_wake_up_message_between_workers_carries_no_trace(
     trusting: None, traced: Collector, client: Client, workers: Workers
 ) -> None:
-    """For example for a retry: the work that it finds may belong to any user."""
+    """For example for a retry: the worker that it wakes may find work of any user."""
     job = client.submit("PEARL-RAISE", headers=CALLERS)
     workers.start("exports,bundles", concurrency=1)
     wait_until(lambda: Job.objects.get(pk=job).status == "failed")
@@ -212,7 +215,7 @@ def test_a_part_sent_by_another_thread_belongs_to_its_chunk_span(
 
 
 def test_an_untrusted_trace_is_linked_and_not_continued(traced: Collector, client: Client) -> None:
-    """Otherwise clients would control sampling, and write into the traces of others."""
+    """Otherwise clients would control sampling, and add spans to other traces."""
     client.submit("A", headers=CALLERS)
     client.submit("B", headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
     wait_until(lambda: len(traced.named("POST /exports")) == 2)
@@ -272,7 +275,7 @@ def test_log_lines_include_their_trace(trusting: None, traced: Collector, client
         lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return {line["action"] for line in lines if line.get("trace_id") == TRACE}
 
-    # The row of a job that ended is there before its line.
+    # The end of a job is committed before its line is logged.
     wait_until(lambda: {"job_accepted", "request_finished", "chunk_done", "job_succeeded"} <= actions())
 
 
@@ -286,7 +289,7 @@ def silent() -> Iterator[str]:
         yield f"http://{LOOPBACK}:{listening.getsockname()[1]}"
 
 
-@pytest.fixture(params=["silent", "away"])
+@pytest.fixture(params=["silent", "unreachable"])
 def faulty_collector(
     request: pytest.FixtureRequest, silent: str, traced: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,9 +316,9 @@ def test_an_unresponsive_collector_breaks_nothing_and_floods_no_log(
 
 
 def stop(worker: Process) -> None:
-    """Let it end by itself: on SIGTERM while a task is just ending, Celery would sleep for 20 s."""
+    """Stop the worker when it is idle: if SIGTERM arrives while a task is ending, Celery sleeps for 20 s."""
     wait_until(lambda: (found := workers.listen(5)) and not any(worker.busy for worker in found))
-    worker.ask_to_stop()
+    worker.send_stop_signal()
     worker.wait(45)
 
 

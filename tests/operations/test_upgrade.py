@@ -1,6 +1,4 @@
-"""A rolling upgrade according to docs/upgrade.md: this release and the next, or the one before, run side by side, in
-either direction.
-"""
+"""A rolling upgrade as in docs/upgrade.md: this release beside the next or the previous one, in either direction."""
 
 import re
 import signal
@@ -20,7 +18,7 @@ from tests.chaos.documents import attempts, code_of, ocr_calls, settle, submit
 from tests.chaos.site import Site
 from tests.docs.blocks import blocks_of
 from tests.e2e.test_streams import Client, StreamEvent
-from tests.operations.releases import BEFORE, EXPORTS, Release, earlier_one, next_one, this_one
+from tests.operations.releases import EXPORTS, LATEST_MIGRATION, Release, earlier_release, next_release, this_release
 from tests.serving import token_of
 from tests.waiting import wait_until
 
@@ -30,14 +28,14 @@ PAUSE = 0.4  # of each chunk, so that some are always running
 
 @pytest.fixture
 def releases(site: Site) -> Iterator[tuple[Release, Release]]:
-    """This release and the next. In the end, the schema is this release's again."""
+    """This release and the next one. At the end, the schema is this release's again."""
     site.slots = 8
-    old, new = this_one(site), next_one(site)
+    old, new = this_release(site), next_release(site)
     yield old, new
     for release in (old, new):
         if release.workers:
             release.kill()
-    new.manage("migrate", "--no-input", "exports", BEFORE)
+    new.manage("migrate", "--no-input", "exports", LATEST_MIGRATION)
 
 
 def migrate(release: Release) -> None:
@@ -55,9 +53,7 @@ def route_requests(site: Site, release: Release) -> None:
 
 
 def completing_releases(*jobs: Job) -> set[str]:
-    """Return which releases ended chunks of these jobs: "next", or "" for this release, which does not set the new
-    column.
-    """
+    """Return the releases that ended chunks of these jobs: "next", or "" for this one, which lacks the new column."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT made_by FROM exports_chunk WHERE status = 'done' AND job_id = ANY(%s)",
@@ -81,17 +77,17 @@ def submit_long(site: Site) -> tuple[Job, Task]:
 
 
 class Reader:
-    """Reads a job's stream from a sequence of web processes."""
+    """A client that reads a job's event stream from several web processes in sequence."""
 
     def __init__(self, site: Site, job: Job) -> None:
         self.site, self.job, self.events = site, job, list[StreamEvent]()
 
-    def read_on(self, client: Client) -> None:
+    def read_to_end(self, client: Client) -> None:
         """Read until the stream ends."""
         with suppress(ConnectionError, IncompleteRead):  # its process was killed
-            for events in client:
-                self.events.append(events)
-        client.leave()
+            for event in client:
+                self.events.append(event)
+        client.disconnect()
 
     def watch(self, release: Release) -> Client:
         client = Client(release.web, token_of(self.site.owner))
@@ -99,9 +95,9 @@ class Reader:
 
 
 def shut_down(*processes: Process) -> None:
-    """Shut the processes down one after the other."""
+    """Shut the processes down in sequence."""
     for process in processes:
-        process.ask_to_stop()
+        process.send_stop_signal()
         wait_until(lambda process=process: not process.alive, limit=60)  # type: ignore[misc]
         assert process.exit_status in (0, -signal.SIGTERM), f"{process.name}: {process.exit_status}\n{process.tail()}"
 
@@ -112,7 +108,7 @@ def switch_release(before: Release, reader: "Reader", stream: Client, after: Rel
         before.kill()
     else:
         shut_down(before.web.started())
-    reader.read_on(stream)
+    reader.read_to_end(stream)
     assert reader.events, "no events before the switch"
     stream = reader.watch(after)
     if not is_crash:
@@ -122,22 +118,26 @@ def switch_release(before: Release, reader: "Reader", stream: Client, after: Rel
 
 
 class Scenario(NamedTuple):
-    is_back: bool = False
+    is_rollback: bool = False
     is_crash: bool = False
 
 
-SCENARIOS = {"forward": Scenario(), "back": Scenario(is_back=True), "forward, with a crash": Scenario(is_crash=True)}
+SCENARIOS = {
+    "forward": Scenario(),
+    "back": Scenario(is_rollback=True),
+    "forward, with a crash": Scenario(is_crash=True),
+}
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", SCENARIOS)
-def test_a_rolling_upgrade_loses_nothing(way: str, site: Site, releases: tuple[Release, Release]) -> None:
+@pytest.mark.parametrize("direction", SCENARIOS)
+def test_a_rolling_upgrade_loses_nothing(direction: str, site: Site, releases: tuple[Release, Release]) -> None:
     """`back` is a rollback: the schema stays."""
-    is_back, is_crash = SCENARIOS[way]
-    this, ahead = releases
-    before, after = (ahead, this) if is_back else (this, ahead)
-    if is_back:
-        migrate(ahead)
+    is_rollback, is_crash = SCENARIOS[direction]
+    this, upcoming = releases
+    before, after = (upcoming, this) if is_rollback else (this, upcoming)
+    if is_rollback:
+        migrate(upcoming)
     before.start()
     first, *documents = submit_to(site, before, "FIRST")
     long, long_document = submit_long(site)
@@ -145,19 +145,19 @@ def test_a_rolling_upgrade_loses_nothing(way: str, site: Site, releases: tuple[R
     stream = reader.watch(before)
     wait_until(lambda: len(site.points.reached()) == 2 and ocr_calls(long_document) == 1)
 
-    if not is_back:
-        migrate(ahead)
+    if not is_rollback:
+        migrate(upcoming)
     after.start()
     jobs = [first, long]
     documents.append(long_document)
-    for key, release in {"SENT-BEFORE": before, "SENT-AFTER": after}.items():
+    for key, release in {"SENT-LATEST_MIGRATION": before, "SENT-AFTER": after}.items():
         job, document = submit_to(site, release, key)
         jobs, documents = [*jobs, job], [*documents, document]
         wait_until(lambda job=job: completing_releases(job) == {"", "next"})  # type: ignore[misc]
     assert Chunk.objects.filter(job=long, status="running", attempts=1).count() == 2, "no work was running"
     assert ocr_calls(long_document) == 1
     stream = switch_release(before, reader, stream, after, is_crash=is_crash)
-    reader.read_on(stream)
+    reader.read_to_end(stream)
     last, document = submit_to(site, after, "LAST")
     documents.append(document)
     site.settle(*jobs, last)
@@ -170,25 +170,25 @@ def test_a_rolling_upgrade_loses_nothing(way: str, site: Site, releases: tuple[R
         assert '"lease_expired"' not in site.logs(), "work waited for a lease to expire"
         assert '"stage_released"' in site.logs()
     assert_complete(reader)
-    assert_ignored(site, this, ahead)
+    assert_ignored(site, this, upcoming)
 
 
 def assert_complete(reader: Reader) -> None:
     """Assert that every event was received once and in order across both web processes."""
-    numbers = [events.id for events in reader.events]
+    numbers = [event.id for event in reader.events]
     assert numbers == sorted(set(numbers))
     assert reader.events[-1].data["status"] == "success"
     known = Event.objects.filter(job=reader.job, seq__gt=numbers[0]).exclude(kind="note")
     assert set(known.values_list("seq", flat=True)) <= set(numbers)
-    assert {events.event for events in reader.events} == {"snapshot", "chunk", "progress", "status"}
+    assert {event.event for event in reader.events} == {"snapshot", "chunk", "progress", "status"}
 
 
-def assert_ignored(site: Site, this: Release, ahead: Release) -> None:
-    """Assert that this release ignores what it does not know."""
+def assert_ignored(site: Site, this: Release, upcoming: Release) -> None:
+    """Assert that this release ignores unknown tasks and events."""
     assert Tick.objects.filter(name="look_ahead").exists(), "the new kind of task was never run"
     assert Event.objects.filter(kind="note").exists()
     unknown = re.compile(r"unregistered task|look_ahead")
-    for release in (this, ahead):
+    for release in (this, upcoming):
         for file in sorted(release.folder.rglob("[!b]*.log")):
             lines = [line for line in file.read_text(errors="replace").splitlines() if "Traceback" in line]
             assert [line for line in lines if not unknown.search(line)] == [], file.name
@@ -196,11 +196,11 @@ def assert_ignored(site: Site, this: Release, ahead: Release) -> None:
 
 # ---- Documents and the release before -------------------------------------------------------------------------------
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", ["forward", "back"])
-def test_stages_of_documents_run_in_different_releases(way: str, site: Site) -> None:
-    """The stages of documents that either release accepted, first and after a retry by either release."""
-    this, earlier = this_one(site), earlier_one(site)
-    before, after = (earlier, this) if way == "forward" else (this, earlier)
+@pytest.mark.parametrize("direction", ["forward", "back"])
+def test_stages_of_documents_run_in_different_releases(direction: str, site: Site) -> None:
+    """Documents accepted by either release, processed at first and again after a retry by either release."""
+    this, earlier = this_release(site), earlier_release(site)
+    before, after = (earlier, this) if direction == "forward" else (this, earlier)
     before.start_with(ocr="etl-ocr")
     after.start_with(postprocess="etl-postprocess", exports=EXPORTS)
     documents = []

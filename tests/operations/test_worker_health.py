@@ -1,4 +1,4 @@
-"""The health check of workers where RabbitMQ is the broker, and the RabbitMQ of docker/compose.yaml."""
+"""The health check of workers with RabbitMQ as the broker, and that of RabbitMQ in docker/compose.yaml."""
 
 import os
 import subprocess
@@ -41,18 +41,18 @@ def check_health(worker: Process) -> subprocess.CompletedProcess[str]:
 def test_the_check_passes_only_while_the_worker_runs_and_leaves_no_queue(rabbitmq: RabbitMQ, worker: Process) -> None:
     wait_until(lambda: check_health(worker).returncode == 0, limit=120)
     worker.kill()
-    silence = check_health(worker)
+    failed = check_health(worker)
 
-    assert silence.returncode == 1
-    assert "no heartbeat of this worker within 8 seconds" in silence.stderr
+    assert failed.returncode == 1
+    assert "no heartbeat of this worker within 8 seconds" in failed.stderr
     assert "health." not in rabbitmq.ctl("list_queues", "name")
 
 
 def test_the_check_uses_the_second_broker_when_the_first_is_down(rabbitmq: RabbitMQ, worker: Process) -> None:
     [port] = ports.free(1)
-    away = f"amqp://sluice:password@127.0.0.1:{port}//"
+    unreachable = f"amqp://sluice:password@127.0.0.1:{port}//"
     wait_until(lambda: check_health(worker).returncode == 0, limit=120)
-    Path(worker.environment["CELERY_BROKER_URL_FILE"]).write_text(f"{away};{rabbitmq.url}\n")
+    Path(worker.environment["CELERY_BROKER_URL_FILE"]).write_text(f"{unreachable};{rabbitmq.url}\n")
 
     wait_until(lambda: check_health(worker).returncode == 0, limit=120)
     worker.kill()

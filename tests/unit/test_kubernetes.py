@@ -223,5 +223,5 @@ def test_the_metrics_container_is_small_and_stops_immediately(counted: Process) 
     megabytes = int(sidecar["resources"]["limits"]["memory"].removesuffix("Mi"))
 
     assert int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024 < megabytes * 2 / 3
-    counted.ask_to_stop()
+    counted.send_stop_signal()
     wait_until(lambda: not counted.alive, limit=10)

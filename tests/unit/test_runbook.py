@@ -8,7 +8,7 @@ from config.dev.stack.orphan_watchdog import PROJECT
 PAGE = (PROJECT / "docs" / "runbook.md").read_text()
 PROMISED = {
     "first-look", "jobs-are-stuck", "nothing-runs", "disk-is-full", "redis-is-lost", "source-is-slow",
-    "object-storage-is-away", "a-chunk-fails-again-and-again", "documents-are-stuck", "webhooks-do-not-arrive",
+    "object-storage-is-unreachable", "a-chunk-fails-repeatedly", "documents-are-stuck", "webhooks-do-not-arrive",
     "metrics-are-missing", "a-link-leaked", "keys-are-rotated", "a-deployment-loses-nothing", "restoring-a-backup",
 }  # fmt: skip
 ANCHOR = re.compile(r"runbook\.md#([\w-]+)")

@@ -61,7 +61,10 @@ def follow(api: httpx2.Client, job_id: str, *, check: Callable[[], None]) -> Ite
 def poll(
     api: httpx2.Client, path: str, progress: Callable[[dict[str, Any]], int], *, check: Callable[[], None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the resource until it has ended. Raises CheckFailed without progress for STALL_SECONDS."""
+    """Fetch and yield a job or task repeatedly until it has ended.
+
+    Raises CheckFailed if it makes no progress for STALL_SECONDS.
+    """
     last, since = None, time.monotonic()
     while True:
         found = expect(api.get(path), HTTPStatus.OK).json()
@@ -76,7 +79,7 @@ def poll(
 
 
 def unfinished(api: httpx2.Client) -> list[Job]:
-    """Return the unfinished jobs among the user's newest."""
+    """Return the unfinished jobs among the user's 50 newest ones."""
     newest = expect(api.get("/exports?limit=50"), HTTPStatus.OK).json()["results"]
     return [job for job in newest if job["status"] not in ENDED]
 

@@ -146,15 +146,15 @@ def compare_parquet(file: Path, expected: list[Chunk], *, function: SourceFuncti
                 header, _, lines = copy_chunk(source, function, chunk).partition(b"\n")
                 target.write(lines if number else header + b"\n" + lines)
         try:
-            rows, differing = compare_in(reader, file, copied)
+            rows, differing = compare_with_duckdb(reader, file, copied)
         except duckdb.Error as error:
             raise CheckFailed(f"DuckDB cannot read {file.name}: {error}") from None
     require(not differing, f"{differing:,} rows of {file.name} and of COPY differ")
     return rows
 
 
-def compare_in(reader: duckdb.DuckDBPyConnection, parquet: Path, copied: Path) -> tuple[int, int]:
-    """Return the number of rows in the Parquet file, and of those that only one of the two files has."""
+def compare_with_duckdb(reader: duckdb.DuckDBPyConnection, parquet: Path, copied: Path) -> tuple[int, int]:
+    """Return the number of rows in the Parquet file, and the number of rows that only one of the two files contains."""
     reader.execute("SET TimeZone = 'UTC'")
     described = reader.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(parquet)]).fetchall()
     types = {name: kind for name, kind, *_ in described}

@@ -43,7 +43,7 @@ class SampleDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedDocument:
-    """A converted document. `similarity` of its text to the known one is from 0 to 1."""
+    """A converted document. `similarity` compares its text with the known text, from 0 to 1."""
 
     sample: SampleDocument
     task: Task
@@ -131,7 +131,7 @@ def system_rule(api: httpx2.Client, name: str) -> str:
     return str(rule_id)
 
 
-# Of the XML within `einvoice.pdf`.
+# The amounts in the XML inside `einvoice.pdf`.
 EINVOICE_DIGITS = b'"totals":{"net":1986.20,"tax":377.38,"gross":2363.58,"due":2363.58}'
 
 

@@ -1,4 +1,4 @@
-"""The console, and progress: a live bar on a terminal, and its last state in a log."""
+"""The console, and a progress bar: live on a terminal, only its last state in a log."""
 
 import io
 import sys

@@ -164,9 +164,10 @@ def show_chunks(console: Console, states: Iterator[client.Job]) -> client.Job:
 
 
 def check_counts(job: client.Job, *, reused: int) -> None:
-    whole = {"rows": FLIGHTS, "degraded": 0}  # degraded is a count in one, and false in the other
-    check_facts("progress", job["progress"], {"done": len(CHUNKS), "reused": reused, **whole})
-    check_facts("receipt", job["receipt"], {"files": len(CHUNKS), "state": "active", **whole})
+    # `degraded` is a count in the progress and a boolean in the receipt; False equals 0.
+    complete = {"rows": FLIGHTS, "degraded": 0}
+    check_facts("progress", job["progress"], {"done": len(CHUNKS), "reused": reused, **complete})
+    check_facts("receipt", job["receipt"], {"files": len(CHUNKS), "state": "active", **complete})
 
 
 def check_facts(name: str, found: dict[str, Any], expected: dict[str, Any]) -> None:

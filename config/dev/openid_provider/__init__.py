@@ -1,1 +1,1 @@
-"""A local OpenID provider to try and to test single sign-on: django-oauth-toolkit, as a Django project of its own."""
+"""Local OpenID provider for trying and testing single sign-on: django-oauth-toolkit as a separate Django project."""

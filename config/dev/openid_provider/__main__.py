@@ -1,4 +1,4 @@
-"""`python -m config.dev.openid_provider PORT`: create the rows that do not exist, and serve."""
+"""`python -m config.dev.openid_provider PORT`: create missing rows, then serve."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ class Server(ThreadingMixIn, WSGIServer):
 
 class Handler(WSGIRequestHandler):
     def address_string(self) -> str:
-        return str(self.client_address[0])  # without a look-up of its name
+        return str(self.client_address[0])  # without a reverse DNS lookup
 
 
 def main(port: int) -> None:

@@ -24,5 +24,5 @@ class Validator(OAuth2Validator):
         return bool(super().validate_refresh_token(refresh_token, client, request) and request.user.is_active)
 
     def validate_redirect_uri(self, client_id: str, redirect_uri: str, request: Any, *args: Any, **kwargs: Any) -> bool:
-        """Accept any port of this machine. A real provider has a list of URLs."""
+        """Accept every URL of this machine, on any port. A real provider has a list of URLs."""
         return urlsplit(redirect_uri).hostname in LOOPBACK_NAMES

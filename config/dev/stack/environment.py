@@ -11,8 +11,8 @@ from config.env import IN_FILE, Environment
 FILE = "stack.env"
 
 
-def own(servers: Servers) -> dict[str, str]:
-    """Return the stack's own variables for the processes."""
+def defaults(servers: Servers) -> dict[str, str]:
+    """Return the variables that the stack sets for its processes."""
     return {
         **servers.environment(),
         "SECRET_KEY": servers.kept.secret("secret_key"),
@@ -24,12 +24,12 @@ def own(servers: Servers) -> dict[str, str]:
     }
 
 
-def effective(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the processes: those of the shell take precedence over the stack's own."""
+def effective(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the processes: the shell's variables take precedence over the stack's defaults."""
     known = Environment.names()
-    from_shell = {name: value for name, value in given.items() if name in known or name in own}
-    # A secret from a file in the shell's environment is not set again.
-    return {name: value for name, value in own.items() if not from_shell.get(f"{name}{IN_FILE}")} | from_shell
+    from_shell = {name: value for name, value in given.items() if name in known or name in defaults}
+    # If the shell names a file with the secret, such as SECRET_KEY_FILE, the default is left out: only one may be set.
+    return {name: value for name, value in defaults.items() if not from_shell.get(f"{name}{IN_FILE}")} | from_shell
 
 
 def write(path: Path, variables: Mapping[str, str]) -> None:

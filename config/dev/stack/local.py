@@ -67,7 +67,7 @@ def running(
     """Start the stack, and stop it in reverse order at the end.
 
     `given` is the shell's environment, by default `os.environ`; its values take precedence. `workers` is the number of
-    processes that run exports. `sso`: with an OpenID provider. Raises StackError if a part does not start, or if a
+    processes that run exports. `sso` adds a local OpenID provider. Raises StackError if a part does not start, or if a
     stack already runs in this folder.
     """
     given = os.environ if given is None else given
@@ -80,18 +80,18 @@ def running(
         empty(root / "metrics")
         empty(root / "tmp")
         started = cleanup.enter_context(servers.running(root, durable=True, given=given))
-        own = environment.own(started)
+        defaults = environment.defaults(started)
         if sso:
-            own |= cleanup.enter_context(provider(root, started.kept))
+            defaults |= cleanup.enter_context(provider(root, started.kept))
         # A killed worker leaves its temporary files here instead of in /tmp.
-        complete = {"TMPDIR": str(root / "tmp"), **own, **given}
+        complete = {"TMPDIR": str(root / "tmp"), **defaults, **given}
         token = prepare(started, complete)
         stack = new_stack(started, complete, workers)
         cleanup.callback(stop, stack)
         start(stack)
         variables = {
             "BASE_URL": stack.url,
-            **environment.effective(own, given),
+            **environment.effective(defaults, given),
             "ADMIN_PASSWORD": started.kept.secret(ADMIN),
             "API_TOKEN": token,
         }

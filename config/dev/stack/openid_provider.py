@@ -23,7 +23,7 @@ USERS: Mapping[str, tuple[str, ...]] = {
 
 
 class OpenIDProvider(LocalServer):
-    """The provider on a free port, with its SQLite file in `data`, whose rows are the provider's users and groups."""
+    """The provider on a free port. Its SQLite file in `data` contains its users and groups."""
 
     name: ClassVar[str] = "provider"
 
@@ -64,7 +64,7 @@ class OpenIDProvider(LocalServer):
         return self.kept.secret("openid_client")
 
     def variables(self) -> dict[str, str]:
-        """Return the settings of a Sluice that uses the provider."""
+        """Return Sluice's settings for this provider."""
         return {
             "OIDC_ISSUER": self.url,
             "OIDC_CLIENT_ID": CLIENT_ID,

@@ -21,7 +21,7 @@ class OrphanWatchdog:
         self.lock = Lock()
         reading, writing = os.pipe()
         self.pipe = os.fdopen(writing, "w")
-        # A session of its own: Ctrl-C, or a kill of the process group, must not end it together with this process.
+        # In a separate session: Ctrl-C, or a kill of the process group, must not end it together with this process.
         command = [sys.executable, "-IS", process_tree.__file__]
         self.process = subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, start_new_session=True)
         os.close(reading)

@@ -21,8 +21,8 @@ class StackError(Exception):
 class Process:
     """A process that can be restarted: `start` after `stop` or `kill` appends to the same log.
 
-    `environment` is the complete environment. `title` is the start of the command lines of descendants that create
-    sessions of their own.
+    `environment` is the complete environment. `title` identifies descendants that create new sessions: their command
+    lines start with it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Process:
             )  # fmt: skip
         watchdog().send("watch", f"{self.pid} {self.stop_signal.value}")
 
-    def ask_to_stop(self) -> None:
+    def send_stop_signal(self) -> None:
         if self.alive:
             process_tree.send(self.pid, self.stop_signal)
 
@@ -73,14 +73,14 @@ class Process:
         if self.child is None:
             return
         pids = self.members()
-        self.ask_to_stop()
+        self.send_stop_signal()
         deadline = time.monotonic() + self.grace_seconds
         while self.alive and time.monotonic() < deadline:
             time.sleep(process_tree.POLL_SECONDS)
         self.kill_all(pids)
 
     def kill(self) -> None:
-        """Kill the process and its descendants with SIGKILL, and wait for their end."""
+        """Kill the process and its descendants with SIGKILL, and wait until they have ended."""
         if self.child is not None:
             self.kill_all(self.members())
 

@@ -2,9 +2,11 @@
 
 Run as a script with a pipe as standard input, it is the orphan watchdog: it ends the processes of a killed supervisor.
 The other end of the pipe closes when the supervisor ends, even after kill -9.
-PR_SET_PDEATHSIG is no alternative: it fires when the starting *thread* ends, reaches only direct children, and cannot
-send Postgres another signal than the other processes. Lines: `watch PID SIGNAL`, `ended PID`, `remove PATH`. The script
-is run by its path and imports no other module of the project, so it starts quickly and uses little memory.
+The pipe carries lines: `watch PID SIGNAL`, `ended PID`, or `remove PATH`. The script is run by its path and imports no
+other module of the project, so it starts quickly and uses little memory.
+
+PR_SET_PDEATHSIG is no alternative: it fires when the starting *thread* ends, reaches only direct children, and sends
+Postgres the same signal as the other processes.
 """
 
 import os
@@ -83,7 +85,7 @@ def send(pid: int, number: int) -> None:
 
 
 def wait_gone(pids: list[int], *, limit: float) -> bool:
-    """Return whether all of them ended within that many seconds."""
+    """Wait for the processes to end. Return whether all of them ended within `limit` seconds."""
     deadline = time.monotonic() + limit
     while any(map(exists, pids)):
         if time.monotonic() > deadline:

@@ -15,11 +15,11 @@ from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.server import LocalServer
 
-# Each queue has a worker of its own: large bundles must not delay chunks, and neither may delay the reaper. Webhook
-# receivers, OCR, and language models may be slow.
+# Each queue has its own worker: large bundles must not delay chunks, and neither must delay the reaper. Webhook
+# receivers, OCR, and language models can be slow.
 WORKERS = ("exports", "bundles", "webhooks", "maintenance", "etl-ocr", "etl-postprocess")
 
-# Celery's --quiet: its banner is not JSON like all other lines.
+# Celery's --quiet: omit the banner, the only output that is not JSON.
 QUIET = {"CELERY_QUIET": "true"}
 
 
@@ -37,7 +37,7 @@ def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str
 
 
 class Web(LocalServer):
-    """The web process on a free port, ready when it responds. Processes in `beside` must not exit in the meantime."""
+    """The web process on a free port, ready when it responds. The processes in `beside` must keep running meanwhile."""
 
     name: ClassVar[str] = "web"
 

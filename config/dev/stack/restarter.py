@@ -1,4 +1,4 @@
-"""Automatic restarts: users kill workers to test recovery, and the stack must survive that."""
+"""Automatic restarts of processes. Developers kill workers to test recovery, and the stack must survive that."""
 
 import signal
 import time
@@ -16,7 +16,10 @@ BACKOFF_SECONDS = 0.5
 
 @dataclass
 class Restarter:
-    """Restarts one process. `exits`: monotonic times at which the process exited by itself. `due`: the next start."""
+    """Supervisor of one process.
+
+    `exits`: monotonic times at which the process exited by itself. `due`: the monotonic time of the next start.
+    """
 
     process: Process
     report: Callable[[str], None]

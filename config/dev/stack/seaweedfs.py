@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BUCKET = "sluice"
 REGION = "us-east-1"
-# All ports are set: the others have fixed defaults, so a second copy could not run.
+# All ports are set explicitly: with the fixed defaults, a second copy could not run.
 LISTENERS = ("admin", "s3", "master", "volume", "filer")
 # The lifecycle worker expects the admin server's gRPC port at this offset, regardless of its setting. The admin server
 # gets the lowest port, so that its gRPC port is also below the range of outgoing connections.
@@ -49,7 +49,7 @@ class SeaweedFS(LocalServer):
         super().__init__(root, kept, durable=durable)
         self.bucket = given.get("S3_BUCKET") or BUCKET
         self.keys = {name: given.get(name) or kept.secret(name) for name in KEYS}
-        # Creates the bucket and its rules.
+        # The operator's keys, which create the bucket and its rules.
         self.operator = kept.secret("S3_OPERATOR_ACCESS_KEY_ID"), kept.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
 
     @property
@@ -78,7 +78,7 @@ class SeaweedFS(LocalServer):
         return client
 
     def prepare(self) -> None:
-        self.__dict__.pop("client", None)  # it has the ports of a failed attempt
+        self.__dict__.pop("client", None)  # its URL contains the port of a failed attempt
         self.data.mkdir(mode=0o700, exist_ok=True)
         key, secret, download_key, download_secret = (self.keys[name] for name in KEYS)
         write_private(

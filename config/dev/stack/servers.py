@@ -1,5 +1,7 @@
-"""The three servers and their environment, as used by tests:
-`with servers.running(tmp_path, durable=False) as running`, `running.environment()`, `running.valkey.kill()`.
+"""The three servers and their environment.
+
+Tests use `with servers.running(tmp_path, durable=False) as running`, `running.environment()`, and
+`running.valkey.kill()`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -75,7 +75,7 @@ def check_transport(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(deploy=True)
 def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
-    """Check that a document that takes over the parser's process cannot read secrets from files."""
+    """Check that a malicious document that takes over the parser process cannot read secrets from files."""
     env = settings.SLUICE
     has_secret_files = any(os.environ.get(f"{name.upper()}{IN_FILE}") for name in env.secrets())
     if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.can_deny_files():

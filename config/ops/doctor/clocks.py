@@ -11,7 +11,7 @@ FIX = "Synchronize all hosts by NTP (chrony, systemd-timesyncd), and check its s
 
 
 def compare(remote: datetime, *, requested: datetime, resolution: float = 0) -> Finding:
-    """Compare a remote clock, read after `requested`. `resolution`: of the remote clock, in seconds."""
+    """Compare a remote clock, read after `requested`, with this host's. Its `resolution` is in seconds."""
     received = datetime.now(UTC)
     skew = max(requested - remote - timedelta(seconds=resolution), remote - received, timedelta())
     state = f"Its clock differs from this host's by {skew.total_seconds():.0f} s."

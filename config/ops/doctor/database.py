@@ -17,7 +17,7 @@ from config.platform.http import health
 from exports.maintenance import watermark
 
 STATEMENT_SECONDS = 3
-MIN_VERSION = 15  # NULLS NOT DISTINCT, which the slots' numbers need
+MIN_VERSION = 15  # has NULLS NOT DISTINCT, which keeps the numbers of slots unique
 Connection = psycopg.Connection
 
 
@@ -57,7 +57,7 @@ def check_timezone(connection: Connection) -> Finding:
 
 
 def check_defaults(connection: Connection) -> Finding:
-    """Report defaults that each connection overrides, which does not reach every session of a transaction pooler."""
+    """Report unsuitable defaults. Each connection overrides them, but not in every session of a transaction pooler."""
     for name, suitable in (("DateStyle", "ISO"), ("default_transaction_isolation", "read committed")):
         found = str(scalar(connection, "SELECT reset_val FROM pg_settings WHERE name = %s", name))
         if not found.startswith(suitable):
@@ -152,8 +152,10 @@ OVERDUE = "SELECT count(*) FROM exports_slot WHERE lease_until < clock_timestamp
 
 
 def check_held_slots(connection: Connection) -> Finding:
-    """Check for slots that lost workers hold. A slot is freed when its call is known to have ended, which may be long
-    after its lease expired."""
+    """Check for slots held by lost workers.
+
+    A slot is freed when its source call is known to have ended, which may be long after its lease expired.
+    """
     env = settings.SLUICE
     limit = 3 * (env.export_lease_seconds + env.export_reaper_seconds)
     held = scalar(connection, OVERDUE, limit)
@@ -180,7 +182,7 @@ AGES = "SELECT name, extract(epoch FROM clock_timestamp() - ran_at)::float FROM 
 
 
 def check_ticks(connection: Connection) -> Iterator[Finding]:
-    """Check that each periodic task ran within four periods. Runs that come close together count as one."""
+    """Check that each periodic task ran within the last four periods."""
     ages: dict[str, float] = dict(connection.execute(AGES).fetchall())
     if "reap" not in ages:
         yield failure(
@@ -210,7 +212,7 @@ WATERMARK = "SELECT database, number, reached_at FROM exports_watermark"
 
 
 def check_watermark(connection: Connection) -> Finding:
-    """Compare the database with the copy of its watermark in the bucket, which a restore does not change."""
+    """Compare the database's watermark with its copy in the bucket, which a restore of the database does not change."""
     row = connection.execute(WATERMARK).fetchone()
     if row is None:
         return ok("It has no watermark yet: the periodic task `reap` creates it.")
@@ -248,7 +250,7 @@ def check_rules(_connection: Connection) -> Iterator[Finding]:
 
 @contextmanager
 def open_database() -> Iterator[Connection]:
-    """Connect to the database of Django's settings: tests use another name than the URL's."""
+    """Connect to the database of Django's settings: in tests, its name differs from that in the URL."""
     url, name = settings.SLUICE.database_url.get_secret_value(), django_connection.settings_dict["NAME"]
     with health.postgres_connection(url, dbname=name, application_name="sluice-doctor") as connection:
         connection.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
@@ -264,5 +266,5 @@ SUBJECT = Subject(
         check_rules,
     ),
     remedy_if_unreachable="Check that Postgres is running and that DATABASE_URL points to it: "
-    "docs/runbook.md#database-is-away.",
+    "docs/runbook.md#database-is-unreachable.",
 )  # fmt: skip

@@ -38,8 +38,11 @@ def failure(state: str, remedy: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(Generic[T]):
-    """A system to check. `open` returns the object that is passed to each check; if it raises, the remedy is
-    `remedy_if_unreachable`. A function `check_version` of the subject `database` is reported as `database.version`."""
+    """A system to check.
+
+    `open` returns the object that is passed to each check; if it raises, the remedy is `remedy_if_unreachable`. A
+    function `check_version` of the subject `database` is reported as `database.version`.
+    """
 
     name: str
     open: Callable[[], AbstractContextManager[T]]

@@ -16,8 +16,8 @@ from config.platform.http import health
 from exports.models.dataset import RESERVED
 from exports.source.database import SESSION
 
-MIN_VERSION = 14  # client_connection_check_interval
-SPARE = 4  # connections beside those of the slots: docs/source-database.md
+MIN_VERSION = 14  # has client_connection_check_interval
+SPARE = 4  # connections in addition to one for each slot: docs/source-database.md
 PAGE = "docs/source-database.md#the-role"
 
 

@@ -31,7 +31,7 @@ def check_reading(key: str) -> Finding:
 
 
 def check_conditions(key: str) -> Finding:
-    """Check conditional writes, which keep a worker without a lease from overwriting the file of its successor."""
+    """Check conditional writes, which keep a worker that lost its lease from overwriting the file of its successor."""
     attempts: dict[str, Callable[[], bool]] = {
         "PUT with If-None-Match": lambda: probe.replaces(key),
         "PUT with If-Match": lambda: probe.replaces(key, if_match="0" * 32),
@@ -108,14 +108,14 @@ def check_presigned(key: str) -> Finding:
 
 
 def check_public_access(key: str) -> Iterator[Finding]:
-    """Try requests without a key."""
+    """Send requests without a key."""
     object_url = probe.presign(key).partition("?")[0]
     bucket_url = object_url.removesuffix(f"/{key}")
     requests_by_name = {"read objects": object_url, "list the bucket": f"{bucket_url}?list-type=2&max-keys=1"}
     try:
         allowed = [name for name, url in requests_by_name.items() if get(url)[0] == HTTPStatus.OK]
     except httpx2.TransportError:
-        return  # check_presigned reported it
+        return  # reported by check_presigned
     if allowed:
         yield failure(
             f"Anyone can {' and '.join(allowed)} without a key.",
@@ -194,5 +194,6 @@ SUBJECT = Subject(
         check_reading, check_conditions, check_parts, check_encryption, check_versioning, check_clock, check_lifecycle,
         check_presigned, check_public_access, check_download_key,
     ),
-    remedy_if_unreachable="Check S3_ENDPOINT_URL, S3_BUCKET and the keys: docs/runbook.md#object-storage-is-away.",
+    remedy_if_unreachable="Check S3_ENDPOINT_URL, S3_BUCKET and the keys: "
+    "docs/runbook.md#object-storage-is-unreachable.",
 )  # fmt: skip

@@ -18,10 +18,10 @@ def findings(messages: Collection[CheckMessage]) -> list[Finding]:
 
 
 def finding(message: CheckMessage) -> Finding:
-    """Shorten Django's messages to their first sentence; the rest is advice that can be found by the id."""
+    """Return the finding, with the first part of Django's message; the rest is advice that can be found by the id."""
     state = f"{str(message.msg).split(' If ')[0]} ({message.id})".replace("\n", " ")
-    do = str(message.hint or f"Look up {message.id} in Django's system check framework.")
-    return failure(state, do) if message.is_serious() else warning(state, do)
+    remedy = str(message.hint or f"Look up {message.id} in Django's system check framework.")
+    return failure(state, remedy) if message.is_serious() else warning(state, remedy)
 
 
 SUBJECT = Subject(

@@ -1,4 +1,4 @@
-"""Checks of workers by their heartbeats: consumers of all queues, and database connections."""
+"""Checks based on the workers' heartbeats: every queue has a consumer, and there are enough database connections."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext

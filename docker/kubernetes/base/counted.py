@@ -1,9 +1,9 @@
-"""`GET /metrics` of a worker's pod: the counters of its processes, from the files that they share with this one.
+"""Web server for `GET /metrics` of a worker's pod: the counters of its processes, read from a shared folder.
 
     python counted.py /var/lib/metrics 8000
 
-Sluice's own web process would serve the whole API in each pod, need all secrets, query the gauges again, and take
-several times the memory.
+Sluice's web process in each pod is no alternative: it would serve the whole API, need all secrets, query the gauges
+again, and take several times the memory.
 """
 # ruff: noqa: INP001 - mounted into a pod, and never imported
 
@@ -21,7 +21,7 @@ class Counted(Collector):
         self.folder = folder
 
     def collect(self) -> Iterable[Metric]:
-        # An empty file cannot be read: its process is creating it, or died while it did.
+        # Skip empty files, which cannot be read: their process is creating them, or was killed meanwhile.
         return MultiProcessCollector.merge([str(path) for path in self.folder.glob("*.db") if path.stat().st_size])
 
 

@@ -43,7 +43,7 @@ class Command(BaseCommand):
 
 @contextmanager
 def logging_disabled() -> Iterator[None]:
-    """Suppress log lines of drivers about unreachable servers, which the findings report."""
+    """Suppress the drivers' log lines about unreachable servers, because the findings report them."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -61,7 +61,7 @@ def as_json(results: list[CheckResult]) -> str:
 
 
 def as_object(result: CheckResult) -> dict[str, str]:
-    """Return a finding for programs, which know the remedy as `do`."""
+    """Return a finding as JSON. The field of the remedy is `do`."""
     finding = result.finding
     return {"check": result.check, "level": finding.level, "state": finding.state, "do": finding.remedy}
 

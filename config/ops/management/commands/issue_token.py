@@ -16,7 +16,7 @@ class Command(BaseCommand):
         "Creates a bearer token for a user and prints only the token. It is shown once: the database stores its hash. "
         "A user created with --create has no password; set one with changepassword to allow sign-in to the pages."
     )
-    requires_system_checks = ()  # a warning of an unrelated part must not block a token
+    requires_system_checks = ()  # a warning from an unrelated check must not block a token
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("username")

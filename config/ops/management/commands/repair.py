@@ -31,7 +31,7 @@ from exports.models import Chunk, Job, Link, Receipt, Slot, Webhook
 log = structlog.get_logger(__name__)
 
 
-# ---- Periodic tasks, run now ----------------------------------------------------------------------------------------
+# ---- Periodic tasks that can be run now -----------------------------------------------------------------------------
 def reap() -> str:
     failed = periodic.reap()
     try:
@@ -118,7 +118,7 @@ class Command(BaseCommand):
     help = (
         "Runs one action of docs/runbook.md. Exit status 1: at least one item was left unchanged, for the reason shown."
     )
-    requires_system_checks = ()  # a warning of an unrelated part must not block a repair
+    requires_system_checks = ()  # a warning from an unrelated check must not block a repair
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="name", metavar="ACTION", required=True)

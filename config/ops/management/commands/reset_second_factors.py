@@ -15,7 +15,7 @@ class Command(BaseCommand):
         "Removes all second factors and recovery codes of a user who lost them, and ends the user's sessions. The user "
         "then signs in by password, and sets up a new one if REQUIRE_MFA demands it."
     )
-    requires_system_checks = ()  # a warning of an unrelated part must not block it
+    requires_system_checks = ()  # a warning from an unrelated check must not block it
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("username")

@@ -10,7 +10,7 @@ from django.db import ProgrammingError, connection, transaction
 from config.platform.db import clock
 from config.platform.models import AuditEntry
 
-AT_ONCE = 10_000  # entries of a transaction
+BATCH_SIZE = 10_000  # entries per transaction
 
 
 class Command(BaseCommand):
@@ -35,8 +35,8 @@ class Command(BaseCommand):
 
 
 def delete_some(end: datetime) -> int:
-    """Delete up to AT_ONCE of the oldest entries, and return their number."""
-    oldest = AuditEntry.objects.filter(at__lt=end).order_by("at").values("pk")[:AT_ONCE]
+    """Delete up to BATCH_SIZE of the oldest entries, and return their number."""
+    oldest = AuditEntry.objects.filter(at__lt=end).order_by("at").values("pk")[:BATCH_SIZE]
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL sluice.trim_audit = 'on'")
