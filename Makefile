@@ -204,7 +204,7 @@ read-bench: setup $(if $(PEERS),$(READERS_INSTALLED)) ## score the text that the
 	@$(PYTHON) -m tests.reading.score $(patsubst %,--corpus %,$(CORPUS)) --reader api $(patsubst %,--reader %,$(PEERS)) \
 	  $(if $(HALF),--half $(HALF)) $(if $(PAGES),--pages $(PAGES)) --keep .local/bench/reading
 
-einvoice-bench: setup $(if $(if $(ONLY),$(filter P13 parquet_file,$(ONLY)),all),$(WRITERS_INSTALLED)) ## compare the results of the e-invoices in CORPUS=folder with their XML; each subfolder is one issuer
+einvoice-bench: setup ## compare the results of the e-invoices in CORPUS=folder with their XML; each subfolder is one issuer
 	@$(PYTHON) -m tests.reading.einvoice_score $(CORPUS)
 
 # uv runs in a separate venv, so that it is not one of the locked packages. requirements-ocr.txt adds to requirements.txt,

@@ -101,20 +101,25 @@ def evaluate(
     path = path_of(session, rule)
     with located(lambda pointer: NAMED.get(pointer, pointer)):
         started = session.client.post(f"{path}/evaluations", {"version": version} if version else {})
-    if not wait:
+    if wait:
+        print_end(session, rule, started, timeout=timeout)
+    else:
         print_evaluation(session, started)
-        return
-    again = f"sluice rule evaluation {rule!r} {started['number']}"
+
+
+def print_end(session: Session, rule: str, found: dict[str, Any], *, timeout: float | None) -> None:
+    """Wait for the end of an evaluation, and print it. Raises CliError if it did not complete."""
+    path, number = path_of(session, rule), found["number"]
     until = float("inf") if timeout is None else time.monotonic() + timeout
-    with resumable(again, timeout=timeout):
-        while started["status"] == "running":
+    with resumable(f"sluice rule evaluation {rule!r} {number} --wait", timeout=timeout):
+        while found["status"] == "running":
             if time.monotonic() > until:
                 raise TimedOut
             time.sleep(POLL_SECONDS)
-            started = session.client.get(f"{path}/evaluations/{started['number']}")
-    print_evaluation(session, started)
-    if started["status"] != "completed":
-        raise CliError(f"The evaluation {outcome_of(started)}", code=Exit.FAILED, document=started)
+            found = session.client.get(f"{path}/evaluations/{number}")
+    print_evaluation(session, found)
+    if found["status"] != "completed":
+        raise CliError(f"The evaluation {outcome_of(found)}", code=Exit.FAILED, document=found)
 
 
 def outcome_of(evaluation: dict[str, Any]) -> str:
@@ -123,9 +128,20 @@ def outcome_of(evaluation: dict[str, Any]) -> str:
 
 
 @command(app, "evaluation")
-def evaluation(session: Session, rule: Name, number: Number) -> None:
+def evaluation(
+    session: Session,
+    rule: Name,
+    number: Number,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result.")] = False,
+    timeout: Timeout = None,
+) -> None:
     """Show an evaluation of a rule."""
-    print_evaluation(session, session.client.get(f"{path_of(session, rule)}/evaluations/{number}"))
+    found = session.client.get(f"{path_of(session, rule)}/evaluations/{number}")
+    if wait:
+        print_end(session, rule, found, timeout=timeout)
+    else:
+        print_evaluation(session, found)
 
 
 def print_evaluation(session: Session, found: dict[str, Any]) -> None:
