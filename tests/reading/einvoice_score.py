@@ -23,7 +23,7 @@ from etl.core.errors import BadDocument
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.postprocessors.einvoices import comparison
-from etl.providers.base import EInvoice, MarkdownOfPages, OCRResult
+from etl.providers.base import EInvoice, OCRResult, PagedMarkdown
 from etl.providers.local.einvoices import reading
 from etl.providers.local.einvoices.received import einvoice_of
 from etl.providers.local.pages import DocumentLimits
@@ -173,7 +173,7 @@ def score(folder: Path) -> Score:
 
 
 def text_of(path: Path) -> OCRResult:
-    text = MarkdownOfPages()
+    text = PagedMarkdown()
     for index, page in enumerate(pypdfium2.PdfDocument(path), start=1):
         text.add(index, page.get_textpage().get_text_bounded())
     return OCRResult(markdown=str(text), pages=tuple(text.pages), provider="", provider_task_id="")

@@ -100,7 +100,7 @@ def test_sums_of_allowances_and_charges_are_checked() -> None:
 def test_broken_rules_name_both_amounts() -> None:
     """B41"""
     errors = message_of(XML.replace("<ram:DuePayableAmount>2363.58", "<ram:DuePayableAmount>0.00"))["errors"]
-    detail = "The amount due (BT-115) is 0.00; its parts give 2363.58."
+    detail = "The amount due (BT-115) is 0.00; the sum of its parts is 2363.58."
     assert errors == [{"code": "BR-CO-16", "detail": detail}]
 
 

@@ -1,4 +1,4 @@
-"""Validation of an e-invoice from the reader process, which is untrusted: it has parsed an untrusted file."""
+"""Validation of e-invoices from the reader process. Its messages are untrusted, because it parses untrusted files."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ PARTY = {
     "vat_id": TEXT,
     "address": dict.fromkeys(("street", "city", "postcode", "country"), TEXT),
 }
-# The shape of a result's data. A list has one item: the shape of all its items.
+# The expected shape of an invoice. The single item of a list is the shape of all items.
 SHAPE = {
     **dict.fromkeys(("number", "issue_date", "type_code", "currency"), TEXT),
     "seller": PARTY,
@@ -40,7 +40,7 @@ MAX_ERRORS, MAX_TEXT = 100, 1_000
 
 
 def einvoice_of(message: Any) -> EInvoice:
-    """Return the e-invoice of a message. Raises KeyError, TypeError, AttributeError, or ValueError."""
+    """Validate a message and return its e-invoice. Raises KeyError, TypeError, AttributeError, or ValueError."""
     if message["syntax"] not in SYNTAXES:
         raise ValueError(message["syntax"])
     return EInvoice(
@@ -58,7 +58,7 @@ def error_of(error: Mapping[str, Any]) -> dict[str, str]:
 
 
 def checked(value: Any, shape: Any) -> Any:
-    """Return a value with only the members that the shape has, and amounts as numbers with their digits."""
+    """Validate a value. Drop fields that are not in the shape, and convert amounts to exact numbers."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
         raise TypeError(type(value).__name__)
     if isinstance(shape, dict):

@@ -1,4 +1,4 @@
-"""EPUB: the chapters in reading order, each a page."""
+"""EPUB books. Each chapter, in reading order, is a page."""
 
 from posixpath import dirname, join, normpath
 from typing import Any
@@ -30,7 +30,7 @@ class Book:
         return len(self.chapters)
 
     def page(self, index: int) -> OfficePage:
-        # As HTML, although it is XHTML: then the entities of its document type are not followed.
+        # Parsed as HTML although it is XHTML, so that the entities of its document type are not expanded.
         return web.page(web.decode(self.archive.read(self.chapters[index])), self.budget)
 
 
@@ -45,6 +45,6 @@ def chapters(package: Any, folder: str) -> list[str]:
 
 
 def encrypted(root: Any) -> set[str]:
-    """Return the names of encrypted parts. Fonts often are, in books that everyone can read."""
+    """Return the names of encrypted parts. Books without copy protection often have encrypted fonts."""
     found = root.iter() if root is not None else ()
     return {unquote(attribute(each, "URI")) for each in found if local_name(each) == "CipherReference"}

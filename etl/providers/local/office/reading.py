@@ -1,5 +1,7 @@
-"""Reader of Office documents, HTML, books, mails, and delimited text, page by page. `etl.providers.local.reading` reads
-printed pages. Runs only in the reader process."""
+"""Page-by-page reader of Office documents, HTML, EPUB, email, and delimited text. Runs only in the reader process.
+
+`etl.providers.local.reading` reads PDFs and images.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -37,7 +39,7 @@ def read(
         raise TooManyPages.of(total, limits.pages)
     yield {"pages": total}
     failed = 0
-    # Markdown of quotes, lists, and tables may be many times as long as their text, which the other budget counts.
+    # A separate budget: the Markdown of quotes, lists, and tables may be many times as long as their text.
     markdown = TextBudget(limits.text)
     for index in range(total):
         try:
@@ -58,7 +60,7 @@ def read(
 
 
 def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
-    """Return a document. Raises BadDocument."""
+    """Open a document. Raises BadDocument."""
     if kind == DocumentFormat.EML:
         return PageList([mail.page(file, budget)])
     if kind == DocumentFormat.CSV:
