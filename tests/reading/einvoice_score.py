@@ -208,9 +208,8 @@ def main() -> None:
         result = score(folder)
         times = result.milliseconds or [0.0]
         mean = sum(times) / len(times)
-        print(
-            f"| {folder.name} | {result.files} | {result.exact} | {result.valid} | {result.differs} | {mean:.1f} | {max(times):.1f} |"
-        )
+        counts = f"{result.files} | {result.exact} | {result.valid} | {result.differs}"
+        print(f"| {folder.name} | {counts} | {mean:.1f} | {max(times):.1f} |")
         all_faults += result.faults
     print("\n".join(all_faults))
 
