@@ -44,8 +44,8 @@ def test_object_keys_stay_in_their_folder_for_any_key_pattern(dataset: Dataset, 
 def test_file_routes_find_only_files_of_their_job(
     objects_of_alice: dict[str, Any], alice: User, api: APIClient, key: str
 ) -> None:
-    for prefix, asking in (("/exports", api), ("/app/exports", browser_of(alice))):
-        assert asking.get(f"{prefix}/{objects_of_alice['job_id']}/files/{key}/2024-02-28").status_code == 404
+    for prefix, browser in (("/exports", api), ("/app/exports", browser_of(alice))):
+        assert browser.get(f"{prefix}/{objects_of_alice['job_id']}/files/{key}/2024-02-28").status_code == 404
 
 
 @pytest.mark.django_db  # Django closes old database connections at the end of a request
