@@ -212,7 +212,7 @@ def find_texts(rows: list[list[Words]], geometry: PageGeometry) -> list[Unit]:
                 else:
                     inside.setdefault(region, []).extend(part)
     units = [to_unit(words, geometry, regions[index].kind) for index, words in inside.items()]
-    units += [to_unit(words, geometry, "") for words in clusters(outside)]
+    units += [to_unit(words, geometry, "") for words in cluster_words(outside)]
     return [unit for unit in units if unit.blocks]
 
 
@@ -253,7 +253,7 @@ def distance(word: Area, region: Area) -> float:
     return max(0.0, region.x0 - middle, middle - region.x1)
 
 
-def clusters(words: Words) -> list[Words]:
+def cluster_words(words: Words) -> list[Words]:
     """Group words outside of regions: consecutive lines, with their neighbors in the same row."""
     groups: list[list[tuple[Words, Box]]] = []
     near: list[list[tuple[Words, Box]]] = []  # groups that the next lines may continue

@@ -24,21 +24,21 @@ def reading_order(blocks: Sequence[Block]) -> list[Block]:
         return list(blocks)
     gutter = find_gutter(blocks)
     if gutter is None:
-        return by_bands(blocks)
+        return order_bands(blocks)
     spanning = sorted((block for block in blocks if is_spanning(block, gutter)), key=lambda block: block.y0)
     rest = [block for block in blocks if not is_spanning(block, gutter)]
     if not spanning and len({is_left(block, gutter) for block in rest}) == 1:
-        return by_bands(blocks)  # all blocks are on one side of the gutter: another cut there would never end
+        return order_bands(blocks)  # all blocks are on one side of the gutter: another cut there would never end
     ordered: list[Block] = []
     for divider in spanning:
         middle = (divider.y0 + divider.y1) / 2
         above = [block for block in rest if (block.y0 + block.y1) / 2 < middle]
         rest = [block for block in rest if (block.y0 + block.y1) / 2 >= middle]
-        ordered += [*columns(above, gutter), divider]
-    return ordered + columns(rest, gutter)
+        ordered += [*order_columns(above, gutter), divider]
+    return ordered + order_columns(rest, gutter)
 
 
-def columns(blocks: Sequence[Block], gutter: float) -> list[Block]:
+def order_columns(blocks: Sequence[Block], gutter: float) -> list[Block]:
     left = [block for block in blocks if is_left(block, gutter)]
     right = [block for block in blocks if not is_left(block, gutter)]
     return reading_order(left) + reading_order(right)
@@ -101,7 +101,7 @@ def shared_height(left: Sequence[Area], right: Sequence[Area]) -> float:
     return shared
 
 
-def by_bands(blocks: Sequence[Block]) -> list[Block]:
+def order_bands(blocks: Sequence[Block]) -> list[Block]:
     """Return blocks from top to bottom. Each band of blocks beside each other is ordered separately."""
     bands: list[list[Block]] = []
     bottom = float("-inf")

@@ -181,7 +181,7 @@ class LocalProvider(OCRProvider):
                 if "error" in message:
                     raise reader_error(message)
                 if "drawn" in message:
-                    yield drawn_page(message)
+                    yield parse_drawn_page(message)
 
     def collect(self, messages: Generator[Message], context: StageContext) -> "ResultBuilder":
         result = ResultBuilder(context)
@@ -250,7 +250,7 @@ def max_text() -> int:
 def plain_messages(document: Document) -> Generator[Message]:
     """Yield messages about a text file or XML e-invoice, in the format of the reader process."""
     if document.kind == DocumentFormat.XML and document.einvoice:
-        texts = [rendering.rendered(document.einvoice.data)]
+        texts = [rendering.render(document.einvoice.data)]
     else:
         texts = plain.read_pages(document.path, max_pages=settings.SLUICE.etl_max_pages)
     yield {"pages": len(texts)}
@@ -369,7 +369,7 @@ def event_of(message: Message) -> str:
     return "recognition_failed" if message.get("error") == OcrFailed.__name__ else "document_unreadable"
 
 
-def drawn_page(message: Message) -> tuple[int, bytes | None]:
+def parse_drawn_page(message: Message) -> tuple[int, bytes | None]:
     """Return the number and the image of a page. The image is untrusted and only checked for its format."""
     if reason := message.get("reason"):
         log.error("page_not_drawn", page=message["drawn"], reason=checked_reason(reason))

@@ -23,7 +23,7 @@ TOTALS = {"net": "Total without VAT", "tax": "VAT", "gross": "Total with VAT", "
 CREDIT_NOTES = frozenset({"381", "396", "532", "81", "83", "261", "262", "296", "308", "420", "458"})
 
 
-def rendered(data: dict[str, Any]) -> str:
+def render(data: dict[str, Any]) -> str:
     return markdown.join(blocks(data))
 
 

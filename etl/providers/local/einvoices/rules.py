@@ -121,15 +121,15 @@ def value_at(data: dict[str, Any], member: str) -> Any:
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------
 def wrong_sums(invoice: Invoice) -> Iterator[BrokenRule]:
-    profile, sums = invoice.profile, decimals(invoice.sums)
-    totals, taxes = decimals(invoice.data.get("totals", {})), invoice.data["taxes"]
+    profile, sums = invoice.profile, to_decimals(invoice.sums)
+    totals, taxes = to_decimals(invoice.data.get("totals", {})), invoice.data["taxes"]
     for total in [
         *(sums_of_lines(invoice, sums) if profile.has_sums else ()),
         *document_totals(totals, sums, taxes, profile),
     ]:
         yield from total.broken(profile)
     for number, tax in enumerate(taxes, start=1):
-        yield from wrong_tax(number, decimals(tax))
+        yield from wrong_tax(number, to_decimals(tax))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Total:
 
     def broken(self, profile: Profile) -> Iterator[BrokenRule]:
         """Yield the rule if the total is not the rounded sum of its parts."""
-        expected = rounded(sum(self.parts, ZERO))
+        expected = round_to_cents(sum(self.parts, ZERO))
         tolerance = CENT * max(len(self.parts), 1) if profile.is_extended else ZERO
         if abs(self.stated - expected) > tolerance:
             yield BrokenRule(self.rule, f"The {self.name} is {self.stated:f}; the sum of its parts is {expected:f}.")
@@ -186,7 +186,7 @@ def counted_lines(invoice: Invoice) -> list[dict[str, str]]:
 def wrong_tax(number: int, tax: dict[str, Decimal]) -> Iterator[BrokenRule]:
     if not {"basis", "amount"} <= tax.keys():
         return
-    expected = rounded(abs(tax["basis"]) * tax.get("rate", ZERO) / 100)
+    expected = round_to_cents(abs(tax["basis"]) * tax.get("rate", ZERO) / 100)
     if abs(abs(tax["amount"]) - expected) > TAX_TOLERANCE:
         detail = (
             f"VAT breakdown {number}: the tax amount (BT-117) is {tax['amount']:f}; "
@@ -195,10 +195,10 @@ def wrong_tax(number: int, tax: dict[str, Decimal]) -> Iterator[BrokenRule]:
         yield BrokenRule("BR-CO-17", detail)
 
 
-def decimals(members: dict[str, str]) -> dict[str, Decimal]:
+def to_decimals(members: dict[str, str]) -> dict[str, Decimal]:
     return {name: Decimal(text) for name, text in members.items() if name != "category"}
 
 
-def rounded(amount: Decimal) -> Decimal:
+def round_to_cents(amount: Decimal) -> Decimal:
     """Round to cents, half up, like XPath's `round` in the validation artifacts."""
     return (amount * 100 + HALF).to_integral_value(ROUND_FLOOR) * CENT

@@ -38,20 +38,20 @@ class Syntax:
         return terms.zugferd_1_path(term.cii) if self.is_zugferd_1 else term.cii
 
     def elements(self, term: Term, parent: Any) -> list[Any]:
-        found: list[Any] = compiled(self, self.path(term))[0](parent)
+        found: list[Any] = compile_paths(self, self.path(term))[0](parent)
         return found
 
     def value(self, term: Term, parent: Any) -> str | None:
         """Return the value of a term: text, an exact amount, or a date. None if it is missing or invalid."""
-        for path in compiled(self, self.path(term)):
+        for path in compile_paths(self, self.path(term)):
             if found := next(filter(None, map(text_of, path(parent))), None):
-                return converted(found, term.kind)
+                return convert(found, term.kind)
         return None
 
     def values(self, term: Term, parent: Any) -> list[str]:
         """Return the values of a term that may be repeated."""
-        texts = (text_of(each) for path in compiled(self, self.path(term)) for each in path(parent))
-        return [value for text in texts if text and (value := converted(text, term.kind)) is not None]
+        texts = (text_of(each) for path in compile_paths(self, self.path(term)) for each in path(parent))
+        return [value for text in texts if text and (value := convert(text, term.kind)) is not None]
 
 
 SYNTAXES = (
@@ -90,7 +90,7 @@ def looks_like_invoice(content: bytes) -> bool:
 
 
 @cache
-def compiled(syntax: Syntax, paths: str) -> list[Any]:
+def compile_paths(syntax: Syntax, paths: str) -> list[Any]:
     return [etree.XPath(path, namespaces=syntax.namespaces) for path in paths.split(", ")]
 
 
@@ -103,7 +103,7 @@ def compile_all() -> None:
     for syntax in SYNTAXES:
         for table in tables:
             for term in table:
-                compiled(syntax, syntax.path(term))
+                compile_paths(syntax, syntax.path(term))
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
@@ -112,13 +112,13 @@ def text_of(found: Any) -> str:
     return str(found if isinstance(found, str) else "".join(found.itertext())).strip()[:MAX_TEXT]
 
 
-def converted(text: str, kind: terms.Kind) -> str | None:
+def convert(text: str, kind: terms.Kind) -> str | None:
     if kind == "amount":
-        return amount(text)
-    return day(text) if kind == "date" else text
+        return parse_amount(text)
+    return parse_date(text) if kind == "date" else text
 
 
-def amount(text: str) -> str | None:
+def parse_amount(text: str) -> str | None:
     """Return a decimal in JSON notation, with all its digits, or None if the text is not a decimal."""
     match = DECIMAL.fullmatch(text)
     if match is None or len(text) > MAX_DIGITS or not (match["whole"] or match["fraction"] or "0" in text):
@@ -127,7 +127,7 @@ def amount(text: str) -> str | None:
     return f"{match['sign'].replace('+', '')}{match['whole'] or '0'}{fraction}"
 
 
-def day(text: str) -> str:
+def parse_date(text: str) -> str:
     """Return a date as YYYY-MM-DD. Return other texts unchanged."""
     match = DATE.fullmatch(text)
     return "-".join(match.groups()) if match else text

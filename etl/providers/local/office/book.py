@@ -23,7 +23,7 @@ class Book:
             raise FileCorrupt
         path = attribute(package, "full-path")
         self.chapters = chapters(archive.tree(path), dirname(path))
-        if encrypted(archive.optional(ENCRYPTION)) & set(self.chapters):
+        if encrypted_parts(archive.optional(ENCRYPTION)) & set(self.chapters):
             raise FileEncrypted
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ def chapters(package: Any, folder: str) -> list[str]:
     return [items[each] for each in dict.fromkeys(spine) if each in items]
 
 
-def encrypted(root: Any) -> set[str]:
+def encrypted_parts(root: Any) -> set[str]:
     """Return the names of encrypted parts. Books without copy protection often have encrypted fonts."""
     found = root.iter() if root is not None else ()
     return {unquote(attribute(each, "URI")) for each in found if local_name(each) == "CipherReference"}

@@ -11,7 +11,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def struck(text: str) -> str:
+def strike_through(text: str) -> str:
     """Mark a text as struck through. Outer spaces stay outside of the marks, as Markdown requires."""
     core = text.strip()
     before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]

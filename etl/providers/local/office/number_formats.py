@@ -47,21 +47,21 @@ def display(value: str, code: str, *, is_1904: bool = False) -> str:
     if not amount.is_finite() or abs(amount.adjusted()) > MAX_EXPONENT:
         return value
     if code.lower() == "general" or len(code) > MAX_CODE:
-        return general(amount)
+        return format_general(amount)
     try:
         section = next((each for each in number_sections(code) if each.includes(amount)), None)
     except ValueError:
         section = None
     if section is None or not section.tokens:
-        return general(amount) if code.strip(";") else ""  # `;;;` hides every value
-    return formatted(section.tokens, abs(amount) if section.has_sign else amount, is_1904=is_1904)
+        return format_general(amount) if code.strip(";") else ""  # `;;;` hides every value
+    return format_number(section.tokens, abs(amount) if section.has_sign else amount, is_1904=is_1904)
 
 
-def formatted(tokens: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
+def format_number(tokens: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
     kinds = {kind for kind, _ in tokens}
     if kinds & {"date", "elapsed"}:
-        return general(amount) if "number" in kinds else dated(tokens, amount, is_1904=is_1904)
-    return numeric(tokens, amount) if "number" in kinds else literal(tokens, amount)
+        return format_general(amount) if "number" in kinds else format_date(tokens, amount, is_1904=is_1904)
+    return format_digits(tokens, amount) if "number" in kinds else format_words(tokens, amount)
 
 
 def display_text(text: str, code: str) -> str:
@@ -70,33 +70,33 @@ def display_text(text: str, code: str) -> str:
     return "".join(text if each == TEXT else each[1] for each in found if each[0] in LITERALS) or text
 
 
-def general(amount: Decimal) -> str:
+def format_general(amount: Decimal) -> str:
     """Return a number in the format General: at most 11 significant digits below 1e11, otherwise at most 15."""
-    rounded = float(f"{amount:.15g}")
-    text = f"{rounded:.11g}" if abs(rounded) < 1e11 else f"{rounded:.15g}"  # noqa: PLR2004 - digits of a cell
+    value = float(f"{amount:.15g}")
+    text = f"{value:.11g}" if abs(value) < 1e11 else f"{value:.15g}"  # noqa: PLR2004 - digits of a cell
     return f"{Decimal(text):f}" if "e" in text and abs(amount.adjusted()) < 21 else text  # noqa: PLR2004 - as Excel
 
 
 # ---- Numbers --------------------------------------------------------------------------------------------------------
-def literal(tokens: Sequence[Token], amount: Decimal) -> str:
+def format_words(tokens: Sequence[Token], amount: Decimal) -> str:
     """Format a number with a section without digit placeholders. The number replaces `General` or `@`."""
-    number = general(abs(amount))
+    number = format_general(abs(amount))
     shown = [number if each == TEXT or each[0] == "general" else each[1] for each in tokens if each[0] in SHOWN]
     return f"{'-' if amount < 0 and number in shown else ''}{''.join(shown).strip()}"
 
 
-def numeric(tokens: Sequence[Token], amount: Decimal) -> str:
+def format_digits(tokens: Sequence[Token], amount: Decimal) -> str:
     """Format a number with digit placeholders, which may have text between them, as in `000-00-0000`."""
     shape = SHAPE.fullmatch("".join(piece for kind, piece in tokens if kind == "number"))
     marks = [piece for kind, piece in tokens if kind == "other"]
     exponents = [piece for kind, piece in tokens if kind == "exponent"]
     if shape is None or "/" in marks or len(exponents) > 1:  # fractions and unusual codes are not supported
-        return general(amount)
+        return format_general(amount)
     scaled = amount.scaleb(2 * marks.count("%") - 3 * len(shape["scale"] + (shape["late_scale"] or "")))
     whole, fraction = shape["whole"], shape["fraction"] or ""
     power = exponent(scaled, max(len(whole.replace(",", "")), 1), len(fraction)) if exponents else 0
-    number = rounded(scaled.scaleb(-power), len(fraction))
-    digits = iter(filled(f"{number:f}", whole, fraction, has_point=bool(shape["point"])))
+    number = round_absolute(scaled.scaleb(-power), len(fraction))
+    digits = iter(fill_placeholders(f"{number:f}", whole, fraction, has_point=bool(shape["point"])))
     text = ""
     for kind, piece in tokens:
         if kind == "number":
@@ -112,18 +112,18 @@ def numeric(tokens: Sequence[Token], amount: Decimal) -> str:
 def exponent(amount: Decimal, width: int, places: int) -> int:
     """Return the exponent for a mantissa of at most `width` digits before the point. It is a multiple of `width`."""
     power = amount.adjusted() // width * width if amount else 0
-    is_next = rounded(abs(amount.scaleb(-power)), places) >= 10**width
+    is_next = round_absolute(abs(amount.scaleb(-power)), places) >= 10**width
     return power + width if is_next else power
 
 
-def rounded(amount: Decimal, places: int) -> Decimal:
+def round_absolute(amount: Decimal, places: int) -> Decimal:
     """Return the absolute value, rounded to `places` decimal places."""
     if amount.adjusted() >= MAX_DIGITS:
         return abs(amount)
     return abs(amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP, context=DIGITS))
 
 
-def filled(number: str, whole: str, fraction: str, *, has_point: bool) -> list[str]:
+def fill_placeholders(number: str, whole: str, fraction: str, *, has_point: bool) -> list[str]:
     """Return the text for each placeholder, from left to right: integer digits, the point, and decimals."""
     digits, _, decimals = number.partition(".")
     digits = digits.lstrip("0")
@@ -157,9 +157,9 @@ def decimals_shown(decimals: str, fraction: str) -> list[str]:
 
 
 # ---- Dates ----------------------------------------------------------------------------------------------------------
-def dated(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
+def format_date(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
     if not 0 <= amount < MAX_DAYS:
-        return general(amount)
+        return format_general(amount)
     days = int(amount)
     has_fraction = any(kind == "date" and "." in text for kind, text in parts)
     seconds = float(amount - days) * DAY_SECONDS
@@ -175,7 +175,7 @@ def dated(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
             text += "AM" if at.hour < 12 else "PM"  # noqa: PLR2004 - noon
         elif kind == "date":
             is_minutes = piece[0] in "mM" and (before in {"h", "H"} or next_unit(parts, index) in {"s", "S"})
-            text += unit(piece.lower(), at, is_minutes=is_minutes, is_12_hours=is_12_hours)
+            text += format_unit(piece.lower(), at, is_minutes=is_minutes, is_12_hours=is_12_hours)
         elif kind in LITERALS:
             text += piece
         before = piece[0] if kind in {"date", "elapsed"} else before
@@ -190,7 +190,7 @@ def elapsed(piece: str, moment: timedelta) -> int:
     return int(moment.total_seconds()) // {"h": 3600, "m": 60, "s": 1}[piece[0].lower()]
 
 
-def unit(piece: str, at: datetime, *, is_minutes: bool, is_12_hours: bool) -> str:
+def format_unit(piece: str, at: datetime, *, is_minutes: bool, is_12_hours: bool) -> str:
     length = len(piece)
     if piece[0] == "y":
         return f"{at.year % 100:02}" if length <= 2 else f"{at.year:04}"  # noqa: PLR2004 - yy

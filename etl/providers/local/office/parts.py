@@ -45,7 +45,7 @@ TEXT_BOX = (
 )
 
 
-def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes:
+def checked_copy(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes:
     """Return a copy of an archive with checked XML. All other parts are empty. Raises BadDocument."""
     manifest = archive.optional("META-INF/manifest.xml")
     if manifest is not None and any(local_name(each) == "encryption-data" for each in manifest.iter()):
@@ -57,14 +57,14 @@ def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes
             if name.endswith((".xml", ".rels")):
                 # If docling needs the part, it fails later.
                 with suppress(FileCorrupt):
-                    content = checked_part(kind, name, archive.read(name), budget)
+                    content = check_and_mark(kind, name, archive.read(name), budget)
             elif name == "mimetype":
                 content = archive.read(name)
             target.writestr(name, content)
     return copy.getvalue()
 
 
-def checked_part(kind: DocumentFormat, name: str, content: bytes, budget: TextBudget) -> bytes:
+def check_and_mark(kind: DocumentFormat, name: str, content: bytes, budget: TextBudget) -> bytes:
     """Check a part and insert marks. Raises FileCorrupt and TooManyCells."""
     root = parse(content)
     if (mark := marker(kind, name)) is None:

@@ -28,7 +28,7 @@ def read(
     `describe` returns the class and place of an exception, which the worker logs. Raises BadDocument.
     """
     try:
-        document = opened(kind, file, TextBudget(limits.text))
+        document = open_document(kind, file, TextBudget(limits.text))
     except (BadDocument, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - a malformed document may violate any assumption; the worker logs it
@@ -59,7 +59,7 @@ def read(
     yield {"done": True}
 
 
-def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
+def open_document(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
     """Open a document. Raises BadDocument."""
     if kind == DocumentFormat.EML:
         return PageList([mail.page(file, budget)])
@@ -72,4 +72,4 @@ def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDo
         return Workbook(archive, budget)
     if kind == DocumentFormat.EPUB:
         return Book(archive, budget)
-    return PageList(conversion.pages(kind, parts.checked(archive, kind, budget), budget))
+    return PageList(conversion.pages(kind, parts.checked_copy(archive, kind, budget), budget))

@@ -25,7 +25,7 @@ class Sheet:
         """Return a heading and tables. Empty rows separate tables. Hidden parts are included, with a note."""
         blocks = [markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name)]
         hidden = self.hidden_note()
-        blocks += [*hidden, *(markdown.table(padded(group)) for group in self.groups())]
+        blocks += [*hidden, *(markdown.table(to_rectangle(group)) for group in self.groups())]
         formulas = [f"{column_name(column)}{row}" for column, row in self.formulas[:MAX_RANGES]]
         is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
         return OfficePage(
@@ -56,7 +56,7 @@ class Sheet:
         return [" ".join(filter(None, words))] if any(words) else []
 
 
-def padded(rows: list[dict[int, str]]) -> list[list[str]]:
+def to_rectangle(rows: list[dict[int, str]]) -> list[list[str]]:
     """Return the texts of rows as a rectangular list, without columns that are empty in all rows."""
     columns = sorted({column for row in rows for column in row})
     return [[row.get(column, "") for column in columns] for row in rows]

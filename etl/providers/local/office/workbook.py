@@ -96,7 +96,7 @@ class Workbook:
         index = number(attribute(cell, "s"))
         style = self.styles[index] if 0 <= index < len(self.styles) else CellStyle()
         text = self.formatted(cell, style.format)
-        return markdown.struck(text.replace("~~", "")) if style.is_struck else text
+        return markdown.strike_through(text.replace("~~", "")) if style.is_struck else text
 
     def formatted(self, cell: Any, code: str) -> str:
         kind = attribute(cell, "t", "n")
@@ -131,7 +131,7 @@ def text_of(element: Any) -> str:
     texts = ((each, each.getparent()) for each in element.iter() if local_name(each) == "t")
     runs = [(is_struck(child(run, "rPr")), each.text or "") for each, run in texts if local_name(run) != "rPh"]
     groups = ((struck, "".join(text for _, text in group)) for struck, group in groupby(runs, itemgetter(0)))
-    return "".join(markdown.struck(text) if struck else text for struck, text in groups)
+    return "".join(markdown.strike_through(text) if struck else text for struck, text in groups)
 
 
 def is_struck(font: Any) -> bool:
