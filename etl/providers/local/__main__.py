@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 # Seconds between a document's deadline and the exit of its process, in case its worker no longer exists.
 ALARM_DELAY = 10
 MAX_REQUEST = 65_536  # bytes
-MAXRSS_UNIT = 1024  # bytes per unit of `ru_maxrss` on Linux
+MAXRSS_UNIT = 1024  # bytes; Linux reports peak memory in kilobytes
 
 Message = dict[str, Any]
 

@@ -18,7 +18,7 @@ from etl.providers.local.recognition import EngineBroken, load_engine, set_sessi
 MODEL = "layout_cdla.onnx"
 # The block kind of each class of the model, in the model's order.
 KINDS = ("text", "title", "figure", "caption", "table", "caption", "header", "footer", "text", "text")
-# The size of the model's input, the mean and standard deviation of each channel, and the strides of the outputs.
+# The size of the model's input, the mean of each channel, its standard deviation, and the strides of the outputs.
 HEIGHT, WIDTH = 800, 608
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32) * 255
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32) * 255

@@ -92,7 +92,7 @@ class Workbook:
         return not content or (content == "0" and not self.is_calculated)
 
     def text(self, cell: Any) -> str:
-        """Return the displayed text of a cell, including strikethrough."""
+        """Return the displayed text of a cell. Text that is struck through is marked."""
         index = number(attribute(cell, "s"))
         style = self.styles[index] if 0 <= index < len(self.styles) else CellStyle()
         text = self.formatted(cell, style.format)
@@ -127,7 +127,7 @@ def is_hidden(element: Any) -> bool:
 
 
 def text_of(element: Any) -> str:
-    """Return the text of a string, without phonetic hints, with strikethrough of its runs."""
+    """Return the text of a string, without phonetic hints. Text that is struck through is marked."""
     texts = ((each, each.getparent()) for each in element.iter() if local_name(each) == "t")
     runs = [(is_struck(child(run, "rPr")), each.text or "") for each, run in texts if local_name(run) != "rPh"]
     groups = ((struck, "".join(text for _, text in group)) for struck, group in groupby(runs, itemgetter(0)))

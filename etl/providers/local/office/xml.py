@@ -1,4 +1,4 @@
-"""Safe XML parser for Office documents: no document types, entities, or network access, and lxml's default limits."""
+"""Safe XML parser for Office documents: no document types, entities, or network access, and the default limits."""
 
 from collections.abc import Iterator
 from typing import IO, Any
